@@ -48,8 +48,8 @@ _JSON_TYPES = {
 }
 # A regular expression for what `new_file` appends to the name of a file while it is written.
 PARTIAL = r"\.[0-9a-f]{8}\.partial"
-# A file that `new_file` has not written to for this time belongs to a process that was killed. Many
-# shared file systems have no locks that would tell.
+# A temporary file of `new_file` that has not changed for this time belongs to a killed process.
+# Locks would show this sooner, but many shared file systems have none.
 _REMAINS_SECONDS = 3600
 # Packages whose exceptions mean that storage or the network failed.
 _CLIENTS = ("gcsfs.", "google.auth.", "google.api_core.", "google.cloud.", "aiohttp.", "requests.")
@@ -72,7 +72,8 @@ def check_scheme(path: epath.PathLike, what: str) -> None:
       UserError: The scheme is not supported, or gs:// has no bucket.
     """
     scheme, separator, rest = os.fspath(path).partition("://")
-    if separator and scheme not in ("gs", "hf" if what.endswith("data.input") else "gs"):
+    supported = ("gs", "hf") if what.endswith("data.input") else ("gs",)
+    if separator and scheme not in supported:
         raise UserError(
             f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "
             "gs://BUCKET/NAME"

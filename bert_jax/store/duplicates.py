@@ -11,8 +11,8 @@
     DIR/unfinished/fates.bin          one byte for each document of the corpus: see `KEPT`
 
 Documents with a key in common are linked, and of all that are linked, directly or through others,
-the first one stays, whichever split it is in. So the result does not depend on the order in which
-pairs are found, nor on how the input is cut into parts.
+only the first is kept, whichever split it is in. The result depends neither on the order in which
+pairs are found nor on how the input is cut into parts.
 """
 
 from array import array
@@ -54,7 +54,7 @@ _NUM_READERS = 16
 
 
 class DocumentRow(NamedTuple):
-    """What is known of a document besides its tokens; `source` is an index into its part's list."""
+    """A document without its tokens; `source` is an index into the list of its part."""
 
     is_heldout: int
     num_bytes: int
@@ -101,7 +101,7 @@ class PartDocuments:
 def _write_keys(
     directory: Path, is_heldout_D: np.ndarray, kind: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Writes keys.bin; returns the clusters [D] and the entries at which the cells begin."""
+    """Writes keys.bin; returns the clusters [D] and the row at which each cell begins."""
     unsorted = directory / "unsorted.bin"
     with unsorted.open("wb") as file:
         for split in SPLITS:
@@ -178,8 +178,8 @@ def join(cluster_D: np.ndarray, pair_Px2: np.ndarray) -> None:
     while len(pair_Px2):
         pair_Px2 = _first_documents(cluster_D, pair_Px2)
         pair_Px2 = pair_Px2[pair_Px2[:, 0] != pair_Px2[:, 1]]
-        # Of several clusters that one is to join, the earliest comes first; the next turn of the
-        # loop joins the others.
+        # A cluster that is paired with several earlier ones joins the earliest of them. The next
+        # iteration joins the others.
         np.minimum.at(cluster_D, pair_Px2.max(axis=1), pair_Px2.min(axis=1))
 
 

@@ -193,8 +193,8 @@ class WordStarts:
 class SplitWriter:
     """Writes one split, document by document, in bounded memory.
 
-    Use it as a context manager. If the block ends with an exception, the split lacks
-    files and cannot be opened.
+    Use it as a context manager. If the block ends with an exception, the split lacks files and
+    cannot be opened.
 
     Args:
       directory: A local directory, created if needed, that holds no split yet.
@@ -334,9 +334,12 @@ class _VectorFile:
 
 
 def write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
-    """Marks a store as complete: writes `metadata.json` after all other files are on disk."""
-    for path in directory.rglob("*"):
-        if path.is_file():
+    """Marks a store as complete: writes `metadata.json` after all other files are on disk.
+
+    The files of parts, which may be many, are on disk already.
+    """
+    for pattern in ("*", "tokenizer/*", *(f"{split}/*" for split in SPLITS)):
+        for path in filter(Path.is_file, directory.glob(pattern)):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
     text = json.dumps({"format_version": FORMAT_VERSION, **metadata}, indent=2, ensure_ascii=False)

@@ -51,7 +51,7 @@ def column_rows(
             if column not in names:
                 raise UserError(
                     f"{path}: no column is named {column!r}; the columns are: {', '.join(names)}; "
-                    f"set {key} to that of the {key[5:].removesuffix('_field')}s"
+                    f"set {key} to one of them"
                 )
         for batch in batches:
             column = columns[0]

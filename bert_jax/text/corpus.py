@@ -44,7 +44,7 @@ _CUT_BY_LINES = ("jsonl", "sentences", "lines", "fasta")
 # The formats whose files have their own encoding.
 _OWN_ENCODING = ("parquet", "arrow", "wikipedia")
 
-# Where a long document is divided, the best places first.
+# The gaps at which a long document is divided, the best first.
 GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
 
 
@@ -174,15 +174,15 @@ class Corpus:
                     f"{path} {'begins' if is_dump else 'does not begin'} with <mediawiki>, as a "
                     f"dump of a wiki does, but data.format is {guess.format}: set it to auto"
                 )
-            readers = {
+            by_format = {
                 "documents": self._read_whole,
                 "sentences": functools.partial(self._read_sentences, piece=piece),
                 "wikipedia": functools.partial(self._read_wikipedia, stored=stored, piece=piece),
                 "lines": functools.partial(sequences.read_lines, piece=piece, bad=self.bad),
                 "fasta": functools.partial(sequences.read_fasta, piece=piece, bad=self.bad),
             }
-            if guess.format in readers:
-                found = readers[guess.format](str(path), stream)
+            if guess.format in by_format:
+                found = by_format[guess.format](str(path), stream)
             else:
                 found = read_rows(guess.format, str(path), stream, piece, self._rows, self.bad)
             is_empty, num_bad = True, self.bad.dropped.total()
@@ -244,7 +244,7 @@ class Corpus:
                 page = wikipedia.read_page(content, wiki)
                 if page.text is None:
                     continue
-                if len(page.text) < (least := wikipedia.LEAST_CHARACTERS):
+                if len(page.text) < (least := wikipedia.MIN_CHARACTERS):
                     self.bad.drop(f"fewer than {least} characters", f"{path}: {page.title}")
                     continue
                 text = checked(page.text)
@@ -296,7 +296,7 @@ def _divided(document: Document, max_characters: int) -> Iterator[Document]:
 def _part_ends(
     text: str, first: int, stop: int, max_characters: int, gaps: Sequence[str]
 ) -> Iterator[int]:
-    """Yields the places between `first` and `stop` where a text may be divided, and `stop`."""
+    """Yields the positions between `first` and `stop` where a text may be divided, and `stop`."""
     ends = (match.end() for match in re.compile(gaps[0]).finditer(text, first, stop))
     for end in itertools.chain(ends, [stop]):
         if gaps[1:] and len(text[first:end].rstrip()) > max_characters:

@@ -25,12 +25,12 @@ _SUFFIXES = {
 }
 # The bytes of a file that are examined.
 _PEEK_BYTES = 2**16
-# The share of the lines in blocks that must each look like one sentence.
-_SHARE = 0.8
+# The fraction of the lines in blocks that must each look like one sentence.
+_MIN_FRACTION = 0.8
 # The names of Wikimedia's dumps, such as enwiki-20260101-pages-articles1.xml-p1p41242.bz2.
 _DUMP_NAME = re.compile(r"-pages-.*\.xml")
 # If fewer lines have a sentence end, the text has hardly any punctuation.
-_PUNCTUATED_SHARE = 0.2
+_PUNCTUATED_FRACTION = 0.2
 # Wrapped lines are at least this long, measured by the longest.
 _WRAPPED_LENGTH = 0.75
 _ENDS = ".!?;:…。．｡！？؟۔।॥։።။។៕"
@@ -45,7 +45,7 @@ class FormatGuess(NamedTuple):
 
     Attributes:
       format: One of the choices of `data.format`.
-      reason: What the decision rests on.
+      reason: Why it has this format.
       is_doubtful: Whether the file may well have another format.
     """
 
@@ -55,10 +55,10 @@ class FormatGuess(NamedTuple):
 
 
 def is_text(name: str) -> bool:
-    """Returns whether a file in a directory is read, judging by its name."""
+    """Returns whether the name of a file in a directory is that of a text."""
     file = Path(without_compression(name))
-    is_ours = file.suffix in (".txt", *_SUFFIXES) or _DUMP_NAME.search(file.name)
-    return not file.name.startswith(".") and bool(is_ours)
+    is_known = file.suffix in (".txt", *_SUFFIXES) or _DUMP_NAME.search(file.name)
+    return not file.name.startswith(".") and bool(is_known)
 
 
 def format_of(path: Path | epath.Path, encoding: str = "utf-8") -> FormatGuess:
@@ -95,18 +95,18 @@ def format_of_text(text: str) -> FormatGuess:
     if not in_blocks or len(in_blocks) <= len(blocks) - len(long_blocks):
         return FormatGuess("documents", "most lines stand alone, as paragraphs do")
 
-    def share(rule: Callable[[str], object]) -> float:
+    def fraction(rule: Callable[[str], object]) -> float:
         return sum(bool(rule(line)) for line in in_blocks) / len(in_blocks)
 
-    ending = share(_LINE_END.search)
-    if share(lambda line: len(split_sentences(line)) == 1) < _SHARE:
+    ending = fraction(_LINE_END.search)
+    if fraction(lambda line: len(split_sentences(line)) == 1) < _MIN_FRACTION:
         return FormatGuess("documents", "many lines have several sentences")
-    if ending >= _SHARE:
+    if ending >= _MIN_FRACTION:
         return FormatGuess("sentences", "most lines are one sentence and end like one")
     inner = sorted(len(line) for block in long_blocks for line in block[:-1])
     widest = inner[int(0.95 * len(inner))]
-    is_clear = share(_ANY_END.search) >= _PUNCTUATED_SHARE or len(long_blocks) == 1
-    if sum(length >= _WRAPPED_LENGTH * widest for length in inner) >= _SHARE * len(inner):
+    is_clear = fraction(_ANY_END.search) >= _PUNCTUATED_FRACTION or len(long_blocks) == 1
+    if sum(length >= _WRAPPED_LENGTH * widest for length in inner) >= _MIN_FRACTION * len(inner):
         return FormatGuess("documents", "the lines are wrapped at a width", not is_clear)
     if is_clear:
         return FormatGuess("documents", "many lines end within a sentence", ending > 0.5)

@@ -23,12 +23,12 @@ from bert_jax.text.readers import open_text
 from bert_jax.text.wikitext import passages
 
 # Articles with fewer characters are dropped: they are stubs, lists, or pages that tell names apart.
-LEAST_CHARACTERS = 200
+MIN_CHARACTERS = 200
 _DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^>]*>\s*)*<mediawiki\b")
 _PAGE, _END = b"<page>", b"</page>"
 _MARK = re.compile(rb"</?page>")
 _DUMP_END = b"</mediawiki>"
-# The end of a file is judged by this many bytes.
+# The end of a dump is looked for in this many bytes.
 _TAIL_BYTES = 64
 # What describes the wiki comes first and is shorter.
 _HEAD_BYTES = 2**16
@@ -72,7 +72,7 @@ class Page(NamedTuple):
 
 
 def is_dump(beginning: bytes) -> bool:
-    """Returns whether a file is a dump, judging by its first bytes."""
+    """Returns whether the first bytes of a file are those of a dump."""
     return bool(_DUMP.match(beginning))
 
 
@@ -135,7 +135,7 @@ def raw_pages(
             if at >= ours:
                 return
     is_open = content.startswith(_PAGE, at)
-    # A shorter range is judged by those who read the one before it.
+    # If the range is shorter, the one before it includes the end of the dump.
     if len(content) >= _TAIL_BYTES and _DUMP_END not in content:
         name = f" in the page {_title(content[at:])!r}" if is_open else ""
         raise UserError(f"{path} is not a complete dump: it ends{name} without </mediawiki>")

@@ -30,13 +30,13 @@ def learn_merges(
     words = list(words)
     ids = {token: i for i, token in enumerate(tokens)}
     pair_counts: dict[Pair, int] = defaultdict(int)
-    places: dict[Pair, list[int]] = defaultdict(list)
-    for place, (parts, count) in enumerate(words):
+    words_of_pair: dict[Pair, list[int]] = defaultdict(list)
+    for number, (parts, count) in enumerate(words):
         for pair in zip(parts, parts[1:], strict=False):
             pair_counts[pair] += count
-            places[pair].append(place)
+            words_of_pair[pair].append(number)
     # The most frequent pair is first; of equally frequent ones, that with the lowest ids.
-    queue = [(-pair_counts[pair], pair, found) for pair, found in places.items()]
+    queue = [(-pair_counts[pair], pair, found) for pair, found in words_of_pair.items()]
     heapq.heapify(queue)
     merges: list[Pair] = []
     while queue and len(tokens) < num_tokens:
@@ -53,12 +53,12 @@ def learn_merges(
         if new == len(tokens):
             tokens.append(joined)
         merges.append(pair)
-        places = defaultdict(list)
-        for place in found:
-            parts, count = words[place]
-            _merge(parts, pair, new, count, place, pair_counts, places)
-        for changed, new_places in places.items():
-            heapq.heappush(queue, (-pair_counts[changed], changed, new_places))
+        words_of_pair = defaultdict(list)
+        for number in found:
+            parts, count = words[number]
+            _merge(parts, pair, new, count, number, pair_counts, words_of_pair)
+        for changed, new_words in words_of_pair.items():
+            heapq.heappush(queue, (-pair_counts[changed], changed, new_words))
     return merges
 
 
@@ -67,11 +67,11 @@ def _merge(
     pair: Pair,
     new: int,
     count: int,
-    place: int,
+    number: int,
     pair_counts: dict[Pair, int],
-    places: dict[Pair, list[int]],
+    words_of_pair: dict[Pair, list[int]],
 ) -> None:
-    """Replaces a pair in a word by a new part; updates the counts and places of its neighbors."""
+    """Replaces a pair in a word by a new part; updates the pairs of its neighbors."""
     first, second = pair
     index = 0
     while index < len(parts) - 1:
@@ -81,10 +81,10 @@ def _merge(
                 before = parts[index - 1]
                 pair_counts[before, first] -= count
                 pair_counts[before, new] += count
-                places[before, new].append(place)
+                words_of_pair[before, new].append(number)
             if index + 1 < len(parts):
                 after = parts[index + 1]
                 pair_counts[second, after] -= count
                 pair_counts[new, after] += count
-                places[new, after].append(place)
+                words_of_pair[new, after].append(number)
         index += 1
