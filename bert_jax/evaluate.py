@@ -67,7 +67,13 @@ def main(_) -> None:
                 print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value:,}")
             _write(results)
             return
-        from bert_jax.pretraining.evaluation import as_workdir, evaluate_workdir, results_table
+        from bert_jax.pretraining.evaluation import (
+            as_workdir,
+            evaluate_workdir,
+            results_table,
+            source_table,
+        )
+        from bert_jax.training.metrics import BY_SOURCE
         from bert_jax.training.objective import make_objective
 
         with as_workdir(args.workdir, args.step) as directory:
@@ -83,6 +89,8 @@ def main(_) -> None:
         source = args.data or "held-out documents"
         title = f"Step {results['step']:,} on {source}"
         terminal().print(results_table(title, metrics, results))
+        if BY_SOURCE in results:
+            terminal().print(source_table(metrics, results))
         _write(results)
 
 

@@ -29,28 +29,30 @@ from bert_jax.base.progress import say, terminal
 from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.config import cli, default_config, validate_data
 from bert_jax.config.command_line import UsageError
-from bert_jax.config.data import DATA
+from bert_jax.config.data import DATA, SAMPLING
 from bert_jax.reports import corpus_report
 from bert_jax.store.engines import Engine, Task
 from bert_jax.store.manifest import (
     check_case,
     given_tokenizer,
+    input_key,
     open_corpus,
     tokenizer_flags,
 )
-from bert_jax.store.preparation import STANDARD_INPUT, prepare
+from bert_jax.store.preparation import is_standard_input, prepare
 from bert_jax.store.preparation_report import show_formats
 from bert_jax.store.record_store import FORMAT, training_flags
 from bert_jax.store.stages import sentence_rules
 from bert_jax.store.token_store import TokenStore, read_metadata, store_path
 from bert_jax.store.tokenization import document_sentences, document_to_tokens
 from bert_jax.text.bad_records import skipped_texts
-from bert_jax.text.sources import join_inputs, split_inputs
+from bert_jax.text.sources import join_inputs
 
 # The sentences of a document that --preview prints.
 _SHOWN_SENTENCES = 20
 # The keys of `config.data` that are flags.
-_KEYS = [key for key, field in DATA.items() if field.in_store] + ["num_processes", "rows"]
+_KEYS = [key for key, field in DATA.items() if field.in_store]
+_KEYS += ["sources", "num_processes", "rows"]
 
 
 def define_flags() -> None:
@@ -63,7 +65,7 @@ def define_flags() -> None:
     }
     data = default_config().data
     for key in _KEYS:
-        default = ",".join(data.input) if key == "input" else data[key]
+        default = ",".join(data[key]) if isinstance(data[key], tuple) else data[key]
         define[type(default)](key, default, DATA[key].comment)
     flags.DEFINE_string("output", None, "Directory of the token store.")
     flags.DEFINE_boolean(
@@ -101,7 +103,8 @@ def main(arguments: list[str]) -> None:
         raise UserError("--output=DIR is missing: the directory of the token store")
     data = default_config().data
     for key in _KEYS:
-        data[key] = (values.input,) if key == "input" else values[key].value
+        value = values[key].value
+        data[key] = tuple(filter(None, [value])) if isinstance(data[key], tuple) else value
     validate_data(data)
     if values.preview:
         _print_documents(data, values.preview)
@@ -125,8 +128,8 @@ def main(arguments: list[str]) -> None:
         seconds = None if is_finished else time.monotonic() - started
         _print_summary(metadata, values.output, seconds)
         if values.report:
-            _print_report(metadata, values.output, values.max_seq_length, data.rows)
-        _print_next(metadata, values.output, data.rows)
+            _print_report(metadata, values.output, values.max_seq_length, data)
+        _print_next(metadata, values.output, data)
 
 
 def _engine(options: list[str]) -> Engine | None:
@@ -154,7 +157,7 @@ def _engine(options: list[str]) -> Engine | None:
 
 def _print_documents(data: ConfigDict, number: int) -> None:
     """Prints the first documents of the input as sentences, or tokens if there is a vocabulary."""
-    if data.format == FORMAT or split_inputs(data.input) == [STANDARD_INPUT]:
+    if data.format == FORMAT or is_standard_input(data):
         raise UserError("--preview shows the documents of files and data sets: set --input to them")
     tokenizer = given_tokenizer(data) if data.vocab else None
     corpus = open_corpus(data)
@@ -208,30 +211,40 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
     say(f"{speed}vocabulary of {metadata['vocab_size']:,}; the token store is in {output}")
 
 
-def _print_next(metadata: dict[str, Any], output: str, rows: str) -> None:
-    sources = join_inputs(metadata["options"]["input"])
+def _print_next(metadata: dict[str, Any], output: str, data: ConfigDict) -> None:
+    texts = f"{input_key(metadata)}={shlex.quote(join_inputs(metadata['options']['input']))}"
     defaults = default_config().data
     keys = tokenizer_flags(metadata["options"]).items()
     flags = [f" --config.{k}={v}" for k, v in keys if v != defaults[k.removeprefix("data.")]]
-    if rows != defaults.rows:
+    for key in SAMPLING:
+        if data[key] != defaults[key]:
+            value = ",".join(data[key]) if isinstance(data[key], tuple) else data[key]
+            flags.append(f" --config.data.{key}={value}")
+    if data.rows != defaults.rows:
         # Only pairs have a next sentence.
         only = "--config.objective.terms=masked_lm --config.objective.weights=1"
-        flags.append(f" --config.data.rows={rows} {only}")
+        flags.append(f" --config.data.rows={data.rows} {only}")
     print(
         f"next: python -m bert_jax.main --config=configs/tiny.py --workdir=DIR "
-        f"--config.data.store={shlex.quote(output)} --config.data.input={shlex.quote(sources)} "
+        f"--config.data.store={shlex.quote(output)} --config.data.{texts} "
         f"--config.model.vocab_size={metadata['vocab_size']}{''.join(flags)}"
     )
 
 
-def _print_report(metadata: dict[str, Any], output: str, max_seq_length: int, rows: str) -> None:
+def _print_report(
+    metadata: dict[str, Any], output: str, max_seq_length: int, data: ConfigDict
+) -> None:
     spec = StreamSpec(
-        max_seq_length, max_predictions_per_seq=1, batch_size=1, seed=0, stage=0, rows=rows
+        *(max_seq_length, 1, 1, 0, 0),
+        rows=data.rows,
+        **{key: data[key] for key in SAMPLING},
     )
     path = store_path(output)
     stream = Stream(TokenStore(path / "train"), tokenizers.load(path / "tokenizer"), spec)
     reports = [corpus_report.measure(stream, num_steps=0, metadata=metadata)]
     terminal().print(corpus_report.table(reports))
+    if sources := corpus_report.source_table(reports):
+        terminal().print(sources)
     for warning in corpus_report.warnings(reports):
         say(f"warning: {warning}")
 

@@ -65,7 +65,7 @@ def score(trainer, params, store, counts, batch_size=16, max_sequences=MAX_SEQUE
         trainer.stages[-1],
         store=store,
         tokenizer=make_tokenizer(VOCAB_SIZE),
-        token_counts_V=counts,
+        token_counts={"": counts},
         config=config,
         **kwargs,
     )

@@ -72,7 +72,9 @@ def check_scheme(path: epath.PathLike, what: str) -> None:
       UserError: The scheme is not supported, or gs:// has no bucket.
     """
     scheme, separator, rest = os.fspath(path).partition("://")
-    supported = ("gs", "hf") if what.endswith("data.input") else ("gs",)
+    # A key may give names to paths: NAME=gs://BUCKET.
+    scheme = scheme.rpartition("=")[2]
+    supported = ("gs", "hf") if what.endswith(("data.input", "data.sources")) else ("gs",)
     if separator and scheme not in supported:
         raise UserError(
             f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "

@@ -65,6 +65,8 @@ class StreamSpec:
     held_out: bool = False
     short_seq_prob: float = DATA["short_seq_prob"].default
     random_document: str = DATA["random_document"].default
+    sampling_exponent: float = DATA["sampling_exponent"].default
+    source_weights: tuple[str, ...] = DATA["source_weights"].default
     shuffle_sentences: int = DATA["shuffle_sentences"].default
     num_threads: int = DATA["num_threads"].default
     prefetch_batches: int = DATA["prefetch_batches"].default
@@ -227,13 +229,14 @@ def evaluation_batches(
     max_sequences: int = 0,
     *,
     multiple: int = 1,
+    keeps_size: bool = False,
     shards: Sequence[int] = (0,),
     num_shards: int = 1,
 ) -> Iterator[Batch]:
     """Yields one epoch of a split, with the same rows and masks in every call.
 
     Masks follow `EVALUATION_MASKS`, not `spec`. If there are fewer sequences than
-    `spec.batch_size`, they form one smaller batch.
+    `spec.batch_size`, they form one smaller batch, unless `keeps_size` is true.
 
     Args:
       store, tokenizer, shards, num_shards: As for `Stream`.
@@ -241,6 +244,7 @@ def evaluation_batches(
       max_sequences: The number of sequences to take from the start of the shuffled epoch; 0
         for all.
       multiple: A divisor of `spec.batch_size` that also divides the size of a smaller batch.
+      keeps_size: Whether every batch has `spec.batch_size` rows, which fits a compiled step.
 
     Yields:
       Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
@@ -260,7 +264,8 @@ def evaluation_batches(
         if 0 < max_sequences <= total:
             total = max_sequences
             break
-    if (rounded_up := -(-max(total, 1) // multiple) * multiple) < spec.batch_size:
+    rounded_up = -(-max(total, 1) // multiple) * multiple
+    if rounded_up < spec.batch_size and not keeps_size:
         spec = dataclasses.replace(spec, batch_size=rounded_up)
         stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
         row_R = stream._row_R

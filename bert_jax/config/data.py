@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Change, Field, Section, free_field
+from bert_jax.text.named_sources import check_sources
 
 _tokenizer_field = functools.partial(Field, of_weights=True, in_store=True)
 
@@ -82,6 +83,27 @@ TOKENIZER: Section = {
 
 _text_field = functools.partial(Field, change=Change.WITH_STORE, in_store=True)
 
+SAMPLING: Section = {
+    "sampling_exponent": Field(
+        1.0,
+        "How the sources of data.sources are mixed: the share of each in the rows is its share of "
+        "the tokens to this power, renormalized. 1 keeps the shares; less raises the small sources "
+        "(0.7: multilingual BERT, 0.3: XLM-R). A vocabulary that is trained sees the sources in "
+        "shares of their bytes to the same power.",
+        at_least=0,
+        at_most=1,
+        in_store=True,
+        omitted=1.0,
+    ),
+    "source_weights": Field(
+        (),
+        "Shares of the sources of data.sources in the rows and in the text of the vocabulary, "
+        "instead of data.sampling_exponent: a positive number for each, such as en=0.7,bg=0.3.",
+        in_store=True,
+        omitted=(),
+    ),
+}
+
 DATA: Section = {
     "input": free_field(
         ("sotu",),
@@ -93,6 +115,16 @@ DATA: Section = {
         is_path=True,
         in_store=True,
     ),
+    "sources": free_field(
+        (),
+        "Named sources of text, instead of data.input: NAME=INPUT for each, with commas between "
+        "them, where INPUT is as in data.input. A name is the code of a language, such as en, or "
+        "begins with it, such as en-books; the code selects the rules that split text into "
+        "sentences. An INPUT without a name belongs to the source before it. Each source has "
+        "held-out documents and results of its own.",
+        is_path=True,
+    ),
+    **SAMPLING,
     "format": _text_field(
         "auto",
         "Format of the files. auto guesses from the names and the structure of the text, and "
@@ -315,6 +347,13 @@ def check_data(data: ConfigDict) -> None:
                 f"config.data.{key} is {data[key]}, but config.data.rows is {data.rows}; it is for "
                 "pairs only"
             )
+    inputs = () if data.input == DATA["input"].default else data.input
+    check_sources(data.sources, inputs, data.sampling_exponent, data.source_weights)
+    if data.sources and data.language:
+        raise UserError(
+            f"config.data.language is {data.language}, but config.data.sources names the language "
+            "of each source; leave one of them out"
+        )
     if len(data.mask_fractions) != 3 or not math.isclose(sum(data.mask_fractions), 1, abs_tol=1e-6):
         raise UserError(
             f"config.data.mask_fractions is {data.mask_fractions!r}; it must be three fractions "
@@ -331,6 +370,11 @@ def check_data(data: ConfigDict) -> None:
     _check_tokenizer(data)
     if data.format != "google_tfrecord":
         return
+    if data.sources:
+        raise UserError(
+            "config.data.format is google_tfrecord, but config.data.sources names texts; records "
+            "are the input of config.data.input"
+        )
     if not (data.vocab or data.store):
         raise UserError(
             "config.data.vocab is empty; with config.data.format=google_tfrecord it must be the "

@@ -1,6 +1,7 @@
 """Work directories of bert_jax as the source or the target of a conversion."""
 
 import os
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,11 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
 
 
 def _base_name(path: Any) -> Any:
-    """Removes the folders of a path, or of each path of a list, because they are private."""
+    """Removes the folders of a path, or of each path of a list, because they are private.
+
+    The name in NAME=PATH stays.
+    """
     if isinstance(path, str):
-        return os.path.basename(path.rstrip("/"))
+        name = re.match(r"([\w-]+=)?", path)[0]
+        return name + os.path.basename(path.removeprefix(name).rstrip("/"))
     return type(path)(map(_base_name, path))

@@ -5,6 +5,7 @@ the tokens are predicted, whatever fraction training predicts.
 """
 
 import contextlib
+import functools
 import math
 import operator
 import tempfile
@@ -36,6 +37,7 @@ from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import DivergedError
+from bert_jax.training.metrics import BY_SOURCE
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
 
@@ -51,7 +53,7 @@ def evaluate(
     *,
     store: TokenStore,
     tokenizer: Tokenizer,
-    token_counts_V: np.ndarray,
+    token_counts: Mapping[str, np.ndarray],
     config: ConfigDict,
     advance: Callable[[int], None] = lambda sequences: None,
     stop: Callable[[], bool] = lambda: False,
@@ -64,42 +66,63 @@ def evaluate(
       stage: Defines the length and the number of predictions of a sequence.
       store: The documents to score.
       tokenizer: The tokenizer that the store was written with.
-      token_counts_V: int64 token counts of the *training* text, for the baseline.
+      token_counts: int64 [V] token counts of the *training* text of each source, by name, for the
+        baseline.
       config: The config of the run; `eval` and `data` are used.
       advance: Called with the number of sequences just scored.
       stop: Called after every batch; True ends the evaluation without results.
 
     Returns:
       The metrics and baselines of all terms (see `Term.results`), `num_sequences` and, for a
-      model that fills masks, some `filled_texts`; empty if stopped.
+      model that fills masks, some `filled_texts`; empty if stopped. If the split has several
+      sources, each has an equal part of `config.eval.max_sequences`, and `by_source` has the
+      metrics of each.
 
     Raises:
       UserError: The text yields no sequence.
       DivergedError: A metric is not finite.
     """
     num_shards = num_data_shards(trainer.mesh)
-    batches = evaluation_batches(
-        store,
-        tokenizer,
-        evaluation_spec(config, stage, num_shards),
-        config.eval.max_sequences,
-        multiple=num_shards,
-        **multihost.batch_shards(trainer.layout.batch),
-    )
-    log_probs_V = unigram_log_probs(token_counts_V)
-    totals: dict[str, Any] = {}
+    # A source with a single held-out document yields no pairs.
+    sources = {n: split for n, split in store.by_source().items() if split.num_documents > 1}
+    sources = sources or store.by_source()
+    add = functools.partial(jax.tree.map, operator.add)
+    is_mixed = len(sources) > 1
+    totals: dict[str, dict[str, Any]] = {}
     masks: list[dict[str, Any]] = []
-    for batch in trainer.put(batches):
-        sums, guesses = jax.device_get(trainer.eval_step(params, batch, log_probs_V))
-        if guesses and not totals:
-            masks = filled_texts(guesses, tokenizer)
-        sums = jax.tree.map(float, sums)
-        totals = jax.tree.map(operator.add, totals, sums) if totals else sums
-        advance(int(sums["num_sequences"]))
-        if stop():
-            return {}
-    if not totals or not totals["num_sequences"]:
+    for source, split in sources.items():
+        batches = evaluation_batches(
+            split,
+            tokenizer,
+            evaluation_spec(config, stage, num_shards),
+            -(-config.eval.max_sequences // len(sources)),
+            multiple=num_shards,
+            keeps_size=is_mixed,
+            **multihost.batch_shards(trainer.layout.batch),
+        )
+        log_probs_V = unigram_log_probs(token_counts[source])
+        for batch in trainer.put(batches):
+            sums, guesses = jax.device_get(trainer.eval_step(params, batch, log_probs_V))
+            sums = jax.tree.map(float, sums)
+            if guesses and source not in totals:
+                masks += filled_texts(guesses, tokenizer)[: -(-_NUM_FILLED_TEXTS // len(sources))]
+            totals[source] = add(totals[source], sums) if source in totals else sums
+            advance(int(sums["num_sequences"]))
+            if stop():
+                return {}
+    totals = {source: sums for source, sums in totals.items() if sums["num_sequences"]}
+    if not totals:
         raise UserError(f"{store.directory} yields no sequence to evaluate")
+    results = _results(trainer, functools.reduce(add, totals.values()))
+    if masks:
+        results[FILLED_TEXTS] = masks[:_NUM_FILLED_TEXTS]
+    if is_mixed:
+        results[BY_SOURCE] = {source: _results(trainer, sums) for source, sums in totals.items()}
+    return results
+
+
+def _results(trainer: Trainer, totals: dict[str, Any]) -> dict[str, Any]:
+    """Computes the metrics from the sums over all sequences, and refuses NaN and infinity."""
     results = trainer.objective.results(totals)
     for name, value in results.items():
         if not math.isfinite(value):
@@ -107,7 +130,7 @@ def evaluate(
                 f"{name} on held-out text is {value}: the weights are damaged, or the learning "
                 "rate or config.optimizer.weight_decay was too high"
             )
-    return results | {FILLED_TEXTS: masks} if masks else results
+    return results
 
 
 def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> list[dict[str, Any]]:
@@ -210,6 +233,11 @@ def evaluate_workdir(
         raise UserError(f"{directory} has no checkpoint yet")
     step, params = restored
     with _store_to_evaluate(directory, config, tokenizer, data) as store:
+        if data or token_counts_V is None:
+            token_counts = {"": store.token_counts if token_counts_V is None else token_counts_V}
+        else:
+            train = TokenStore(workdir.store_directory(directory, config) / "train")
+            token_counts = counts_by_source(train)
         with Progress("evaluate", config.eval.max_sequences or None, "sequences") as progress:
             results = evaluate(
                 trainer,
@@ -219,7 +247,7 @@ def evaluate_workdir(
                 tokenizer=tokenizer,
                 # The training text of converted weights is unknown. Their baseline uses the
                 # frequencies in the scored text, which favors the baseline.
-                token_counts_V=store.token_counts if token_counts_V is None else token_counts_V,
+                token_counts=token_counts,
                 config=config,
                 advance=progress.advance,
             )
@@ -254,6 +282,27 @@ def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath
             say(f"warning: {warning}")
         formats.write(pretrained, scratch, "bert_jax")
         yield epath.Path(scratch)
+
+
+def counts_by_source(train: TokenStore) -> dict[str, np.ndarray]:
+    """Returns the token counts of each source of a training split, by name."""
+    return {name: split.token_counts for name, split in train.by_source().items()}
+
+
+def source_table(metrics: Sequence[Metric], results: Mapping[str, Any]) -> Table:
+    """Makes a table of the main results of each source."""
+    metrics = [metric for metric in metrics if metric.in_progress]
+    labels = (metric.label.removesuffix(" (nats)") for metric in metrics)
+    title = "Held-out documents by source (in brackets: baseline)"
+    table = empty_table(title, "source", *labels, "sequences")
+    for name, values in results[BY_SOURCE].items():
+        cells = []
+        for metric in metrics:
+            baseline = values.get(metric.baseline)
+            brackets = "" if baseline is None else f" ({metric.text(baseline)})"
+            cells.append(metric.text(values[metric.name]) + brackets)
+        table.add_row(name, *cells, f"{values['num_sequences']:,}")
+    return table
 
 
 def results_table(title: str, metrics: Sequence[Metric], results: Mapping[str, float]) -> Table:
@@ -304,7 +353,7 @@ def _store_to_evaluate(
             stack.callback(files.remove_directory, scratch)
             options = config.data.copy_and_resolve_references()
             options.unlock()
-            options.input, options.format = (data,), "auto"
+            options.input, options.sources, options.format = (data,), (), "auto"
             if options.table_rows == "documents":
                 # The ids of documents only decide which are held out.
                 options.document_field = ""

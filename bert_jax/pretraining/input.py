@@ -26,6 +26,7 @@ from bert_jax.store.preparation import prepare
 from bert_jax.store.record_store import RecordStore
 from bert_jax.store.token_store import METADATA, TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
+from bert_jax.text.named_sources import check_sampling
 from bert_jax.text.sources import BUILT_IN, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.stages import Stage, resolve_stages
@@ -142,7 +143,7 @@ def _prepare(
 def _accepts_cuts(config: ConfigDict, source: ConfigSource) -> bool:
     """Returns whether rows may cut long sentences off, however many tokens that loses."""
     # The published results on the built-in corpus were measured with cut sentences.
-    is_built_in = split_inputs(config.data.input) == [BUILT_IN]
+    is_built_in = not config.data.sources and split_inputs(config.data.input) == [BUILT_IN]
     # A run that continues was not refused at its start.
     return is_built_in or source.is_stored or f"data.{SPLITTING_KEY}" in source.flags
 
@@ -180,9 +181,10 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
         for stage in resolve_stages(config):
             rows.select(stage.max_seq_length, stage.max_predictions_per_seq)
         return RunInput(rows, None, tokenizer, metadata)
-    heldout = path / "heldout"
+    train, heldout = TokenStore(path / "train"), path / "heldout"
+    check_sampling(train.sources, config.data.sampling_exponent, config.data.source_weights)
     heldout_store = TokenStore(heldout) if heldout.exists() else None
-    return RunInput(TokenStore(path / "train"), heldout_store, tokenizer, metadata)
+    return RunInput(train, heldout_store, tokenizer, metadata)
 
 
 def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:

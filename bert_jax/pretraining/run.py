@@ -145,6 +145,8 @@ class PretrainingRun:
         self.best = Best(directory, keeps=keeps, state=resume.get("best", {}))
         self.results: dict[str, Any] = {}
         self._input, self._resume = run_input, resume
+        if run_input.heldout:
+            self._token_counts = evaluation.counts_by_source(run_input.train)
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         shards = multihost.batch_shards(self.trainer.layout.batch)
@@ -190,7 +192,7 @@ class PretrainingRun:
             stage,
             store=self._input.heldout,
             tokenizer=self._input.tokenizer,
-            token_counts_V=self._input.train.token_counts,
+            token_counts=self._token_counts,
             config=self.config,
             stop=lambda: is_trial or guard.poll(),
         )

@@ -23,11 +23,12 @@ from bert_jax.store.manifest import (
     check_case,
     given_tokenizer,
     input_difference,
+    input_key,
     recorded_options,
     store_options,
 )
 from bert_jax.store.token_store import read_metadata
-from bert_jax.text.sources import join_inputs
+from bert_jax.text.sources import join_inputs, split_inputs
 from bert_jax.training import workdir
 
 _WEIGHT_KEYS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)
@@ -138,19 +139,34 @@ def _of_store(
 ) -> dict[str, Any]:
     """Finds the keys and values that a given token store determines.
 
-    `data.input` and `data.vocab` are left out if the user gave the store's own texts or vocabulary
+    The texts and `data.vocab` are left out if the user gave the store's own texts or vocabulary
     under another path.
+
+    Raises:
+      UserError: The user gave `data.input`, but the store has named sources, or the reverse.
     """
-    options = recorded_options(metadata)
-    values = {f"data.{key}": value for key, value in options.items() if key in config.data}
+    options = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in recorded_options(metadata).items()
+    }
+    texts = input_key(metadata)
+    given_texts = [key for key in ("input", "sources") if f"data.{key}" in given]
+    if given_texts and texts not in given_texts:
+        (other,) = given_texts
+        raise UserError(
+            f"config.data.{other} is {join_inputs(split_inputs(config.data[other]))}, but the "
+            f"token store was made with data.{texts}={join_inputs(options['input'])}: leave "
+            f"config.data.{other} out"
+        )
+    names = [key for key in options if key in config.data and key not in ("input", "vocab")]
+    values = {f"data.{key}": options[key] for key in names}
     data = config.data.copy_and_resolve_references()
-    names = [key for key in options if key in data and key not in ("input", "vocab")]
     data.update({key: options[key] for key in names if f"data.{key}" not in given})
     values["model.vocab_size"] = size = metadata["vocab_size"]
-    values["data.input"] = tuple(join_inputs([item]) for item in options["input"])
+    values[f"data.{texts}"] = tuple(join_inputs([item]) for item in options["input"])
     values["data.vocab"] = options["vocab_path"]
-    if "data.input" in given and not input_difference(metadata, data):
-        del values["data.input"]
+    if given_texts and not input_difference(metadata, data):
+        del values[f"data.{texts}"]
     if "data.vocab" in given and store_options(data, size, options)["vocab"] == options["vocab"]:
         del values["data.vocab"]
     return values

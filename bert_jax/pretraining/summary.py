@@ -22,6 +22,7 @@ from bert_jax.pretraining.input import RunInput
 from bert_jax.reports import corpus_report
 from bert_jax.text.sources import BUILT_IN, split_inputs
 from bert_jax.training import workdir
+from bert_jax.training.metrics import BY_SOURCE
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.trainer import Trainer
 
@@ -65,6 +66,8 @@ def announce(
         warnings = [*warnings, *warmup_warnings(config.schedule, trainer.stages)]
     if reports and not step:
         terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
+        if sources := corpus_report.source_table(reports):
+            terminal().print(sources)
         warnings = [*warnings, *corpus_report.warnings(reports)]
     for warning in settings.unflagged(warnings, source):
         say(f"warning: {warning}")
@@ -84,6 +87,8 @@ def summarize(
     if "num_sequences" in results:
         title = f"Step {results['step']:,} on held-out documents"
         terminal().print(evaluation.results_table(title, trainer.objective.metrics, results))
+        if BY_SOURCE in results:
+            terminal().print(evaluation.source_table(trainer.objective.metrics, results))
     else:
         say(
             f"Step {results['step']:,} is not evaluated: no document was held out (the corpus is "
@@ -112,7 +117,7 @@ def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, st
     elif "masked_lm" in terms:
         commands["fill in a masked word"] = f"predict --model={path} fill-mask 'It is [MASK].'"
     commands["evaluate it on other text"] = f"evaluate --workdir={path} --data='my_text/*.txt'"
-    if split_inputs(config.data.input) == [BUILT_IN]:
+    if not config.data.sources and split_inputs(config.data.input) == [BUILT_IN]:
         has_recipe = config.family in config_files() and not config.objective.teacher
         recipe = f"{config.family}:tiny" if has_recipe else "mini_laptop"
         keys = "--config.data.input='my_text/*.txt'"

@@ -12,6 +12,7 @@ from bert_jax.base.progress import empty_table
 from bert_jax.batches.rows.windows import WindowedRows, select_rows
 from bert_jax.batches.stream import Stream
 from bert_jax.store.token_store import TokenStore
+from bert_jax.text.named_sources import language_of
 
 (_RANDOM_PAIR_LABELS,), (_ORDER_LABELS,) = NEXT_SENTENCE_FIELDS, SENTENCE_ORDER_FIELDS
 _PAIR_NAMES = {
@@ -69,7 +70,9 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
       of tokens that are unknown; `too_long`, the fraction of sentences that are longer than a row;
       `seen`, the fraction of tokens that are in a row of an epoch; `padding`, the fraction of
       positions in rows that are padding; `label_fractions`, the fraction of each value of each
-      field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`.
+      field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`; `sources`,
+      with the `tokens` of each source of `data.sources` and the `repeats` of its text in an epoch,
+      by name.
     """
     rows: WindowedRows = stream.examples.rows
     store, spec, reader = rows.store, stream.spec, copy.copy(rows)
@@ -106,7 +109,8 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
     guesses = metadata.get("report", {}).get("formats", [])
     return {
         "formats": sorted({format for format, *_ in guesses}) or [metadata["options"]["format"]],
-        "language": metadata["options"].get("language", ""),
+        "language": ", ".join(dict.fromkeys(map(language_of, filter(None, store.sources))))
+        or metadata["options"].get("language", ""),
         "max_seq_length": spec.max_seq_length,
         "documents": int(store.num_documents),
         "sentences": int(store.num_sentences),
@@ -129,6 +133,7 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
         "rows_per_epoch": rows_per_epoch,
         "tokens_per_epoch": round((num_positions - padding) / fraction),
         "epochs": num_steps * spec.batch_size / rows_per_epoch,
+        "sources": rows.sources() if any(store.sources) else {},
     }
 
 
@@ -161,10 +166,14 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{report['padding']:.0%} of the positions in rows are padding, which costs time: set "
             "a shorter max_seq_length, or config.data.rows=full_sentences"
         )
-    if epochs > 100:
+    repeats = {name: epochs * x["repeats"] for name, x in report.get("sources", {}).items()}
+    most = max(repeats, key=repeats.__getitem__, default="")
+    if repeats.get(most, epochs) > 100:
+        of_source = f" of {most}" if most else ""
+        remedy = "a larger config.data.sampling_exponent, " if most else ""
         found.append(
-            f"the run repeats the text {epochs:,.0f} times (BERT: 40): give it more text "
-            "or fewer steps (config.train.num_steps)"
+            f"the run repeats the text{of_source} {repeats.get(most, epochs):,.0f} times (BERT: "
+            f"40): give it more text, {remedy}or fewer steps (config.train.num_steps)"
         )
     return found[:_MAX_WARNINGS]
 
@@ -226,6 +235,27 @@ def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> T
     if first["epochs"]:
         add("epochs of this run", lambda report: f"{report['epochs']:,.1f}")
     return result
+
+
+def source_table(reports: Sequence[Mapping[str, Any]]) -> Table | None:
+    """Makes a table of the sources of a run, with their shares; None if they have no names."""
+    sources = reports[0].get("sources")
+    if not sources:
+        return None
+    total, epochs = sum(x["tokens"] for x in sources.values()), sum(r["epochs"] for r in reports)
+    table = empty_table(
+        "Sources", "source", "tokens", "share of the text", "share of the rows", "times read"
+    )
+    for name, values in sources.items():
+        share = values["tokens"] / total
+        table.add_row(
+            name,
+            f"{values['tokens']:,}",
+            f"{share:.2%}",
+            f"{share * values['repeats']:.2%}",
+            f"{epochs * values['repeats']:,.2f}" if epochs else f"{values['repeats']:,.2f}",
+        )
+    return table
 
 
 def _quantiles(values: np.ndarray) -> dict[str, float]:

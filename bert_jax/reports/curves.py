@@ -46,11 +46,20 @@ _OF_ANY_RUN = (
 )
 
 
-def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
-    """Makes a panel for each training metric, and for learning rate, gradient norm and speed."""
+def pretraining_panels(terms: Sequence[Term], sources: Sequence[str] = ()) -> tuple[Panel, ...]:
+    """Makes a panel for each training metric, and for learning rate, gradient norm and speed.
+
+    Each source has panels of the losses on its held-out text.
+    """
     metrics = [metric for term in terms for metric in term.metrics if metric.in_training]
     return (
         *(Panel(m.label, m.name, m.baseline, float(m.kind == "accuracy")) for m in metrics),
+        *(
+            Panel(f"{m.label}, {source}", f"{source}_{m.name}", f"{source}_{m.baseline}")
+            for m in metrics
+            for source in sources
+            if m.kind == "loss" and m.in_progress
+        ),
         *_OF_ANY_RUN,
     )
 

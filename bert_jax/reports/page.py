@@ -20,7 +20,7 @@ from bert_jax.reports import corpus_report
 from bert_jax.reports.curves import has_points, panel_svg, write_curves
 from bert_jax.reports.record import Run, best_of, cost, read_runs
 from bert_jax.training import workdir
-from bert_jax.training.metrics import EVALUATION_PREFIX
+from bert_jax.training.metrics import BY_SOURCE, EVALUATION_PREFIX
 
 _PREDICTIONS = 3
 # The evaluations whose filled masks are shown.
@@ -81,6 +81,7 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
     for text in mask_texts:
         parts.append(_section(text, *(_filled(name, run, text) for name, run in named)))
     parts += _each("Masked words of held-out text", named, _masks, folded=not is_one)
+    parts += _each("Held-out documents by source", named, _sources, folded=not is_one)
     parts += _each("What the model sees of the corpus", named, _corpus, folded=not is_one)
     if not is_one:
         parts.append(_section("Differences of the configs", _differences(names, runs)))
@@ -269,15 +270,31 @@ def _filled_text(sample: Mapping[str, Any]) -> str:
     return first
 
 
+def _sources(run: Run) -> str:
+    """Shows the results of each source."""
+    by_source = run.results.get(BY_SOURCE, {})
+    headers, rows = ["source", *run.metrics], []
+    for source, values in by_source.items():
+        cells = []
+        for metric in run.metrics.values():
+            baseline = values.get(metric.baseline)
+            words = "" if baseline is None else f"baseline {metric.text(baseline)}"
+            cells.append(Html(f"{metric.text(values[metric.name])}<br><small>{words}</small>"))
+        rows.append([source, *cells])
+    return _table(headers, rows) if rows else ""
+
+
 def _corpus(run: Run) -> str:
     reports = run.results.get("corpus")
     if not reports:
         return ""
-    table = corpus_report.table(reports)
-    headers = [str(column.header) for column in table.columns]
-    rows = zip(*(list(column.cells) for column in table.columns), strict=True)
+    tables = ""
+    for table in filter(None, (corpus_report.table(reports), corpus_report.source_table(reports))):
+        headers = [str(column.header) for column in table.columns]
+        rows = zip(*(list(column.cells) for column in table.columns), strict=True)
+        tables += _table(headers, [list(row) for row in rows])
     found = "".join(f"<p>Warning: {escape(text)}</p>" for text in corpus_report.warnings(reports))
-    return _table(headers, [list(row) for row in rows]) + found
+    return tables + found
 
 
 def _config(run: Run) -> str:

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from bert_jax.objectives.term import Metric
 from bert_jax.reports.curves import Panel, finetuning_panels, pretraining_panels
 from bert_jax.training import workdir
-from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics, read_results
+from bert_jax.training.metrics import BY_SOURCE, EVALUATION_PREFIX, read_metrics, read_results
 from bert_jax.training.objective import make_objective
 from bert_jax.training.stages import resolve_stages, stage_of
 
@@ -86,7 +86,7 @@ def read_run(directory: epath.PathLike) -> Run:
         panels = finetuning_panels(main, validation, full)
     else:
         objective = make_objective(config)
-        panels = pretraining_panels(objective.terms)
+        panels = pretraining_panels(objective.terms, list(results.get(BY_SOURCE, {})))
         pairs = zip(objective.weights, objective.terms, strict=True)
         terms = [term for _, term in sorted(pairs, key=lambda pair: -pair[0])]
         # Metrics with a baseline come first.

@@ -17,15 +17,20 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.data import DATA, TOKENIZER
 from bert_jax.config.schema import Change, Field
 from bert_jax.text.corpus import Corpus
-from bert_jax.text.sources import TFDS_PREFIX, Source, join_inputs, split_inputs
+from bert_jax.text.named_sources import find_named_sources
+from bert_jax.text.sources import TFDS_PREFIX, Source, join_inputs, source_name, split_inputs
 from bert_jax.tokenizers import Tokenizer
 
+# The keys that determine a vocabulary that is trained. They play no role for a given one.
+_OF_TRAINING = ("sentencepiece_type", "sampling_exponent", "source_weights")
 # A vocabulary belongs to a cased model if a larger fraction of its pieces has upper-case letters.
 _MAX_CASED_FRACTION = 0.05
 
 
 def open_corpus(data: ConfigDict, sources: list[Source] | None = None) -> Corpus:
     """Opens the corpus of the `data` section of a config; see `Corpus`."""
+    if sources is None and data.sources:
+        sources = find_named_sources(data.sources, data.text_field)
     return Corpus(
         data.input,
         format=data.format,
@@ -109,11 +114,10 @@ def store_options(
             options["vocab"] = _vocab_hash(data, known) if data.vocab else ""
             options |= {"vocab_path": data.vocab, "vocab_size": vocab_size}
         elif data[key] != field.omitted:
-            options[key] = data[key]
-    options["input"] = split_inputs(data.input)
+            options[key] = list(data[key]) if isinstance(data[key], tuple) else data[key]
+    options["input"] = split_inputs(data.sources or data.input)
     if data.vocab:
-        # Only a vocabulary that is trained has a type.
-        options.pop("sentencepiece_type", None)
+        options = {key: value for key, value in options.items() if key not in _OF_TRAINING}
     return options
 
 
@@ -148,8 +152,12 @@ def _recorded(tokenizer: str) -> dict[str, Field]:
 def recorded_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of a finished store, with those that it omits."""
     options = metadata["options"]
-    fields = _recorded(options["tokenizer"]).items()
-    return {k: field.omitted for k, field in fields if field.omitted is not None} | options
+    omitted = {
+        key: list(field.omitted) if isinstance(field.omitted, tuple) else field.omitted
+        for key, field in _recorded(options["tokenizer"]).items()
+        if field.omitted is not None and not (key in _OF_TRAINING and options["vocab"])
+    }
+    return omitted | options
 
 
 def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
@@ -158,13 +166,18 @@ def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
     return {f"data.{key}": options[key] for key in keys if key in options}
 
 
+def input_key(metadata: Mapping[str, Any]) -> str:
+    """Returns the key of `config.data` that names the texts of a store: input or sources."""
+    return "sources" if any(map(source_name, metadata["sources"])) else "input"
+
+
 def check_metadata(
     metadata: Mapping[str, Any], output: str | os.PathLike, data: ConfigDict, vocab_size: int
 ) -> None:
     """Checks that the store with this metadata, at `output`, matches the config.
 
     The input is compared by the names and sizes of its files, which may have moved to another
-    directory. If these files no longer exist, `data.input` itself is compared, because training
+    directory. If these files no longer exist, the value of the key is compared, because training
     does not need the texts. A vocabulary whose file no longer exists is compared by its path.
 
     Raises:
@@ -183,7 +196,7 @@ def check_metadata(
     if difference := input_difference(metadata, data):
         raise UserError(
             f"the token store {output} was made from other texts ({difference}): "
-            "use another directory or the same data.input"
+            "use another directory or the same texts"
         )
 
 
@@ -195,8 +208,9 @@ def input_difference(metadata: Mapping[str, Any], data: ConfigDict) -> str:
     try:
         sources = open_corpus(data).sources
     except UserError:
-        is_same = metadata["options"]["input"] == split_inputs(data.input)
-        return "" if is_same else f"data.input was {join_inputs(metadata['options']['input'])}"
+        key, found = input_key(metadata), metadata["options"]["input"]
+        is_same = found == split_inputs(data.sources or data.input)
+        return "" if is_same else f"data.{key} was {join_inputs(found)}"
     before, now = source_states(metadata["sources"]), source_states(sources)
     if _without_directories(before) == _without_directories(now):
         return ""
@@ -216,11 +230,12 @@ def first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def source_states(sources: list[dict[str, Any]]) -> dict[str, str]:
-    """Maps the name of each source to its size or version, as text."""
+    """Maps the name of each file or data set to its size or version, and its source, as text."""
     return {
         s["path"] if "path" in s else f"{TFDS_PREFIX}{s['tfds']}:{s['field']}": (
             f"{s['bytes']} bytes" if "path" in s else f"version {s['version']}"
         )
+        + (f" in {source_name(s)}" if source_name(s) else "")
         for s in sources
     }
 
@@ -232,7 +247,7 @@ def _without_directories(states: dict[str, str]) -> list[tuple[str, str]]:
 # Regular expressions for the relative paths of files that an interrupted run may leave.
 SPLIT_FILES = (
     r"(tokens-\d+\.bin|word_starts\.bin|checksums\.npz"
-    r"|(sentence_starts|document_starts|shard_starts|token_counts)\.npy)"
+    r"|(sentence_starts|document_starts|shard_starts|token_counts(_[\w-]+)?)\.npy)"
 )
 _TOKENIZED = (
     rf"tokenized/\d{{5,}}/((train|heldout)/{SPLIT_FILES}"

@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,11 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 def shard_name(index: int) -> str:
     return f"tokens-{index:05d}.bin"
+
+
+def counts_name(source: str) -> str:
+    """Returns the name of the file with the token counts of a source of a split."""
+    return f"token_counts_{source}.npy" if source else TOKEN_COUNTS
 
 
 class Part:
@@ -143,9 +148,9 @@ def gather(
     return values
 
 
-# The content of parts.json.
+# The content of parts.json. A part has a source if `data.sources` names it.
 _PARTS_JSON = {
-    "parts": [{"name": "", "documents": 0, "sentences": 0, "tokens": 0}],
+    "parts": [{"name": "", "documents": 0, "sentences": 0, "tokens": 0, "source?": ""}],
     "has_words": False,
 }
 
@@ -161,13 +166,18 @@ def read_parts(directory: Path | epath.Path) -> dict[str, Any]:
 
 
 def write_parts(
-    directory: Path | epath.Path, counts: Mapping[str, Mapping[str, int]], *, has_words: bool
+    directory: Path | epath.Path,
+    counts: Mapping[str, Mapping[str, int]],
+    sources: Sequence[str] = (),
+    *,
+    has_words: bool,
 ) -> None:
     """Makes finished parts a split: writes their list and the sum of their token counts.
 
     Args:
       directory: The directory of the split; each part is a directory in it.
       counts: The `SplitWriter.counts` of each part by its name, in the order of the text.
+      sources: The name of the source of each part, if sources have names.
       has_words: Whether the parts have word starts.
     """
 
@@ -177,7 +187,16 @@ def write_parts(
 
     keys = ("documents", "sentences", "tokens")
     parts = [{"name": name} | {key: size[key] for key in keys} for name, size in counts.items()]
+    if any(sources):
+        parts = [part | {"source": name} for part, name in zip(parts, sources, strict=True)]
     with ThreadPoolExecutor() as threads, files.local_output(directory, last=(PARTS,)) as local:
-        np.save(local / TOKEN_COUNTS, sum(threads.map(token_counts, counts)))
-        write_checksums(local, {TOKEN_COUNTS: 1})
+        sums: dict[str, Any] = {TOKEN_COUNTS: 0}
+        for source, counts_V in zip(
+            sources or [""] * len(counts), threads.map(token_counts, counts), strict=True
+        ):
+            for name in {TOKEN_COUNTS, counts_name(source)}:
+                sums[name] = sums.get(name, 0) + counts_V
+        for name, counts_V in sums.items():
+            np.save(local / name, counts_V)
+        write_checksums(local, dict.fromkeys(sums, 1))
         files.write_json(local / PARTS, {"parts": parts, "has_words": has_words})

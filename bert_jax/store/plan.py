@@ -24,7 +24,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.data import DATA
 from bert_jax.store.manifest import first_difference, source_states, store_options
 from bert_jax.text.corpus import Corpus
-from bert_jax.text.sources import Piece, Source
+from bert_jax.text.sources import Piece, Source, source_name
 
 UNFINISHED = "unfinished"
 _PLAN = "plan.json"
@@ -53,6 +53,20 @@ class Plan(NamedTuple):
     def last_stage(self) -> str:
         """The stage that writes the splits."""
         return "tokenize" if self.data["duplicates"] == "keep" else "select"
+
+    @property
+    def source_names(self) -> list[str]:
+        """The names of the sources, in order; one empty name if `data.sources` names none."""
+        return list(dict.fromkeys(map(source_name, self.sources)))
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether the splits of the store are divided into parts: several, or of named sources."""
+        return len(self.parts) > 1 or self.source_names != [""]
+
+    def source_name(self, number: int) -> str:
+        """Returns the name of the source of a part."""
+        return source_name(self.sources[self.parts[number][0].source])
 
     def megabytes(self, number: int) -> float:
         """Returns the size of a part."""

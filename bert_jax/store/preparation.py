@@ -44,15 +44,19 @@ from bert_jax.store.token_store import (
 )
 from bert_jax.store.tokenization import tokenize_documents
 from bert_jax.text.bad_records import skipped_texts
+from bert_jax.text.named_sources import check_sampling, language_of, named_inputs
 from bert_jax.text.sentences import LANGUAGES
 from bert_jax.text.sources import BUILT_IN, TFDS_PREFIX, join_inputs, split_inputs
 
-# The value of data.input for the text on standard input.
-STANDARD_INPUT = "-"
 # The text of the sample of `prepare`, which is tokenized in about a second, and the fewest
 # documents in it.
 _SAMPLE_CHARACTERS, _SAMPLE_DOCUMENTS = 2**18, 8
 _SampleCheck = Callable[[TokenStore, tokenizers.Tokenizer], None]
+
+
+def is_standard_input(data: ConfigDict) -> bool:
+    """Returns whether `data.input` is "-", the text on standard input."""
+    return not data.sources and split_inputs(data.input) == ["-"]
 
 
 def prepare(
@@ -94,16 +98,18 @@ def prepare(
         with suppress(FileNotFoundError):
             files.remove_directory(output / UNFINISHED)
         return metadata
-    if data.language and data.language not in LANGUAGES:
+    languages = {data.language, *map(language_of, named_inputs(data.sources))}
+    if unknown := sorted(filter(None, languages.difference(LANGUAGES))):
         say(
-            f"warning: data.language is {data.language!r}, which has no rules of its own: those of "
-            "a related language or of English are used (the languages with rules: "
+            f"warning: sentencex has no rules of its own for {', '.join(unknown)}: those of a "
+            "related language or of English are used (the languages with rules: "
             f"{', '.join(LANGUAGES)})"
         )
+    check_sampling(named_inputs(data.sources), data.sampling_exponent, data.source_weights)
     if is_static:
         _convert_records(data, vocab_size, output)
         return read_metadata(output)
-    is_piped = split_inputs(data.input) == [STANDARD_INPUT]
+    is_piped = is_standard_input(data)
     if is_piped and engine:
         raise UserError("data.input is '-', standard input, which only one process can read")
     engine = engine or LocalProcesses(data.num_processes or num_cores())
@@ -146,7 +152,7 @@ def _run(
         engine.map(output, plan, "words", parts)
         engine.map(output, plan, "merge", reductions.groups_of_parts(plan))
     elif not data.vocab:
-        if heldout["end_fraction"]:
+        if reductions.holds_out_ends(heldout):
             engine.map(output, plan, "ends", parts)
         engine.once(output, "sample.json", lambda: reductions.choose_sample(output, plan, data))
         engine.map(output, plan, "sample", reductions.parts_with_sample(output, plan))

@@ -29,12 +29,18 @@ from bert_jax.store.plan import (
     result_name,
     written,
 )
-from bert_jax.store.stages import counts_path, heldout_text, part_directory, part_name
+from bert_jax.store.stages import (
+    counts_path,
+    heldout_text,
+    part_directory,
+    part_name,
+    vocabulary_weights,
+)
 from bert_jax.store.token_store import PARTS_VERSION, SPLITS, SplitWriter, write_metadata
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import NUM_FIRST
 from bert_jax.text.formats import FormatGuess
-from bert_jax.text.sources import Source
+from bert_jax.text.sources import Source, source_name
 
 # The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
 # the trainers need more memory.
@@ -52,21 +58,38 @@ def _starts(lengths: list[int]) -> list[int]:
 def choose_heldout(output: Directory, plan: Plan, data: ConfigDict) -> dict[str, Any]:
     """Returns the content of heldout.json.
 
-    It has the index of the first document of each part, the indices of the documents that are held
-    out (None for those of `HeldOut`), the fraction of each document that is held out at its end,
-    and whether documents are held out by their ids instead.
+    It has the index of the first document of each part among those of its source. For each source,
+    it has the size of the text, the indices of the documents that are held out (None for those of
+    `HeldOut`), the fraction of each document that is held out at its end, and whether documents are
+    held out by their ids instead.
 
     Raises:
-      UserError: The input has too few documents.
+      UserError: A source has too few documents.
     """
+    first_documents: list[int] = []
+    sources = {}
+    for name in plan.source_names:
+        lengths, sources[name] = _choose_in_source(output, plan, data, name)
+        # The parts of a source are consecutive.
+        first_documents += _starts(lengths)
+    return {"first_documents": first_documents, "sources": sources}
+
+
+def _choose_in_source(
+    output: Directory, plan: Plan, data: ConfigDict, name: str
+) -> tuple[list[int], dict[str, Any]]:
+    """Returns the number of documents of each part of a source, and what is held out of it."""
     by_id = data.heldout_by == "id" and data.heldout_fraction > 0
-    num_heldout, lengths = 0, []
+    num_heldout = num_bytes = 0
+    lengths: list[int] = []
     guesses: dict[str, list] = {}
 
     def sizes() -> Iterator[int]:
-        nonlocal num_heldout
-        for result in _results(output, plan, "count"):
+        nonlocal num_heldout, num_bytes
+        for number in parts_of(plan, name):
+            result = read_file(output, result_name("count", number))
             num_heldout += sum(result.get("is_heldout", ()))
+            num_bytes += sum(result["bytes"])
             lengths.append(len(result["characters"]))
             guesses.update(result["guesses"])
             yield from result["characters"]
@@ -75,21 +98,28 @@ def choose_heldout(output: Directory, plan: Plan, data: ConfigDict) -> dict[str,
     heldout = choose(remaining, 0 if by_id else data.heldout_fraction)
     # The other parts are counted too.
     deque(remaining, maxlen=0)
-    check_number(sum(lengths), data.rows, guesses, plan.sources)
+    sources = [source for source in plan.sources if source_name(source) == name]
+    check_number(sum(lengths), data.rows, guesses, sources)
     if by_id and num_heldout < 2:
         raise UserError(
-            f"data.heldout_by=id holds out {num_heldout} of {sum(lengths)} documents, and two are "
-            "needed: raise data.heldout_fraction, or set data.heldout_by=index"
+            f"data.heldout_by=id holds out {num_heldout} of {sum(lengths)} documents"
+            f"{f' of {name}' if name else ''}, and two are needed: raise data.heldout_fraction, or "
+            "set data.heldout_by=index"
         )
     if heldout.description:
-        say(heldout.description)
+        say(f"{name}: {heldout.description}" if name else heldout.description)
     documents = None if not heldout.description else list(heldout.documents)
-    return {
-        "first_documents": _starts(lengths),
+    return lengths, {
+        "bytes": num_bytes,
         "documents": documents,
         "end_fraction": heldout.end_fraction,
         "by_id": by_id,
     }
+
+
+def holds_out_ends(heldout: dict[str, Any]) -> bool:
+    """Returns whether the ends of documents are held out of any source; see `choose_heldout`."""
+    return any(of_source["end_fraction"] for of_source in heldout["sources"].values())
 
 
 def choose_sample(output: Directory, plan: Plan, data: ConfigDict) -> dict[str, Any]:
@@ -99,15 +129,18 @@ def choose_sample(output: Directory, plan: Plan, data: ConfigDict) -> dict[str, 
     each part. A document whose end is held out counts as two here.
     """
     heldout = read_file(output, "heldout.json")
-    chosen = heldout_text(heldout, data.heldout_fraction)
+    weights = vocabulary_weights(heldout, data)
     sample = DocumentSample(VOCABULARY_SAMPLE_BYTES[data.tokenizer])
     index, lengths = 0, []
-    for result in _results(output, plan, "ends" if heldout["end_fraction"] else "count"):
+    stage = "ends" if holds_out_ends(heldout) else "count"
+    for part, result in enumerate(_results(output, plan, stage)):
+        name, first = plan.source_name(part), heldout["first_documents"][part]
+        chosen = heldout_text(heldout["sources"][name], data.heldout_fraction)
         lengths.append(len(result["bytes"]))
         is_heldout = result.get("is_heldout")
         for number, size in enumerate(result["bytes"]):
-            if not (is_heldout[number] if is_heldout else index in chosen.documents):
-                sample.offer(index, size)
+            if not (is_heldout[number] if is_heldout else first + number in chosen.documents):
+                sample.offer(index, size, weights[name])
             index += 1
     return {"first_documents": _starts(lengths), "chosen": sample.chosen()}
 
@@ -193,32 +226,22 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
             known = first_dropped.setdefault(reason, [])
             known += found[: NUM_FIRST - len(known)]
     parts = [result["splits"] for result in results]
-    _join_single_document(output, plan, parts)
+    for name in plan.source_names:
+        numbers = parts_of(plan, name)
+        _join_single_document(output, plan, parts, numbers)
+        _check_source(plan, name, [results[number] for number in numbers], data)
+    if not any("heldout" in part for part in parts):
+        files.remove_directory(output / "heldout")
     splits = {name: _sum(parts, name) for name in SPLITS}
     total = sum(split["documents"] for split in splits.values())
-    num_train = splits["train"]["documents"]
-    if num_train < 2 and data.rows == "pairs" and removed:
-        raise UserError(
-            f"data.duplicates={data.duplicates} leaves {num_train} of "
-            f"{total + dropped['duplicate']} documents to train on, but data.rows=pairs needs two: "
-            "set it to keep"
-        )
-    check_number(total if num_train else 0, data.rows, guesses, plan.sources)
     if not splits["heldout"]["documents"]:
         del splits["heldout"]
-        if data.heldout_fraction:
-            say("warning: the text is too short to hold out any of it for evaluation")
-    if num_train < 2 and data.rows == "pairs":
-        raise UserError(
-            f"data.heldout_fraction={data.heldout_fraction} leaves 1 of {total} documents "
-            "to train on: set it to 0"
-        )
     preparation_report.show(guesses, counts, data, vocabulary["unk"], total)
     if data.duplicates != "keep":
         say(duplicates.removed_text(removed, counts["tokens"]))
     formats = Counter((guess.format, guess.reason) for guess in guesses.values())
     report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
-    if heldout["end_fraction"]:
+    if holds_out_ends(heldout):
         report["heldout"] = "ends"
     if data.duplicates != "keep":
         report["duplicates"] = {key: removed[key] for key in duplicates.REMOVED}
@@ -232,14 +255,45 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
         "sources": plan.sources,
         "report": report,
     }
-    if len(plan.parts) > 1:
+    if plan.has_parts:
         metadata = {"format_version": PARTS_VERSION, **metadata}
         has_words = data.word_boundaries == "spaces"
         for split in splits:
-            counts = {part_name(i): part[split] for i, part in enumerate(parts) if split in part}
-            write_parts(output / split, counts, has_words=has_words)
+            numbers = [number for number, part in enumerate(parts) if split in part]
+            counts = {part_name(number): parts[number][split] for number in numbers}
+            names = [plan.source_name(number) for number in numbers]
+            write_parts(output / split, counts, names, has_words=has_words)
     with files.local_output(output) as local:
         write_metadata(local, metadata)
+
+
+def _check_source(plan: Plan, name: str, results: list[dict[str, Any]], data: ConfigDict) -> None:
+    """Refuses a source with too few documents to train on, given the results of its parts."""
+    parts = [result["splits"] for result in results]
+    num_train, num_heldout = (_sum(parts, split)["documents"] for split in SPLITS)
+    total = num_train + num_heldout
+    of_source = f" of {name}" if name else ""
+    if num_train < 2 and data.rows == "pairs" and any("removed" in result for result in results):
+        total += sum(result["dropped"].get("duplicate", 0) for result in results)
+        raise UserError(
+            f"data.duplicates={data.duplicates} leaves {num_train} of {total} documents{of_source} "
+            "to train on, but data.rows=pairs needs two: set it to keep"
+        )
+    guesses = {path: guess for result in results for path, guess in result["guesses"].items()}
+    sources = [source for source in plan.sources if source_name(source) == name]
+    check_number(total if num_train else 0, data.rows, guesses, sources)
+    if not num_heldout and data.heldout_fraction:
+        say(f"warning: the text{of_source} is too short to hold out any of it for evaluation")
+    if num_train < 2 and data.rows == "pairs":
+        raise UserError(
+            f"data.heldout_fraction={data.heldout_fraction} leaves 1 of {total} documents"
+            f"{of_source} to train on: set it to 0"
+        )
+
+
+def parts_of(plan: Plan, name: str) -> list[int]:
+    """Returns the numbers of the parts of a source."""
+    return [number for number in range(len(plan.parts)) if plan.source_name(number) == name]
 
 
 def _sum(parts: list[dict[str, dict[str, int]]], split: str) -> dict[str, int]:
@@ -248,21 +302,25 @@ def _sum(parts: list[dict[str, dict[str, int]]], split: str) -> dict[str, int]:
 
 
 def _join_single_document(
-    output: Directory, plan: Plan, parts: list[dict[str, dict[str, int]]]
+    output: Directory, plan: Plan, parts: list[dict[str, dict[str, int]]], numbers: list[int]
 ) -> None:
-    """Moves a single held-out document to the end of the training split.
+    """Moves a single held-out document of a source to the end of what is trained on.
 
     The evaluation of pairs needs a second document. If there is also a single document to train
     on, the split is kept. `parts` is updated.
+
+    Args:
+      numbers: The parts of the source.
     """
-    with_train = [number for number, part in enumerate(parts) if "train" in part]
+    own = [parts[number] for number in numbers]
+    with_train = [number for number in numbers if "train" in parts[number]]
     if (
-        _sum(parts, "heldout")["documents"] != 1
-        or _sum(parts, "train")["documents"] == 1
+        _sum(own, "heldout")["documents"] != 1
+        or _sum(own, "train")["documents"] == 1
         or not with_train
     ):
         return
-    (holder,) = [number for number, part in enumerate(parts) if "heldout" in part]
+    (holder,) = [number for number in numbers if "heldout" in parts[number]]
     last = part_directory(output, "train", plan, with_train[-1])
     single = part_directory(output, "heldout", plan, holder)
     joined = output / UNFINISHED / "single"
@@ -272,10 +330,10 @@ def _join_single_document(
         with files.local_output(joined) as local:
             return _join([last, single], local)
 
-    counts = computed_once(output, "single.json", join)
+    counts = computed_once(output, result_name("single", holder), join)
     if joined.exists():
         files.move(joined, last)
-    files.remove_directory(output / "heldout")
+    files.remove_directory(single)
     counts["bytes_of_text"] = sum(
         split["bytes_of_text"]
         for split in (parts[with_train[-1]]["train"], parts[holder]["heldout"])
@@ -296,8 +354,10 @@ def _join(directories: list[Directory], output: Path) -> dict[str, int]:
 
 def check_number(documents: int, rows: str, guesses: dict[str, Any], sources: list[Source]) -> None:
     """Refuses an input with too few documents."""
+    name = source_name(sources[0])
+    subject = f"the source {name}" if name else "the input"
     if documents == 0:
-        raise UserError("the input has no document with text in it")
+        raise UserError(f"{subject} has no document with text in it")
     if documents == 1 and rows == "pairs":
         read = remedy = ""
         for format, reason, *_ in list(guesses.values())[:1]:
@@ -307,7 +367,7 @@ def check_number(documents: int, rows: str, guesses: dict[str, Any], sources: li
         # About forty parts, of which one or more are held out.
         size = sum(source.get("bytes", 0) for source in sources)
         raise UserError(
-            f"the input has a single document{read}, but data.rows=pairs needs sentences of "
+            f"{subject} has a single document{read}, but data.rows=pairs needs sentences of "
             f"another document: give it two or more, {remedy}or divide this document with "
             f"data.max_document_characters={min(20_000, size // 40 + 1)}"
         )

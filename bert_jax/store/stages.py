@@ -53,6 +53,7 @@ from bert_jax.store.tokenization import (
 )
 from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.corpus import Corpus, Document
+from bert_jax.text.named_sources import REPEAT_UNIT, repeats
 
 
 class _Part(NamedTuple):
@@ -84,8 +85,8 @@ class _Part(NamedTuple):
 
     def marked(self) -> Iterator[Document]:
         """Yields the documents with the held-out text marked."""
-        heldout = read_file(self.output, "heldout.json")
-        text = heldout_text(heldout, self.data.heldout_fraction)
+        heldout, name = read_file(self.output, "heldout.json"), self.plan.source_name(self.number)
+        text = heldout_text(heldout["sources"][name], self.data.heldout_fraction)
         return text.mark(self.documents(), heldout["first_documents"][self.number])
 
 
@@ -147,7 +148,7 @@ class _SplitWriters(dict[str, SplitWriter]):
 
 
 def heldout_text(heldout: dict[str, Any], fraction: float) -> HeldOutText:
-    """Returns the choice that heldout.json describes."""
+    """Returns the choice that heldout.json describes for a source."""
     if heldout["by_id"]:
         return HeldOutText((), id_fraction=fraction)
     documents = heldout["documents"]
@@ -175,13 +176,14 @@ def _count_ends(part: _Part) -> dict[str, Any]:
 
 def _sample(part: _Part) -> dict[str, Any]:
     sample = read_file(part.output, "sample.json")
-    chosen = set(sample["chosen"])
+    chosen = Counter(sample["chosen"])
     path = part.output / UNFINISHED / f"{result_name('sample', part.number)}l"
     with files.new_file(path) as file:
         for index, document in enumerate(part.marked(), sample["first_documents"][part.number]):
             if index in chosen:
-                for text in document_sentences(document, part.data.language):
-                    file.write(json.dumps(text).encode() + b"\n")
+                sentences = document_sentences(document, part.data.language)
+                lines = b"".join(json.dumps(text).encode() + b"\n" for text in sentences)
+                file.write(lines * chosen[index])
     return {}
 
 
@@ -200,9 +202,29 @@ def _words(part: _Part) -> dict[str, Any]:
 def _merge(part: _Part) -> dict[str, Any]:
     group = range(len(part.plan.parts))[part.number : part.number + word_counts.GROUP_PARTS]
     paths = [counts_path(part.output, "words", number) for number in group]
-    word_counts.merge_counts(paths, counts_path(part.output, "merge", part.number))
+    weights = vocabulary_weights(read_file(part.output, "heldout.json"), part.data)
+    word_counts.merge_counts(
+        paths,
+        counts_path(part.output, "merge", part.number),
+        [weights[part.plan.source_name(number)] / REPEAT_UNIT for number in group],
+    )
     part.advance(part.plan.megabytes(part.number))
     return {}
+
+
+def vocabulary_weights(heldout: dict[str, Any], data: ConfigDict) -> dict[str, int]:
+    """Returns how often a trained vocabulary sees the text of each source, at least once.
+
+    Args:
+      heldout: The content of heldout.json.
+
+    Returns:
+      The weights by name, in units of 1 / REPEAT_UNIT. The least is 1.
+    """
+    sizes = {name: of_source["bytes"] for name, of_source in heldout["sources"].items()}
+    found = repeats(sizes, data.sampling_exponent, data.source_weights)
+    least = min(found.values())
+    return {name: REPEAT_UNIT * number // least for name, number in found.items()}
 
 
 def counts_path(output: Directory, stage: str, number: int) -> Directory:
@@ -320,8 +342,8 @@ def append(split: SplitWriter, document: TokenizedDocument) -> None:
 
 
 def part_directory(root: Directory, split: str, plan: Plan, number: int) -> Directory:
-    """Returns the directory of a part of a split; a store of one part has no parts."""
-    return root / split / part_name(number) if len(plan.parts) > 1 else root / split
+    """Returns the directory of a part of a split, or of the split if it has no parts."""
+    return root / split / part_name(number) if plan.has_parts else root / split
 
 
 def _final_splits(part: _Part) -> dict[str, Path]:

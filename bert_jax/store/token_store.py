@@ -18,17 +18,20 @@ A split of several parts (format version 2) has instead
                                last
         00000/ ...             the parts; each has all the files above
         token_counts.npy       their sum
-        checksums.npz          of token_counts.npy
+        token_counts_NAME.npy  the sum over the parts of each source, if data.sources names several
+        checksums.npz          of these counts
 
 Neither writing nor reading holds more than a small part of the corpus in memory. A store in object
 storage is written in TMPDIR and uploaded from there. What is read of it is copied there, piece by
 piece.
 """
 
+import copy
 import functools
 import json
 import os
-from collections.abc import Iterable
+import resource
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -45,6 +48,7 @@ from bert_jax.store.part import (
     TOKEN_COUNTS,
     WORD_STARTS,
     Part,
+    counts_name,
     gather,
     read_parts,
     shard_name,
@@ -56,7 +60,7 @@ FORMAT_VERSION, PARTS_VERSION = 1, 2
 SPLITS = ("train", "heldout")
 # Each open part holds about six file descriptors, of which a process often has 1024. A window of
 # rows has 16 parts or so, and two windows and an evaluation are read at a time.
-_OPEN_PARTS = 48
+_OPEN_PARTS, _PART_FILES, _OTHER_FILES = 48, 6, 256
 # A shard is closed at the first end of a document after this many tokens, to keep single files
 # small enough for copies and object stores.
 SHARD_TOKENS = 2**26
@@ -88,6 +92,8 @@ class TokenStore:
       directory: The directory of the split.
       num_parts, num_documents, num_sentences, num_tokens: The size of the split.
       starts: Where each part begins; see `PartStarts`.
+      sources: The name of the source of each part; see `data.sources`. Empty names for a store
+        without sources.
       token_counts: int64 [V], occurrences of each token in this split.
       has_words: Whether the split has a bit for each token that begins a word; see
         `word_starts_at`.
@@ -103,7 +109,7 @@ class TokenStore:
         except FileNotFoundError:
             only = Part(self.directory)
             self.token_counts, self.has_words = only.token_counts, only.has_words
-            sizes = [(only.num_documents, only.num_sentences, only.num_tokens)]
+            sizes, self.sources = [(only.num_documents, only.num_sentences, only.num_tokens)], [""]
             self._open = lambda number: only
         else:
             with files.local_copy(self.directory, (TOKEN_COUNTS, CHECKSUMS)) as local:
@@ -112,11 +118,36 @@ class TokenStore:
             self.has_words = parts["has_words"]
             sizes = [(p["documents"], p["sentences"], p["tokens"]) for p in parts["parts"]]
             self._names = [part["name"] for part in parts["parts"]]
-            self._open = functools.lru_cache(_OPEN_PARTS)(self._open_part)
+            self.sources = [part.get("source", "") for part in parts["parts"]]
+            # A window has rows of each source.
+            num_open = max(_OPEN_PARTS, 3 * len(set(self.sources)))
+            if num_open > _OPEN_PARTS:
+                _allow_open_files(_PART_FILES * num_open)
+            self._open = functools.lru_cache(num_open)(self._open_part)
+        self._set_sizes(sizes)
+
+    def _set_sizes(self, sizes: Sequence[tuple[int, int, int]]) -> None:
         starts_3xP = np.cumsum([(0, 0, 0), *sizes], axis=0, dtype=np.int64).T
         self.starts = PartStarts(*map(np.ascontiguousarray, starts_3xP))
         self.num_parts = len(sizes)
         self.num_documents, self.num_sentences, self.num_tokens = starts_3xP[:, -1].tolist()
+
+    def by_source(self) -> dict[str, "TokenStore"]:
+        """Returns the parts of each source as a split of their own, by name."""
+        names = list(dict.fromkeys(self.sources))
+        if len(names) == 1:
+            return {names[0]: self}
+        sizes_Px3, found = np.diff(np.stack(self.starts), axis=1).T, {}
+        with files.local_copy(self.directory, (*map(counts_name, names), CHECKSUMS)) as local:
+            checksums = read_checksums(self.directory, local)
+            for name in names:
+                numbers = [number for number, source in enumerate(self.sources) if source == name]
+                found[name] = view = copy.copy(self)
+                view.sources = [name] * len(numbers)
+                view._open = functools.partial(_open_of, self, numbers)
+                view._set_sizes(sizes_Px3[numbers].tolist())
+                view.token_counts = open_index(self.directory, local, counts_name(name), checksums)
+        return found
 
     def part(self, number: int) -> Part:
         """Returns a part, opened.
@@ -178,6 +209,21 @@ class TokenStore:
                 "remove the token store and prepare the corpus again"
             )
         return part
+
+
+def _open_of(store: TokenStore, numbers: Sequence[int], number: int) -> Part:
+    return store.part(numbers[number])
+
+
+def _allow_open_files(number: int) -> None:
+    """Raises the limit of this process on open files, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Other files need some too.
+    number += _OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        number = min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < number:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
 
 
 class WordStarts:

@@ -50,10 +50,12 @@ def write_counts(texts: Iterable[str], words_of: WordsOfText, path: Directory) -
         merge_counts(sorted_files, path)
 
 
-def merge_counts(paths: Sequence[Directory], path: Directory) -> None:
-    """Writes the sums of the counts of several files."""
+def merge_counts(
+    paths: Sequence[Directory], path: Directory, weights: Sequence[float] = ()
+) -> None:
+    """Writes the sums of the counts of several files, each multiplied by its weight."""
     with files.new_file(path) as file:
-        file.writelines(_lines(_merged(paths)))
+        file.writelines(_lines(_merged(paths, weights)))
 
 
 def most_frequent(paths: Sequence[Directory]) -> list[tuple[str, int]]:
@@ -71,16 +73,21 @@ def most_frequent(paths: Sequence[Directory]) -> list[tuple[str, int]]:
     return [(word.decode(), count) for count, word in kept]
 
 
-def _merged(paths: Sequence[Directory]) -> Iterator[tuple[bytes, int]]:
+def _merged(
+    paths: Sequence[Directory], weights: Sequence[float] = ()
+) -> Iterator[tuple[bytes, int]]:
     with ExitStack() as stack:
-        streams = [map(_parse, stack.enter_context(files.open_input(path))) for path in paths]
+        streams = [
+            map(_parse, stack.enter_context(files.open_input(path)), itertools.repeat(weight))
+            for path, weight in zip(paths, weights or [1.0] * len(paths), strict=True)
+        ]
         for word, group in itertools.groupby(heapq.merge(*streams), operator.itemgetter(0)):
             yield word, sum(count for _, count in group)
 
 
-def _parse(line: bytes) -> tuple[bytes, int]:
+def _parse(line: bytes, weight: float) -> tuple[bytes, int]:
     word, count = line.split(b"\t")
-    return word, int(count)
+    return word, round(int(count) * weight)
 
 
 def _lines(counts: Iterable[tuple[bytes, int]]) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from bert_jax.text import readers, sequences, tfds, wikipedia
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import Document, checked, text_of, too_long
 from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of
+from bert_jax.text.named_sources import language_of
 from bert_jax.text.readers import (
     INVALID_UTF8,
     Line,
@@ -31,6 +32,7 @@ from bert_jax.text.sources import (
     cut,
     find_sources,
     is_built_in,
+    source_name,
     source_path,
 )
 
@@ -126,7 +128,10 @@ class Corpus:
         for piece in pieces:
             source = self.sources[piece.source]
             read = self._read_tfds if "tfds" in source else self._read_file
+            name = source_name(source)
             for document in read(source, piece):
+                if name:
+                    document = document._replace(language=language_of(name))
                 if self._characters_apart:
                     document = document._replace(text=sequences.apart(document.text))
                 yield from _divided(document, self._max_characters)

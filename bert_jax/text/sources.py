@@ -20,7 +20,7 @@ BUILT_IN = "sotu"
 # Newlines are counted in blocks of this size.
 _BLOCK_BYTES = 2**20
 # A file or data set, as a store's metadata record it: "path" and "bytes", or "tfds", "field" and
-# "version".
+# "version"; and "source", the name of its source, if `data.sources` names it.
 Source = dict[str, Any]
 
 
@@ -104,6 +104,11 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
     return found
 
 
+def source_name(source: Source) -> str:
+    """Returns the name of a file's source; empty if sources have no names."""
+    return source.get("source", "")
+
+
 def is_built_in(source: Source) -> bool:
     """Returns whether a source is a file of the built-in corpus."""
     # The paths of all other files are absolute.
@@ -126,11 +131,15 @@ def cut(
     """Divides an input into parts: whole files in order, up to `part_bytes`.
 
     A larger file is cut into pieces of this size if `may_cut` allows it; otherwise it is a part of
-    its own. The number of workers plays no role. A data set counts as empty.
+    its own. A part has files of one named source only. The number of workers plays no role. A data
+    set counts as empty.
     """
     parts: list[list[Piece]] = [[]]
     filled = 0
     for index, source in enumerate(sources):
+        if parts[-1] and source_name(source) != source_name(sources[parts[-1][-1].source]):
+            parts.append([])
+            filled = 0
         size = source.get("bytes", 0)
         pieces = [(Piece(index), size)]
         if size > part_bytes and may_cut(source):

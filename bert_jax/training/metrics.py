@@ -20,6 +20,8 @@ from bert_jax.training.workdir import RESULTS
 METRICS_FILE = "metrics.jsonl"
 # The names of held-out metrics begin with it.
 EVALUATION_PREFIX = "eval_"
+# The results of each source of `data.sources`, by name.
+BY_SOURCE = "by_source"
 TENSORBOARD_DIRECTORY = "tensorboard"
 # The keys of a line, with examples of their values. All other values are numbers or null.
 _FILLED = {"texts": [""], "masks": [{"original": "", "guess": "", "probability": 0.0}]}
@@ -149,6 +151,7 @@ def read_results(directory: epath.PathLike, metrics: Sequence[Metric] = ()) -> d
     names = {name for metric in metrics for name in (metric.name, metric.baseline)}
     numbers = {f"{name}?": 0.0 for name in (*names, "train_sequences_per_second", "best_loss")}
     like = {"step": 0, "best_step?": 0, "num_sequences?": 0.0, "corpus?": [{"max_seq_length": 0}]}
+    like |= {f"{BY_SOURCE}?": {}}
     return files.read_json(epath.Path(directory) / RESULTS, like | numbers)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from bert_jax.base.progress import Progress
-from bert_jax.training.metrics import EVALUATION_PREFIX, Meter, MetricsWriter
+from bert_jax.training.metrics import BY_SOURCE, EVALUATION_PREFIX, Meter, MetricsWriter
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
@@ -112,9 +112,15 @@ class Recorder:
         self._meter.reset()
         self._logged_compile_seconds = self._compile_seconds
 
-    def log_evaluation(self, step: int, results: Mapping[str, float], message: str) -> None:
-        """Writes an evaluation, each name with EVALUATION_PREFIX, and prints `message`."""
-        self._writer.write(step, {EVALUATION_PREFIX + name: results[name] for name in results})
+    def log_evaluation(self, step: int, results: Mapping[str, Any], message: str) -> None:
+        """Writes an evaluation, each name with EVALUATION_PREFIX, and prints `message`.
+
+        The results of a source have its name before theirs.
+        """
+        values = dict(results)
+        for source, of_source in values.pop(BY_SOURCE, {}).items():
+            values |= {f"{source}_{name}": value for name, value in of_source.items()}
+        self._writer.write(step, {EVALUATION_PREFIX + name: values[name] for name in values})
         self._progress.message(f"step {step:,}: {message}")
 
     def message(self, text: str) -> None:

@@ -20,11 +20,12 @@ class FakeStore:
       tokens: The ids of all tokens; by default 5 + the token's position, so that every id
         identifies its position.
       cuts: The documents at which a new part begins.
+      sources: The name of the source of each part.
     """
 
     has_words = False
 
-    def __init__(self, documents, tokens=None, cuts=()):
+    def __init__(self, documents, tokens=None, cuts=(), sources=()):
         lengths = np.concatenate([np.asarray(d) for d in documents])
         self.document_starts = np.cumsum([0, *map(len, documents)]).astype(np.int64)
         self.sentence_starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -32,6 +33,7 @@ class FakeStore:
         self.num_tokens = int(self.sentence_starts[-1])
         self.tokens = NUM_SPECIALS + np.arange(self.num_tokens) if tokens is None else tokens
         self.num_parts = 1 + len(cuts)
+        self.sources = list(sources) or [""] * self.num_parts
         documents = np.array([0, *cuts, self.num_documents])
         sentences = self.document_starts[documents]
         self.starts = PartStarts(documents, sentences, self.sentence_starts[sentences])
@@ -45,6 +47,11 @@ class FakeStore:
             document_starts=self.document_starts[documents] - self.starts.sentences[number],
             sentence_starts=self.sentence_starts[sentences] - self.starts.tokens[number],
         )
+
+    def by_source(self):
+        """See `TokenStore.by_source`; for a store of one source."""
+        (name,) = set(self.sources)
+        return {name: self}
 
     def fetch(self, spans):
         """See `TokenStore.fetch`."""

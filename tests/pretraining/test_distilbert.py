@@ -107,7 +107,7 @@ def test_reports_the_three_losses_and_the_teachers_score(student, teacher, texts
         trainer.stages[-1],
         store=run_input.heldout,
         tokenizer=run_input.tokenizer,
-        token_counts_V=run_input.train.token_counts,
+        token_counts={"": run_input.train.token_counts},
         config=config,
     )
     assert weights.keys() == formats.read(student).weights.keys()

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+BLOCKS_PER_WINDOW = 16
+
 
 class Pool(NamedTuple):
     """The D documents that a random one is drawn from.
@@ -48,22 +50,36 @@ class Block(NamedTuple):
 class Blocks:
     """The blocks of a store, numbered in the order of the text. No block is empty.
 
-    In a store of one part, a block begins with the first document at or after each multiple of
-    `block_sentences`; a longer document closes its block. Otherwise all blocks of a part are about
+    In a store of one part, a block begins with the first document at or after each multiple of the
+    size of a block; a longer document closes its block. Otherwise all blocks of a part are about
     equally long. Their number follows from the size of the part, which need not be opened.
 
     Args:
       store: A `TokenStore`.
-      block_sentences: The approximate number of sentences in a block.
+      window_sentences: The approximate number of sentences in a window. A block has a sixteenth of
+        them, or less if a source is so small that other windows would have none of it.
       draws_from_store: Whether random documents are drawn from the whole store, which must have
         one part; if False, they are drawn from the blocks that are read together.
 
     Attributes:
       sentences_B: int64, the sentences of each block; an upper bound if there are several parts.
+      source_B: int64, the source of each block, an index of `sources`.
+      sources: The names of the sources; a single empty name if they have none.
+      tokens: The number of tokens of each source, by name.
     """
 
-    def __init__(self, store, block_sentences: int, *, draws_from_store: bool):
+    def __init__(self, store, window_sentences: int, *, draws_from_store: bool):
         self._store, self._whole, self._cuts = store, None, None
+        self.sources = list(dict.fromkeys(store.sources))
+        source_P = np.array([self.sources.index(name) for name in store.sources])
+        documents_P, sentences_P, tokens_P = map(np.diff, store.starts)
+        sentences_S, tokens_S = (np.bincount(source_P, n) for n in (sentences_P, tokens_P))
+        self.tokens = dict(zip(self.sources, map(int, tokens_S), strict=True))
+        # Each window has a block of each source at least.
+        num_windows = max(1, store.num_sentences // window_sentences)
+        block_sentences = max(1, window_sentences // BLOCKS_PER_WINDOW)
+        size_S = np.clip(sentences_S // num_windows, 1, block_sentences).astype(np.int64)
+        size_P = size_S[source_P]
         if store.num_parts == 1:
             index = store.part(0)
             starts = index.document_starts
@@ -75,10 +91,10 @@ class Blocks:
             if draws_from_store:
                 self._whole = Pool(starts[:-1], starts[1:], index.sentence_starts)
         else:
-            documents_P, sentences_P, _ = map(np.diff, store.starts)
-            number_P = np.minimum(documents_P, -(-sentences_P // block_sentences))
+            number_P = np.minimum(documents_P, -(-sentences_P // size_P))
             self._starts = np.append(0, np.cumsum(number_P))
-            self.sentences_B = np.full(self._starts[-1], block_sentences)
+            self.sentences_B = np.repeat(size_P, number_P)
+        self.source_B = np.repeat(source_P, np.diff(self._starts))
 
     def read(self, numbers: Sequence[int], pool: Sequence[int]) -> Iterator[Block]:
         """Reads blocks one by one.

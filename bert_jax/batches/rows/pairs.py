@@ -5,6 +5,7 @@ google-research/bert's create_pretraining_data.py, with one difference: a random
 from another document. The original tries ten times and then takes its own document.
 """
 
+from collections import Counter
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -72,11 +73,16 @@ class PairRows(WindowedRows):
     random_label: ClassVar[int] = 1
 
     def __init__(self, store, tokenizer, spec):
-        if store.num_documents < 2:
-            raise UserError(
-                "sentence pairs need at least 2 documents, but the corpus has "
-                f"{store.num_documents}: split the text into more documents"
-            )
+        documents: Counter[str] = Counter()
+        for name, number in zip(store.sources, np.diff(store.starts.documents), strict=True):
+            documents[name] += int(number)
+        for name, number in documents.items():
+            if number < 2:
+                raise UserError(
+                    "sentence pairs need at least 2 documents, but "
+                    f"{f'the source {name}' if name else 'the corpus'} has {number}: split the "
+                    "text into more documents"
+                )
         super().__init__(store, tokenizer, spec)
         num_special = tokenizer.template.num_special(is_pair=True)
         self._max_num_tokens = spec.max_seq_length - num_special

@@ -16,11 +16,16 @@ import numpy as np
 
 from bert_jax.base.batch import ENCODER_FIELDS, BatchFields
 from bert_jax.base.errors import UserError
-from bert_jax.batches.random_keys import BLOCK_ORDER_TAG, PLAN_TAG, SHUFFLE_TAG, keyed_generator
+from bert_jax.batches.random_keys import (
+    BLOCK_ORDER_TAG,
+    PLAN_TAG,
+    REPEAT_TAG,
+    SHUFFLE_TAG,
+    keyed_generator,
+)
 from bert_jax.batches.rows.blocks import Block, Blocks
 from bert_jax.store.part import gather
-
-BLOCKS_PER_WINDOW = 16
+from bert_jax.text.named_sources import REPEAT_UNIT, repeats
 
 
 class WindowedRows(abc.ABC):
@@ -52,12 +57,9 @@ class WindowedRows(abc.ABC):
                 f"{store.num_parts:,} parts, of which only a few are open at a time: set it to "
                 "window"
             )
-        self._blocks = Blocks(
-            store,
-            max(1, spec.shuffle_sentences // BLOCKS_PER_WINDOW),
-            draws_from_store=draws_from == "store",
-        )
-        self._epoch_windows: tuple[int, list[np.ndarray]] = (-1, [])
+        self._blocks = Blocks(store, spec.shuffle_sentences, draws_from_store=draws_from == "store")
+        self._repeats = repeats(self._blocks.tokens, spec.sampling_exponent, spec.source_weights)
+        self._epoch_windows: tuple[int, tuple[list[np.ndarray], ...]] = (-1, ())
 
     @abc.abstractmethod
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
@@ -77,17 +79,45 @@ class WindowedRows(abc.ABC):
 
     def windows(self, epoch: int) -> list[np.ndarray]:
         """Returns the blocks of each window of the epoch, in the order of the stream."""
+        return self._windows(epoch)[0]
+
+    def _windows(self, epoch: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Returns the blocks of each window, and how often the epoch has read each before."""
         cached_epoch, windows = self._epoch_windows
         if cached_epoch != epoch:
-            rng = self._generator(epoch, 0, BLOCK_ORDER_TAG)
-            order = rng.permutation(len(self._blocks.sentences_B))
-            block_sentences = self._blocks.sentences_B[order]
+            block_N = self._order(epoch)
+            block_sentences = self._blocks.sentences_B[block_N]
             before = np.cumsum(block_sentences) - block_sentences
             # A window closes at the first block that begins after `shuffle_sentences` sentences.
             closes = np.flatnonzero(np.diff(before // self.spec.shuffle_sentences)) + 1
-            windows = np.split(order, closes)
+            windows = np.split(block_N, closes), np.split(_occurrences(block_N), closes)
             self._epoch_windows = (epoch, windows)
         return windows
+
+    def _order(self, epoch: int) -> np.ndarray:
+        """Returns the blocks of an epoch, int64 [N]. Each source is spread evenly over it."""
+        rng = self._generator(epoch, 0, BLOCK_ORDER_TAG)
+        orders, places = [], []
+        for source, name in enumerate(self._blocks.sources):
+            own_B = np.flatnonzero(self._blocks.source_B == source)
+            # Over several epochs, each block is read equally often, whatever the repeats are.
+            rank_B = self._generator(0, source, REPEAT_TAG).permutation(len(own_B))
+            phase_B = (2 * rank_B + 1) * REPEAT_UNIT // (2 * len(own_B))
+            until, since = (
+                (number * self._repeats[name] + phase_B) // REPEAT_UNIT
+                for number in (epoch + 1, epoch)
+            )
+            order = rng.permutation(np.repeat(own_B, until - since))
+            orders.append(order)
+            places.append((np.arange(len(order)) + rng.random()) / max(1, len(order)))
+        return np.concatenate(orders)[np.argsort(np.concatenate(places), kind="stable")]
+
+    def sources(self) -> dict[str, dict[str, float]]:
+        """Returns the `tokens` of each source and its `repeats` in an epoch, by name."""
+        return {
+            name: {"tokens": tokens, "repeats": self._repeats[name] / REPEAT_UNIT}
+            for name, tokens in self._blocks.tokens.items()
+        }
 
     def planned_blocks(self) -> Iterator[tuple[Block, Any]]:
         """Plans the blocks of the first epoch one by one, in the order of the stream."""
@@ -129,18 +159,39 @@ class WindowedRows(abc.ABC):
         document_N = gather(sentences, sentence_N, np.int64, document_of)
         return document_N, sentence_N - gather(documents, document_N, np.int64, first_sentence_of)
 
-    def _generator(self, epoch: int, part: int, tag: int) -> np.random.Generator:
-        return keyed_generator(self.spec.seed, self.spec.stage, epoch, part, tag)
+    def _generator(self, epoch: int, part: int, *tags: int) -> np.random.Generator:
+        return keyed_generator(self.spec.seed, self.spec.stage, epoch, part, *tags)
 
     def _read(self, epoch: int, window: int) -> Iterator[tuple[Block, np.random.Generator]]:
         """Yields the blocks of a window, each with its random numbers."""
-        windows = self.windows(epoch)
-        numbers = pool = windows[window].tolist()
-        if len(numbers) == 1:
-            # Another block joins, so that the pool has two documents.
-            pool = {*numbers, int(windows[(window + 1) % len(windows)][0])}
-        for number, block in zip(numbers, self._blocks.read(numbers, pool), strict=True):
-            yield block, self._generator(epoch, number, PLAN_TAG)
+        windows, earlier = self._windows(epoch)
+        number_N, source_N = windows[window], self._blocks.source_B[windows[window]]
+        blocks = {}
+        # A random document is of the same source.
+        for source in np.unique(source_N).tolist():
+            numbers = number_N[source_N == source].tolist()
+            pool = set(numbers)
+            if len(pool) == 1:
+                # Another block of the source joins, so that the pool has two documents.
+                following = np.concatenate([*windows[window + 1 :], *windows[: window + 1]])
+                others = following[self._blocks.source_B[following] == source]
+                pool |= set(others[others != numbers[0]][:1].tolist())
+            blocks[source] = self._blocks.read(numbers, pool)
+        for number, source, repeat in zip(
+            *(values.tolist() for values in (number_N, source_N, earlier[window])), strict=True
+        ):
+            # The first reading of a block has the key that it has without repeats.
+            key = (PLAN_TAG, repeat) if repeat else (PLAN_TAG,)
+            yield next(blocks[source]), self._generator(epoch, number, *key)
+
+
+def _occurrences(number_N: np.ndarray) -> np.ndarray:
+    """Returns how often each number occurs before its place, int64 [N]."""
+    order = np.argsort(number_N, kind="stable")
+    ordered_N = number_N[order]
+    before_N = np.empty_like(number_N)
+    before_N[order] = np.arange(len(number_N)) - np.searchsorted(ordered_N, ordered_N)
+    return before_N
 
 
 def select_rows(plan: Any, selection: Any) -> Any:

@@ -1,0 +1,173 @@
+"""The named sources of `data.sources`: groups of files or data sets, each in one language.
+
+A run may draw more or less of a source than its size would give: the smaller ones are usually
+raised, so that a model of many languages learns them too.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from bert_jax.base.errors import UserError
+from bert_jax.text.sources import Source, find_sources, join_inputs, split_inputs
+
+# What `repeats` counts in. Integers of this size are the same on every machine.
+REPEAT_UNIT = 2**20
+# A language code, and anything after it that tells two sources of a language apart.
+_NAME = re.compile(r"([a-z]{2,3})([-_][\w-]*)?", re.ASCII)
+# A path has other characters, or begins with "./".
+_PREFIX = re.compile(r"([\w-]+)=(.*)", re.DOTALL)
+
+
+def named_inputs(sources: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the inputs of each source of `data.sources`, in the order given.
+
+    Args:
+      sources: Strings of items separated by commas: NAME=INPUT, where INPUT is as in `data.input`,
+        or a further INPUT of the same source.
+
+    Raises:
+      UserError: The first item has no name, or a name does not begin with a language code.
+    """
+    found: dict[str, list[str]] = {}
+    name = ""
+    for item in split_inputs(sources):
+        if match := _PREFIX.fullmatch(item):
+            name, item = match.groups()
+            if not _NAME.fullmatch(name):
+                raise UserError(
+                    f"data.sources has {name!r}; a name must be the code of a language, such as "
+                    "en, or begin with it, such as en-books"
+                )
+        if not (name and item):
+            raise UserError(
+                f"data.sources has {item or name + '='!r}; write NAME=FILES, such as "
+                "en=texts/en/*.txt,bg=bgwiki.xml.bz2"
+            )
+        found.setdefault(name, []).append(item)
+    return found
+
+
+def language_of(name: str) -> str:
+    """Returns the language of a source."""
+    return _NAME.fullmatch(name)[1]
+
+
+def find_named_sources(sources: Sequence[str], text_field: str) -> list[Source]:
+    """Returns the files and data sets of `data.sources`, each with the name of its source.
+
+    Raises:
+      UserError: A source matches nothing, or a file belongs to two sources.
+    """
+    found: list[Source] = []
+    names: dict[str, str] = {}
+    for name, inputs in named_inputs(sources).items():
+        for source in find_sources([join_inputs(inputs)], text_field):
+            key = source.get("path") or f"{source['tfds']}:{source['field']}"
+            if key in names:
+                raise UserError(f"{key} is in the sources {names[key]} and {name}: name it once")
+            names[key] = name
+            found.append(source | {"source": name})
+    return found
+
+
+def source_weights(weights: Sequence[str]) -> dict[str, float]:
+    """Returns the values of `data.source_weights`, NAME=WEIGHT, by name.
+
+    Raises:
+      UserError: An item is not a name and a positive number, or a name occurs twice.
+    """
+    found: dict[str, float] = {}
+    for item in split_inputs(weights):
+        name, _, text = item.partition("=")
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = 0.0
+        if not 0 < weight < float("inf") or name in found:
+            raise UserError(
+                f"data.source_weights has {item!r}; each source must have one positive number, "
+                "such as en=0.7,bg=0.3"
+            )
+        found[name] = weight
+    return found
+
+
+def check_sources(
+    sources: Sequence[str], inputs: Sequence[str], exponent: float, weights: Sequence[str]
+) -> None:
+    """Refuses values of `data.sources` and of how they are drawn that contradict each other.
+
+    Args:
+      sources: `data.sources`.
+      inputs: `data.input` if it is not the default.
+      exponent: `data.sampling_exponent`.
+      weights: `data.source_weights`.
+
+    Raises:
+      UserError: The message names the keys and values.
+    """
+    names = named_inputs(sources)
+    if names and inputs:
+        raise UserError(
+            f"config.data.sources is {join_inputs(split_inputs(sources))}, but config.data.input "
+            f"is {join_inputs(split_inputs(inputs))}; leave one of them out"
+        )
+    if exponent != 1 and source_weights(weights):
+        raise UserError(
+            f"config.data.sampling_exponent is {exponent:g}, but config.data.source_weights is "
+            f"{','.join(weights)}; leave one of them out"
+        )
+    if names:
+        check_sampling(names, exponent, weights)
+
+
+def check_sampling(names: Iterable[str], exponent: float, weights: Sequence[str]) -> None:
+    """Refuses a way of drawing sources that does not fit their names.
+
+    Args:
+      names: The names of the sources; empty if the texts have none.
+      exponent: `data.sampling_exponent`.
+      weights: `data.source_weights`.
+
+    Raises:
+      UserError: The message names the key and its value.
+    """
+    names, weighted = list(filter(None, dict.fromkeys(names))), source_weights(weights)
+    if not names and (exponent != 1 or weighted):
+        key, value = "sampling_exponent", f"{exponent:g}"
+        if weighted:
+            key, value = "source_weights", ",".join(weights)
+        raise UserError(
+            f"config.data.{key} is {value}, but the texts have no names: set config.data.sources, "
+            "such as --config.data.sources=en=texts/en/*.txt,bg=bgwiki.xml.bz2"
+        )
+    if weighted and set(weighted) != set(names):
+        raise UserError(
+            f"config.data.source_weights has {', '.join(weighted)}, but the sources are "
+            f"{', '.join(names)}; both must have the same names"
+        )
+
+
+def repeats(
+    sizes: Mapping[str, int], exponent: float = 1.0, weights: Sequence[str] = ()
+) -> dict[str, int]:
+    """Returns how often the text of each source is read while all text is read once on average.
+
+    The share of a source in what is read is its share in `sizes` to the power of `exponent`,
+    renormalized, or follows `weights`.
+
+    Args:
+      sizes: The size of each source, above 0, in any unit.
+      exponent: See `data.sampling_exponent`. 1 reads everything once.
+      weights: See `data.source_weights`; if given, `exponent` plays no role.
+
+    Returns:
+      The repeats in units of 1 / REPEAT_UNIT, at least 1 unit.
+    """
+    total, weighted = sum(sizes.values()), source_weights(weights)
+    wanted = {name: weighted.get(name, (size / total) ** exponent) for name, size in sizes.items()}
+    scale = total / sum(wanted.values())
+    return {
+        name: max(1, round(REPEAT_UNIT * scale * wanted[name] / size))
+        for name, size in sizes.items()
+    }

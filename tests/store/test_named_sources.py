@@ -1,0 +1,168 @@
+"""Stores of several named sources: parts, held-out text, languages and vocabularies."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax import tokenizers
+from bert_jax.base.errors import UserError
+from bert_jax.config import validate_data
+from bert_jax.store import manifest
+from bert_jax.store.heldout import HeldOut
+from bert_jax.store.stages import vocabulary_weights
+from bert_jax.store.token_store import TokenStore, read_metadata
+from bert_jax.store.vocabulary_sample import DocumentSample
+from bert_jax.text.named_sources import REPEAT_UNIT
+from tests.stores import digest, make, options
+
+ENGLISH = (
+    "The {} people of these states have {} just governments. They met Dr. Smith on day {}.\n\n"
+)
+GERMAN = "Am {}. Oktober kamen {} Leute bzw. ihre Kinder. Danach gingen alle {} wieder heim.\n\n"
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Returns sources of 60 English and 12 German documents."""
+    folder = tmp_path_factory.mktemp("texts")
+    for name, text, number, length in (("en", ENGLISH, 60, 40), ("de", GERMAN, 12, 20)):
+        (folder / name).mkdir()
+        for n in range(number):
+            lines = (text.format(n, n + i, (7 * i + n) % 31) for i in range(length))
+            (folder / name / f"{n:02}.txt").write_text("".join(lines))
+    return f"en={folder}/en/*.txt,de={folder}/de"
+
+
+def made(texts, output, vocab_size=400, **changes):
+    data = options("sotu", sources=(texts,), **changes)
+    validate_data(data)
+    make(data, output, vocab_size)
+    return {split: TokenStore(output / split) for split in ("train", "heldout")}
+
+
+@pytest.mark.parametrize("part_bytes", [2**27, 5000])
+def test_each_source_has_parts_and_held_out_documents(texts, tmp_path, part_bytes):
+    store = made(texts, tmp_path / "store", heldout_fraction=0.2, part_bytes=part_bytes)
+    numbers = {"en": 60, "de": 12}
+    for split, is_heldout in (("train", False), ("heldout", True)):
+        views = store[split].by_source()
+        assert list(views) == ["en", "de"]
+        for name, view in views.items():
+            chosen = [n for n in range(numbers[name]) if (n in HeldOut(0.2)) == is_heldout]
+            assert view.num_documents == len(chosen)
+            # A document names its number.
+            tokens = view.tokens_at(np.arange(view.num_tokens))
+            np.testing.assert_array_equal(np.bincount(tokens, minlength=400), view.token_counts)
+        total = sum(view.token_counts for view in views.values())
+        np.testing.assert_array_equal(total, store[split].token_counts)
+    names = [store["train"].sources.count(name) for name in ("en", "de")]
+    assert names == [1, 1] if part_bytes == 2**27 else min(names) > 1
+    metadata = read_metadata(tmp_path / "store")
+    assert [s["source"] for s in metadata["sources"]] == ["en"] * 60 + ["de"] * 12
+    assert manifest.input_key(metadata) == "sources"
+    # The same files, named otherwise, are other texts.
+    data = options("sotu", sources=(texts.replace("de=", "nl="),))
+    assert "bytes in de, is " in manifest.input_difference(metadata, data)
+
+
+def test_the_language_of_a_source_divides_its_text(texts, tmp_path):
+    split = made(texts, tmp_path / "store")["train"].by_source()["de"]
+    # "bzw." and "3." end no German sentence: two sentences a paragraph.
+    assert split.num_sentences == 2 * 20 * split.num_documents
+
+
+def test_files_of_a_small_source_alone_are_a_part(texts, tmp_path):
+    name = texts.split(",")[1]
+    store = made(name, tmp_path / "store")["train"]
+    assert (store.sources, list(store.by_source())) == (["de"], ["de"])
+
+
+@pytest.mark.parametrize("vocab_from", ["sample", "counts"])
+def test_small_sources_count_more_in_a_vocabulary(tmp_path, vocab_from):
+    """With the exponent 0, a source of a tenth of the text counts as much as the other."""
+    rng = np.random.default_rng(3)
+    for name, letters, number in (("en", "abcdefgh", 100), ("de", "stuvwxyz", 10)):
+        words = ["".join(rng.choice(list(letters), 6)) for _ in range(300)]
+        (tmp_path / name).mkdir()
+        for n in range(number):
+            (tmp_path / name / f"{n}.txt").write_text(" ".join(rng.choice(words, 400)) + ".")
+    source, pieces = f"en={tmp_path}/en,de={tmp_path}/de", {}
+    for exponent in (1.0, 0.0):
+        output = tmp_path / str(exponent)
+        made(source, output, 240, vocab_from=vocab_from, sampling_exponent=exponent)
+        tokens = [
+            token.removeprefix("##") for token in tokenizers.load(output / "tokenizer").tokens
+        ]
+        pieces[exponent] = sum(len(token) > 1 and set(token) <= set("stuvwxyz") for token in tokens)
+    assert 3 * pieces[1.0] < pieces[0.0] == pytest.approx(100, abs=15)
+
+
+def test_weights_of_a_vocabulary():
+    sources = {name: {"bytes": size} for name, size in (("en", 900), ("de", 100))}
+    data = options("sotu", sampling_exponent=0.0)
+    weights = vocabulary_weights({"sources": sources}, data)
+    assert weights == {"en": REPEAT_UNIT, "de": pytest.approx(9 * REPEAT_UNIT, rel=1e-5)}
+
+
+def test_a_sample_has_copies_of_documents_with_weight():
+    weights = [REPEAT_UNIT, 5 * REPEAT_UNIT // 2]
+    everything = DocumentSample(10**9)
+    bounded = DocumentSample(2000 * 10)
+    for index in range(2000):
+        everything.offer(index, 10, weights[index % 2])
+        bounded.offer(index, 10, weights[index % 2])
+    for sample, fraction in ((everything, 1), (bounded, None)):
+        copies = np.bincount(sample.chosen(), minlength=2000).reshape(-1, 2)
+        fraction = fraction or copies[:, 0].mean()
+        assert copies.max(axis=0).tolist() == [1, np.ceil(2.5 * fraction)]
+        # Each number of copies is 0 or 1 more than the least; 4 standard deviations.
+        assert abs(copies[:, 1].mean() - 2.5 * fraction) < 4 * np.sqrt(0.25 / 1000)
+    assert len(bounded.chosen()) <= 2000 < len(everything.chosen())
+
+
+def test_a_given_vocabulary_does_not_depend_on_the_exponent(texts, tmp_path):
+    made(texts, tmp_path / "a", sampling_exponent=0.5)
+    vocab = str(tmp_path / "a" / "tokenizer" / "vocab.txt")
+    for name, exponent in (("b", 0.7), ("c", 1.0)):
+        made(texts, tmp_path / name, vocab=vocab, sampling_exponent=exponent)
+    assert digest(tmp_path / "b") == digest(tmp_path / "c")
+    # A finished store is used with any exponent, unless its vocabulary was trained with another.
+    made(texts, tmp_path / "b", vocab=vocab, sampling_exponent=0.1)
+    with pytest.raises(UserError, match="made with data.sampling_exponent=0.5, not 0.1"):
+        made(texts, tmp_path / "a", sampling_exponent=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the source el has no document with text in it"),
+        ("One. Two.", "the source el has a single document .*, but data.rows=pairs needs"),
+    ],
+)
+def test_a_source_with_too_little_text(texts, tmp_path, text, message):
+    (tmp_path / "el.txt").write_text(text)
+    with pytest.raises(UserError, match=message):
+        made(f"{texts},el={tmp_path}/el.txt", tmp_path / "store", bad_documents="skip")
+
+
+def test_sources_of_few_documents_hold_out_their_ends(texts, tmp_path):
+    for n in range(3):
+        (tmp_path / f"{n}.txt").write_text(GERMAN.format(n, n, n) * 30)
+    store = made(f"{texts},de-few={tmp_path}/*.txt", tmp_path / "store")
+    sizes = {name: view.num_documents for name, view in store["heldout"].by_source().items()}
+    assert sizes == {"en": 3, "de": sizes["de"], "de-few": 3}
+    assert sizes["de"] > 1
+
+
+def test_a_single_held_out_document_returns_to_its_source(texts, tmp_path):
+    """Of the held-out documents of `el`, one is a copy, and is removed."""
+    text = "This is the very same text. It is held out twice, as it happens."
+    for n in range(40):
+        (tmp_path / f"{n:02}.txt").write_text(text if n in HeldOut(0.05) else f"{text} No {n}.")
+    source = f"{texts},en-copies={tmp_path}/*.txt"
+    store = made(source, tmp_path / "store", duplicates="exact")
+    assert list(store["heldout"].by_source()) == ["en", "de"]
+    assert store["train"].by_source()["en-copies"].num_documents == 39
+    parts = json.loads((tmp_path / "store" / "train" / "parts.json").read_text())["parts"]
+    assert [part["source"] for part in parts] == ["en", "de", "en-copies"]

@@ -1,0 +1,102 @@
+"""`data.sources`: names, languages, and how often each source is read."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax.base.errors import UserError
+from bert_jax.text.named_sources import (
+    REPEAT_UNIT,
+    check_sources,
+    find_named_sources,
+    language_of,
+    named_inputs,
+    repeats,
+    source_weights,
+)
+
+
+def test_names_and_inputs():
+    sources = ("en=a.txt,b/year=1900.txt", "bg-books=gs://c/d.txt,en=x\\,y.txt")
+    inputs = {"en": ["a.txt", "b/year=1900.txt", "x,y.txt"], "bg-books": ["gs://c/d.txt"]}
+    assert named_inputs(sources) == inputs
+    assert [*map(language_of, inputs)] == ["en", "bg"]
+    assert named_inputs(()) == {}
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ("a.txt,en=b.txt", "data.sources has 'a.txt'; write NAME=FILES"),
+        ("en=", "data.sources has 'en='; write NAME=FILES"),
+        ("books=a.txt", "has 'books'; a name must be the code of a language, such as en, or begin"),
+        ("en=a.txt,EN=b.txt", "has 'EN'; a name must be the code of a language"),
+    ],
+)
+def test_bad_names(sources, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        named_inputs((sources,))
+
+
+def test_files_of_sources(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("x")
+    found = find_named_sources((f"en={tmp_path}/a.txt,el={tmp_path}/b.txt",), "text")
+    assert [(s["source"], s["path"]) for s in found] == [
+        ("en", f"{tmp_path}/a.txt"),
+        ("el", f"{tmp_path}/b.txt"),
+    ]
+    with pytest.raises(UserError, match="a.txt is in the sources en and el: name it once"):
+        find_named_sources((f"en={tmp_path}/a.txt,el={tmp_path}/*.txt",), "text")
+    with pytest.raises(UserError, match="no file matches '.*/none.txt'"):
+        find_named_sources((f"en={tmp_path}/a.txt,el={tmp_path}/none.txt",), "text")
+
+
+@pytest.mark.parametrize("weights", ["en", "en=0", "en=-1", "en=nan", "en=inf", "en=1,en=2", "=1"])
+def test_bad_weights(weights):
+    if weights == "=1":
+        with pytest.raises(UserError, match="has , but the sources are en; both must have"):
+            check_sources(("en=a",), (), 1.0, (weights,))
+        return
+    with pytest.raises(UserError, match="each source must have one positive number"):
+        source_weights((weights,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((("en=a",), ("b",), 1.0, ()), "config.data.sources is en=a, but config.data.input is b;"),
+        ((("en=a",), (), 0.7, ("en=1",)), "sampling_exponent is 0.7, but .*source_weights is en=1"),
+        ((("en=a",), (), 1.0, ("de=1",)), "source_weights has de, but the sources are en; both"),
+    ],
+)
+def test_contradictions(arguments, message):
+    with pytest.raises(UserError, match=message):
+        check_sources(*arguments)
+
+
+SIZES = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 10**12), min_size=1)
+
+
+@given(SIZES, st.floats(0, 1))
+def test_repeats_give_the_shares(sizes, exponent):
+    found, total = repeats(sizes, exponent), sum(sizes.values())
+    powers = {name: (size / total) ** exponent for name, size in sizes.items()}
+    for name, size in sizes.items():
+        share = found[name] / REPEAT_UNIT * size / total
+        assert share == pytest.approx(powers[name] / sum(powers.values()), rel=1e-6, abs=1e-6)
+
+
+@given(SIZES)
+def test_exponent_1_reads_everything_once(sizes):
+    assert set(repeats(sizes).values()) == {REPEAT_UNIT}
+
+
+def test_weights_are_shares():
+    sizes = {"en": 900, "bg": 100}
+    assert repeats(sizes, 1.0, ("en=3,bg=1",)) == {
+        "en": round(REPEAT_UNIT * 0.75 / 0.9),
+        "bg": round(REPEAT_UNIT * 0.25 / 0.1),
+    }
