@@ -72,10 +72,8 @@ def check_scheme(path: epath.PathLike, what: str) -> None:
       UserError: The scheme is not supported, or gs:// has no bucket.
     """
     scheme, separator, rest = os.fspath(path).partition("://")
-    # A key may give names to paths: NAME=gs://BUCKET.
-    scheme = scheme.rpartition("=")[2]
     supported = ("gs", "hf") if what.endswith(("data.input", "data.sources")) else ("gs",)
-    if separator and scheme not in supported:
+    if separator and scheme.rpartition("=")[2] not in supported:  # It may be NAME=gs://BUCKET.
         raise UserError(
             f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "
             "gs://BUCKET/NAME"

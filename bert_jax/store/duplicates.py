@@ -28,7 +28,8 @@ from bert_jax.base import files
 from bert_jax.store.minhash import document_keys
 from bert_jax.store.part import Part
 from bert_jax.store.plan import UNFINISHED, Directory, read_file, result_name
-from bert_jax.store.token_store import SPLITS, SplitWriter
+from bert_jax.store.split_writer import SplitWriter
+from bert_jax.store.token_store import SPLITS
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.sources import Place
 

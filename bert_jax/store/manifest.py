@@ -14,8 +14,9 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config.data import DATA, TOKENIZER
+from bert_jax.config.data import DATA
 from bert_jax.config.schema import Change, Field
+from bert_jax.config.tokenizer import TOKENIZER
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.named_sources import find_named_sources
 from bert_jax.text.sources import TFDS_PREFIX, Source, join_inputs, source_name, split_inputs
@@ -186,7 +187,9 @@ def check_metadata(
     """
     found = recorded_options(metadata)
     wanted = recorded_options({"options": store_options(data, vocab_size, known=found)})
-    for key in sorted((found.keys() | wanted.keys()) - {"input", "vocab_path"}):
+    keys = (found.keys() | wanted.keys()) - {"input", "vocab_path"}
+    # Which keys there are depends on whether a vocabulary is given.
+    for key in sorted(keys, key=lambda key: (key != "vocab", key)):
         if found.get(key) != wanted.get(key):
             name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"
             raise UserError(

@@ -34,9 +34,9 @@ from bert_jax.store.manifest import (
     store_options,
 )
 from bert_jax.store.plan import UNFINISHED, Directory, Plan, make_plan
+from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.stages import append, sentence_rules, tokenized
 from bert_jax.store.token_store import (
-    SplitWriter,
     TokenStore,
     read_metadata,
     store_path,
@@ -101,9 +101,9 @@ def prepare(
     languages = {data.language, *map(language_of, named_inputs(data.sources))}
     if unknown := sorted(filter(None, languages.difference(LANGUAGES))):
         say(
-            f"warning: sentencex has no rules of its own for {', '.join(unknown)}: those of a "
-            "related language or of English are used (the languages with rules: "
-            f"{', '.join(LANGUAGES)})"
+            f"warning: data.{'sources' if data.sources else 'language'} has {', '.join(unknown)}, "
+            "without rules for sentences of its own: those of a related language or of English "
+            f"are used (the languages with rules: {', '.join(LANGUAGES)})"
         )
     check_sampling(named_inputs(data.sources), data.sampling_exponent, data.source_weights)
     if is_static:

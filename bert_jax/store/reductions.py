@@ -29,6 +29,7 @@ from bert_jax.store.plan import (
     result_name,
     written,
 )
+from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.stages import (
     counts_path,
     heldout_text,
@@ -36,7 +37,7 @@ from bert_jax.store.stages import (
     part_name,
     vocabulary_weights,
 )
-from bert_jax.store.token_store import PARTS_VERSION, SPLITS, SplitWriter, write_metadata
+from bert_jax.store.token_store import PARTS_VERSION, SPLITS, write_metadata
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import NUM_FIRST
 from bert_jax.text.formats import FormatGuess

@@ -44,7 +44,8 @@ from bert_jax.store.plan import (
     write_error,
     write_file,
 )
-from bert_jax.store.token_store import SPLITS, SplitWriter, store_path
+from bert_jax.store.split_writer import SplitWriter
+from bert_jax.store.token_store import SPLITS, store_path
 from bert_jax.store.tokenization import (
     SentenceRules,
     TokenizedDocument,

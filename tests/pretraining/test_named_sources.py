@@ -103,7 +103,7 @@ def test_a_given_store_names_its_sources(texts, tmp_path):
     def completed(**changes):
         plain = small_run("sotu", multilingual.get_config("tiny"))
         flags = frozenset(key.replace("__", ".") for key in {**given, **changes})
-        config = small_run("sotu", multilingual.get_config("tiny"), **given, **changes)
+        config = small_run("sotu", multilingual.get_config("tiny"), **given | changes)
         return settings.complete(config, "", ConfigSource("file", plain, flags))[0]
 
     config = completed()

@@ -14,7 +14,7 @@ from bert_jax.store.beam import beam_runner
 from bert_jax.store.engines import LocalProcesses, Task
 from bert_jax.store.part import Part
 from bert_jax.store.preparation import prepare
-from bert_jax.store.token_store import SplitWriter
+from bert_jax.store.split_writer import SplitWriter
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.sources import built_in_files
 from tests.stores import digest, options

@@ -1,0 +1,129 @@
+"""The keys of `config.data` that determine the tokenizer."""
+
+import functools
+
+from ml_collections import ConfigDict
+
+from bert_jax.base.errors import UserError
+from bert_jax.config.schema import Change, Field, Section
+
+_tokenizer_field = functools.partial(Field, of_weights=True, in_store=True)
+
+TOKENIZER: Section = {
+    "tokenizer": _tokenizer_field(
+        "wordpiece",
+        "Kind of tokenizer: wordpiece, sentencepiece, byte_bpe (GPT-2 and RoBERTa), or "
+        "fastbpe (PhoBERT; its text must be segmented into words, and a vocabulary given).",
+        choices=("wordpiece", "sentencepiece", "byte_bpe", "fastbpe"),
+    ),
+    "vocab": _tokenizer_field(
+        "",
+        "A vocab.txt (wordpiece); a .model file or a tokenizer.json (sentencepiece); a "
+        "vocab.json with merges.txt beside it or a tokenizer.json (byte_bpe); a vocab.txt with "
+        "bpe.codes beside it (fastbpe); or a directory with these files. If empty, a vocabulary is "
+        "trained on the training documents; model.vocab_size, or --vocab_size of prepare, is its "
+        "number of tokens.",
+        change=Change.WITH_STORE,
+        is_path=True,
+    ),
+    "vocab_from": _tokenizer_field(
+        "sample",
+        "Text that a vocabulary is trained on. sample: training documents of up to 64 MiB (16 MiB "
+        "for sentencepiece), drawn evenly. counts: the words of all training documents, which "
+        "are counted first (wordpiece and byte_bpe only).",
+        choices=("sample", "counts"),
+        change=Change.WITH_STORE,
+        omitted="sample",
+    ),
+    "special_tokens": _tokenizer_field(
+        "bert",
+        "Spellings, positions and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
+        "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
+        "camembert: as roberta, with CamemBERT's ids. albert: as bert, with <pad> and <unk>.",
+        choices=("bert", "roberta", "camembert", "albert"),
+        omitted="bert",
+    ),
+    "lowercase": _tokenizer_field(
+        True,
+        "Whether text is lower-cased and stripped of accents before it is tokenized (an "
+        '"uncased" model). byte_bpe and fastbpe require False.',
+    ),
+    "add_prefix_space": _tokenizer_field(
+        False,
+        "Whether byte_bpe puts a space before each sentence that does not begin with one, so that "
+        "the first word has the same token as inside a sentence. RoBERTa does not.",
+        only_with="byte_bpe",
+    ),
+    "max_input_chars_per_word": _tokenizer_field(
+        200,
+        "Words with more characters become [UNK] (wordpiece only). google-research/bert has 200, "
+        "transformers 100.",
+        above=0,
+        change=Change.WITH_STORE,
+        only_with="wordpiece",
+    ),
+    "sentencepiece_rules": _tokenizer_field(
+        "plain",
+        "Rules around a SentencePiece model. plain: only data.lowercase. albert: ALBERT's rules "
+        "for normalization, numbers and the starts of words.",
+        choices=("plain", "albert"),
+        omitted="plain",
+        only_with="sentencepiece",
+    ),
+    "sentencepiece_type": _tokenizer_field(
+        "unigram",
+        "Kind of SentencePiece model to train.",
+        choices=("unigram", "bpe"),
+        change=Change.WITH_STORE,
+        only_with="sentencepiece",
+    ),
+}
+
+
+def check_tokenizer(data: ConfigDict) -> None:
+    """Refuses keys of the tokenizer that contradict each other.
+
+    Raises:
+      UserError: The message names the keys.
+    """
+    if data.tokenizer in ("byte_bpe", "fastbpe") and data.lowercase:
+        raise UserError(
+            f"config.data.lowercase is True, but config.data.tokenizer={data.tokenizer} keeps the "
+            "case; set it to False"
+        )
+    if data.tokenizer == "fastbpe" and not (data.vocab or data.store):
+        raise UserError(
+            "config.data.vocab is empty; config.data.tokenizer=fastbpe is not trained here and "
+            "needs a vocab.txt with bpe.codes beside it"
+        )
+    if data.vocab_from == "counts" and data.tokenizer not in ("wordpiece", "byte_bpe"):
+        raise UserError(
+            f"config.data.vocab_from is counts, but config.data.tokenizer={data.tokenizer} is not "
+            "trained on counts of words; set it to sample"
+        )
+    if data.vocab_from == "counts" and data.vocab:
+        raise UserError(
+            f"config.data.vocab_from is counts, but config.data.vocab is {data.vocab}, so no "
+            "vocabulary is trained; leave one of them out"
+        )
+    if data.tokenizer == "fastbpe" and data.special_tokens != "roberta":
+        raise UserError(
+            f"config.data.special_tokens is {data.special_tokens}, but "
+            "config.data.tokenizer=fastbpe needs config.data.special_tokens=roberta"
+        )
+    if data.tokenizer == "fastbpe" and data.word_boundaries == "vocabulary":
+        for key, value in (
+            ("whole_word_masking", True),
+            ("corruption", "spans"),
+            ("corruption", "ngrams"),
+        ):
+            if data[key] == value:
+                raise UserError(
+                    f"config.data.{key} is {value}, which needs word boundaries; with "
+                    "config.data.tokenizer=fastbpe, set config.data.word_boundaries=spaces"
+                )
+    if data.special_tokens == "camembert" and data.tokenizer != "sentencepiece":
+        raise UserError(
+            "config.data.special_tokens is camembert, which works only with "
+            "config.data.tokenizer=sentencepiece; set roberta"
+        )
