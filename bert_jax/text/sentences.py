@@ -43,13 +43,21 @@ def split_sentences(text: str, language: str = "") -> list[str]:
     """
     sentences = []
     for paragraph in _PARAGRAPH_BREAK.split(text):
-        if flat := " ".join(paragraph.split()):
+        if flat := _flat(paragraph):
             sentences += _split_paragraph(flat, language or _language_of(flat))
     return sentences
 
 
+def _flat(text: str) -> str:
+    """Returns a text in which each run of white space is one space."""
+    line = text.replace("\n", " ").strip()
+    # The space is the only white space that is printable.
+    return line if line.isprintable() and "  " not in line else " ".join(text.split())
+
+
 def _language_of(text: str) -> str:
-    return "el" if ";" in text and 2 * len(_GREEK.findall(text)) > len(text) else "en"
+    may_be_greek = not text.isascii() and ";" in text
+    return "el" if may_be_greek and 2 * len(_GREEK.findall(text)) > len(text) else "en"
 
 
 def _split_paragraph(text: str, language: str) -> list[str]:

@@ -17,10 +17,9 @@ tokenizers differ in rare characters, as tests/tokenizers/test_parity.py checks:
 
 import functools
 import re
+import string
 import unicodedata
-from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 from etils import epath
@@ -48,8 +47,9 @@ _CJK = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-# U+036F is the last of the accents of Latin, Greek and Cyrillic, which begin at U+0300.
-_OTHER_SCRIPTS = re.compile("[^\0-\u036f]")
+_ASCII_PUNCTUATION = [mark.encode() for mark in string.punctuation]
+# The accents of Latin, Greek and Cyrillic are U+0300 to U+036F.
+_LAST_ACCENT = 0x36F
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -75,27 +75,24 @@ class WordPieceTokenizer(Tokenizer):
             unk_token=special_tokens.unk,
             max_input_chars_per_word=max_input_chars_per_word,
         )
-        self._word_ids = functools.lru_cache(CACHE_WORDS)(
-            lambda word: [token.id for token in self.library_model.tokenize(word)]
-        )
+        self._word_ids = _WordIds(self.library_model)
         self._decoder = decoders.WordPiece(cleanup=True)
 
     def is_word_start(self, token: str) -> bool:
         return not token.startswith("##")
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        split = self._splitter.split
-        return [
-            np.fromiter(chain.from_iterable(map(self._word_ids, split(sentence))), np.int32)
-            for sentence in sentences
-        ]
+        ids_of = self._word_ids.__getitem__
+        lines = self._splitter.spaced(sentences).split(b"\n") if sentences else []
+        return [np.frombuffer(b"".join(map(ids_of, line.split())), np.int32) for line in lines]
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         spaced, character_spans = self._splitter.spaced_aligned(text)
         for word in re.finditer(r"\S+", spaced):
-            first, piece_ids = word.start(), self._word_ids(word.group())
+            first = word.start()
+            piece_ids = np.frombuffer(self._word_ids[word.group().encode()], np.int32).tolist()
             for piece_id in piece_ids:
                 length = len(self.tokens[piece_id].removeprefix("##"))
                 # A single piece covers all of the word. It may be [UNK], or spell "##".
@@ -129,6 +126,24 @@ def read_vocabulary(
     return list(tokens)
 
 
+class _WordIds(dict[bytes, bytes]):
+    """A cache of the ids of words: those of a word in UTF-8 are the bytes of an int32 array.
+
+    Joining bytes is twice as fast as collecting ids.
+    """
+
+    def __init__(self, model: models.WordPiece):
+        super().__init__()
+        self._model = model
+
+    def __missing__(self, word: bytes) -> bytes:
+        if len(self) == CACHE_WORDS:
+            self.clear()
+        ids = [token.id for token in self._model.tokenize(word.decode())]
+        found = self[word] = np.array(ids, np.int32).tobytes()
+        return found
+
+
 class WordSplitter:
     """Splits text into words; `lowercase` strips accents too."""
 
@@ -137,7 +152,24 @@ class WordSplitter:
         self._table = _CharacterTable(lowercase)
 
     def split(self, text: str) -> list[str]:
-        return self._spaced(text).split()
+        return self.spaced(text.split("\n")).decode().split()
+
+    def spaced(self, texts: Sequence[str]) -> bytes:
+        """Returns the texts in UTF-8, a line each, with spaces between the words."""
+        lines = "\n".join(map(self._partly_spaced, texts)).encode()
+        # Four times as fast as in a str, and 20 times as `str.translate`.
+        for mark in _ASCII_PUNCTUATION:
+            lines = lines.replace(mark, b" %b " % mark)
+        return lines
+
+    def _partly_spaced(self, text: str) -> str:
+        """Returns a text as one line, without control characters, lower-cased if need be.
+
+        Punctuation in ASCII may still lack its spaces.
+        """
+        if text.isascii() and text.isprintable():
+            return text.lower() if self._lowercase else text
+        return self._spaced(text)
 
     def spaced_aligned(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         """Puts spaces between the words of a text, and finds the span of each character.
@@ -175,7 +207,7 @@ class _CharacterTable(dict):
 
     def _replacement(self, character: str) -> str:
         category = unicodedata.category(character)
-        if character in "\t\n\r" or category == "Zs":
+        if character in "\t\n\r" or category[0] == "Z":
             return " "
         if category[0] == "C" or character == "\ufffd":
             return ""
@@ -195,8 +227,14 @@ def num_lost(text: str) -> int:
     Many scripts, such as Devanagari and Thai, write vowels as marks, which are stripped like
     accents.
     """
-    counts = Counter(() if text.isascii() else _OTHER_SCRIPTS.findall(text))
-    return sum(number for character, number in counts.items() if _is_lost(character))
+    blocks = (text[first : first + 2**20] for first in range(0, len(text), 2**20))
+    return sum(_num_lost(block) for block in blocks if not block.isascii())
+
+
+def _num_lost(text: str) -> int:
+    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
+    found, counts = np.unique(codes[codes > _LAST_ACCENT], return_counts=True)
+    return sum(n for c, n in zip(map(chr, found), counts.tolist(), strict=True) if _is_lost(c))
 
 
 @functools.cache

@@ -61,6 +61,21 @@ def test_text_cannot_spell_special_tokens(trained):
     assert not set(ids.tolist()) & (set(trained.special_ids) - {trained.unk_id})
 
 
+def test_a_batch_gives_the_ids_of_each_text(trained):
+    texts = [
+        "",
+        "The \u2028U.S.A.!",
+        "tab\tand\nline\0\x0b",
+        "“Naïve”, 中 é\u0301",
+        "",
+        *sample_texts(1),
+    ]
+    assert trained.encode_batch([]) == []
+    for text, ids in zip(texts, trained.encode_batch(texts), strict=True):
+        assert ids.tolist() == trained.encode_batch([text])[0].tolist()
+        assert ids.tolist() == trained.encode_aligned(text)[0].tolist()
+
+
 def test_round_trip(trained):
     (ids,) = trained.encode_batch(["The Senate and the House of Representatives"])
     assert trained.decode(ids) == "the senate and the house of representatives"
