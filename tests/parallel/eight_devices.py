@@ -113,21 +113,24 @@ def evaluate(trainer, state):
 
 
 def kernel_on_a_mesh():
-    """Compares the interpreted attention kernel on a mesh and on one device, with dropout.
+    """Compares the interpreted attention kernel on a mesh with plain float32 attention.
 
-    Differences of output and gradients are relative to the largest value.
+    Both have the same dropout masks. The reference runs on one device. Differences of output and
+    gradients are relative to the largest value.
     """
+    # The kernel on one device is no reference here: XLA of jax 0.12 sums the products that give its
+    # gradients of weights in bfloat16 on CPU, which makes them four times less exact.
     fused = functools.partial(fused_attention.fused_attention, interpret=True)
     config = BertConfig(10, 256, 1, 4, 64, dtype=jnp.bfloat16, fused_attention=True)
     generator = np.random.default_rng(0)
     hidden = jnp.asarray(generator.normal(size=(8, 128, 256)), jnp.bfloat16)
     mask = np.ones((8, 128), np.int32)
     mask[3, 100:] = 0
-    encoder, keys = Encoder(config), {"dropout": jax.random.key(3)}
-    plain = Encoder(dataclasses.replace(config, fused_attention=False))
+    keys = {"dropout": jax.random.key(3)}
+    plain = Encoder(dataclasses.replace(config, dtype=jnp.float32, fused_attention=False))
     params = nn.unbox(jax.jit(plain.init, static_argnums=3)(keys["dropout"], hidden, mask, True))
 
-    def output_and_gradients(params, hidden, mask):
+    def output_and_gradients(encoder, params, hidden, mask):
         def loss(params, hidden):
             output = encoder.apply(params, hidden, mask, False, rngs=keys).astype(jnp.float32)
             return jnp.mean(output**2 * jnp.arange(256)), output
@@ -143,13 +146,14 @@ def kernel_on_a_mesh():
         found, expected = (np.asarray(x, np.float64) for x in (found, expected))
         return float(np.abs(found - expected).max() / np.abs(expected).max())
 
+    exact = hidden.astype(jnp.float32), mask
+    expected = jax.jit(output_and_gradients, static_argnums=0)(plain, params, *exact)
     with unittest.mock.patch.object(fused_attention, "fused_attention", fused):
-        expected = jax.jit(output_and_gradients)(params, hidden, mask)
         layout = Layout.create(make_mesh(KERNEL_MESH), "fsdp_tp")
 
         def laid_out(*arguments):
             with layout.in_scope():
-                return output_and_gradients(*arguments)
+                return output_and_gradients(Encoder(config), *arguments)
 
         rows = jax.device_put((hidden, mask), layout.batch)
         found = jax.jit(laid_out)(params, *rows)
