@@ -64,6 +64,13 @@ def num_slices(devices: Sequence[jax.Device]) -> int:
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 
+def is_on_host(array: jax.Array | np.ndarray) -> bool:
+    """Returns whether all of an array lies in the memory of this host, where numpy reads it."""
+    if not isinstance(array, jax.Array):
+        return True
+    return array.is_fully_addressable and all(d.platform == "cpu" for d in array.devices())
+
+
 def _arranged(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.ndarray:
     """Arranges the devices in an array of this shape."""
     slices = num_slices(devices)

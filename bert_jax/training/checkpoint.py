@@ -20,10 +20,13 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.parallel import multihost
+from bert_jax.parallel.mesh import is_on_host
 from bert_jax.training.state import TrainState
 
 # The first words of errors of reads and writes that orbax abandons after another one failed.
 _NOISE = ("Event loop is closed", "Encountered error while reading array")
+# The host hashes this many values at a time, so that they stay in the processor's cache.
+_BLOCK = 1 << 16
 _log = logging.getLogger(__name__)
 
 
@@ -270,7 +273,7 @@ def _hush_orbax() -> None:
 def _checksums(state: Any, resume: Any) -> dict[str, int]:
     """Computes a checksum for each array of a state, by its name, and one for `resume`."""
     # One after another: on CPU, programs with collectives that run at the same time can deadlock.
-    sums = {name: int(_checksum(leaf)) for name, leaf in _by_name(state).items()}
+    sums = {name: _checksum(leaf) for name, leaf in _by_name(state).items()}
     return sums | {"resume": zlib.crc32(json.dumps(resume).encode())}
 
 
@@ -282,19 +285,35 @@ def _by_name(state: Any) -> dict[str, Any]:
     }
 
 
+def _checksum(array: jax.Array | np.ndarray) -> int:
+    """Computes a checksum of an array's bits and their positions; equal on all meshes."""
+    # On the host numpy is as fast, and needs no compilation for each shape.
+    if not is_on_host(array):
+        return int(_checksum_on_devices(array))
+    values, total = np.asarray(array).reshape(-1), 0
+    for first in range(0, values.size, _BLOCK):
+        block = values[first : first + _BLOCK]
+        total += int(_sum_hashes(block, np.arange(first, first + block.size, dtype=np.uint32)))
+    return total % 2**32
+
+
 @jax.jit
-def _checksum(array: jax.Array) -> jax.Array:
-    """Computes a checksum of an array's bits and their positions, uint32; equal on all meshes."""
-    bits = jax.lax.bitcast_convert_type(array, f"uint{8 * array.itemsize}").astype(jnp.uint32)
+def _checksum_on_devices(array: jax.Array) -> jax.Array:
     position = jnp.uint32(0)
     for axis, size in enumerate(array.shape):
         position = position * size + jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
+    return _sum_hashes(array, position)
+
+
+def _sum_hashes(array: jax.Array, position: jax.Array) -> jax.Array:
+    """Hashes the bits of each value with its position; returns the sum, uint32."""
+    bits = array.view(f"uint{8 * array.itemsize}").astype("uint32")
     # The finalizer of MurmurHash3 is a bijection, so a change of one value always shows. A sum of
     # integers does not depend on the order, which differs between meshes.
-    hashed = bits ^ position * jnp.uint32(0x9E3779B9)
+    hashed = bits ^ position * np.uint32(0x9E3779B9)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        hashed = (hashed ^ hashed >> shift) * jnp.uint32(factor)
-    return jnp.sum(hashed ^ hashed >> 16)
+        hashed = (hashed ^ hashed >> shift) * np.uint32(factor)
+    return (hashed ^ hashed >> 16).sum(dtype="uint32")
 
 
 def _reason(error: BaseException) -> str:

@@ -143,7 +143,7 @@ class Recorder:
         """
         self.flush()
         with self._meter.paused():
-            if state is not None and not self._trainer.is_finite(state):
+            if state is not None and not state.is_finite():
                 raise NonFiniteError(step, self._last)
             yield
 

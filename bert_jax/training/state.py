@@ -7,8 +7,10 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from bert_jax.parallel.mesh import is_on_host
 from bert_jax.parallel.sharding import Layout
 
 
@@ -23,6 +25,18 @@ class TrainState:
     @classmethod
     def create(cls, params: Any, optimizer: optax.GradientTransformation) -> Self:
         return cls(jnp.zeros([], jnp.int32), params, optimizer.init(params))
+
+    def is_finite(self) -> bool:
+        """Returns whether the state has neither NaN nor infinity."""
+        leaves = jax.tree.leaves(self)
+        if all(map(is_on_host, leaves)):
+            return all(np.isfinite(leaf).all() for leaf in leaves)
+        return bool(_all_finite(leaves))
+
+
+@jax.jit
+def _all_finite(leaves: list[jax.Array]) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]))
 
 
 def init_params(model: nn.Module, seed: int) -> Any:

@@ -177,17 +177,6 @@ class Trainer:
         """Returns the result of the objective's `evaluate`, replicated on all devices."""
         return self.compiled_eval_step(params, batch, self._placed_frozen, *operands)
 
-    def is_finite(self, state: TrainState) -> bool:
-        """Returns whether the state has neither NaN nor infinity."""
-        return bool(self._finite_leaves(state))
-
-    @functools.cached_property
-    def _finite_leaves(self) -> Callable[[TrainState], jax.Array]:
-        def all_finite(state: TrainState) -> jax.Array:
-            return jnp.all(jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(state)]))
-
-        return jax.jit(all_finite, out_shardings=self.layout.replicated)
-
     @functools.cached_property
     def _placed_frozen(self) -> Any:
         """The frozen parameters on the devices, where they are moved once."""

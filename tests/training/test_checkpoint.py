@@ -7,6 +7,7 @@ import shutil
 from contextlib import closing
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 from etils import epath
@@ -14,6 +15,7 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.training import checkpoint
 from bert_jax.training.checkpoint import Checkpointer
 from tests.small import flat, random_batch, small_config
 
@@ -134,6 +136,22 @@ def test_training_during_a_save_does_not_change_the_checkpoint(tmp_path, trainer
     restored, _ = checkpointer.restore_newest(trainer.abstract_state())
     checkpointer.close()
     assert_same(restored, states[3])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.float32(0.5), 2714606631),
+        # Larger than a block.
+        (np.arange(70_000, dtype=np.float32).reshape(7, 100, 100), 113557508),
+        (np.arange(60, dtype=ml_dtypes.bfloat16).reshape(3, 4, 5), 3477780074),
+    ],
+)
+def test_checksums_of_the_host_and_of_devices_are_the_same(values, expected):
+    """Stored checkpoints have these values."""
+    array = jax.device_put(values)
+    assert checkpoint._checksum(array) == checkpoint._checksum(values) == expected
+    assert int(checkpoint._checksum_on_devices(array)) == expected
 
 
 def damage_truncate(file):
