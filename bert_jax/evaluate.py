@@ -14,7 +14,11 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import terminal
 from bert_jax.config import cli
+from bert_jax.config.data import DATA
 from bert_jax.training import workdir
+
+# The flags that say how the text of --data is read.
+_OF_TEXT = ("format", "language", "max_document_characters", "bad_documents")
 
 
 def define_flags() -> None:
@@ -25,6 +29,12 @@ def define_flags() -> None:
     )
     flags.DEFINE_integer(
         "step", None, "Step of the checkpoint; by default the best, if it was kept, or the newest."
+    )
+    flags.DEFINE_enum(
+        "format", None, DATA["format"].choices[:-1], "Format of --data; by default auto."
+    )
+    flags.DEFINE_string(
+        "language", None, "Language of the sentences of --data; by default as in config.data."
     )
     flags.DEFINE_integer(
         "max_document_characters",
@@ -57,7 +67,7 @@ def main(_) -> None:
         files.checked_path(args[name].value, f"--{name}")
     with cli.joined_hosts():
         if args.data and workdir.holds_finetuning(args.workdir):
-            for name in ("max_document_characters", "bad_documents", "max_sequences"):
+            for name in (*_OF_TEXT, "max_sequences"):
                 if args[name].present:
                     raise UserError(f"--{name} is for pre-trained models, not for {args.workdir}")
             from bert_jax.finetuning.predictions import score_file
@@ -82,8 +92,7 @@ def main(_) -> None:
                 args.data,
                 args.max_sequences,
                 args.step,
-                max_document_characters=args.max_document_characters,
-                bad_documents=args.bad_documents,
+                **{name: args[name].value for name in _OF_TEXT},
             )
             metrics = make_objective(workdir.load_config(directory)).metrics
         source = args.data or "held-out documents"

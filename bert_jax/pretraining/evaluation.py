@@ -202,7 +202,8 @@ def evaluate_workdir(
       data: Globs of other texts; if empty, the run's held-out documents are used.
       max_sequences: Overrides `config.eval.max_sequences`.
       step: The step of the checkpoint; None for the best if it was kept, otherwise the newest.
-      data_options: Values of `config.data` that replace the run's; None keeps a value.
+      data_options: Values of `config.data` that replace the run's; None keeps a value. The format
+        of other texts is guessed unless it is given.
 
     Returns:
       The results of `evaluate`, and `step`.
@@ -219,6 +220,8 @@ def evaluate_workdir(
         )
     if max_sequences is not None:
         config.eval.max_sequences = max_sequences
+    if data:
+        config.data.update(format="auto", sources=())
     config.data.update({key: value for key, value in data_options.items() if value is not None})
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
     check_vocabulary(config, tokenizer.vocab_size, str(directory))
@@ -353,7 +356,7 @@ def _store_to_evaluate(
             stack.callback(files.remove_directory, scratch)
             options = config.data.copy_and_resolve_references()
             options.unlock()
-            options.input, options.sources, options.format = (data,), (), "auto"
+            options.input = (data,)
             if options.table_rows == "documents":
                 # The ids of documents only decide which are held out.
                 options.document_field = ""

@@ -132,8 +132,8 @@ def _base_tokens(
     if len(base) >= num_pieces:
         num_last = len(special_tokens.last)
         raise UserError(
-            f"a vocabulary of {num_pieces + num_last} tokens is too small for this corpus: its "
-            f"characters and the special tokens alone take {len(base) + num_last}"
+            f"a vocabulary of {num_pieces + num_last} tokens is too small for this corpus: it "
+            f"needs more than {len(base) + num_last}, which the characters and special tokens take"
         )
     return base
 

@@ -94,6 +94,15 @@ def test_tables_and_page(finished, capfd):
     assert evaluation.evaluate_workdir(directory)["by_source"] == results["by_source"]
 
 
+def test_other_text_has_a_format_of_its_own(finished, tmp_path):
+    (tmp_path / "other.txt").write_text("\n".join(OTHER.split(". ") * 5))
+    text = f"{tmp_path}/other.txt"
+    scored = evaluation.evaluate_workdir(finished[1], text, format="lines")
+    assert scored["num_sequences"] == 8 and "by_source" not in scored
+    with pytest.raises(UserError, match="data.format=documents"):
+        evaluation.evaluate_workdir(finished[1], text)
+
+
 def test_a_given_store_names_its_sources(texts, tmp_path):
     same = {"heldout_fraction": 0.2, "lowercase": False, "max_sentence_tokens": 32}
     data = stores.options("sotu", sources=(texts,), **same)
