@@ -24,6 +24,7 @@ from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
+from bert_jax.text.sources import join_inputs, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics
@@ -152,11 +153,14 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
 
 
 def _base_name(path: Any) -> Any:
-    """Removes the folders of a path, or of each path of a list, because they are private.
+    """Removes the folders of a path, or of each path of `data.input` or `data.sources`.
 
-    The name in NAME=PATH stays.
+    They are private. The name in NAME=PATH stays.
     """
     if isinstance(path, str):
         name = re.match(r"([\w-]+=)?", path)[0]
         return name + os.path.basename(path.removeprefix(name).rstrip("/"))
-    return type(path)(map(_base_name, path))
+    if isinstance(path, tuple):
+        # A config has commas between inputs; a store lists them one by one.
+        return tuple(join_inputs([*map(_base_name, split_inputs(inputs))]) for inputs in path)
+    return [_base_name(item) for item in path]

@@ -6,9 +6,11 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
+from bert_jax.convert import convert
 from bert_jax.pretraining import evaluation, settings
 from bert_jax.pretraining import run as pretrain
 from bert_jax.pretraining.input import open_run_input
+from bert_jax.training import workdir
 from configs import multilingual
 from tests import stores
 from tests.runs import assert_same_bits, final_state
@@ -92,6 +94,15 @@ def test_tables_and_page(finished, capfd):
     for text in ("Held-out documents by source", "share of the rows", "masked-LM loss (nats), el"):
         assert text in page
     assert evaluation.evaluate_workdir(directory)["by_source"] == results["by_source"]
+
+
+def test_an_export_names_the_sources_without_their_folders(finished, tmp_path):
+    convert(str(finished[1]), str(tmp_path / "hf"), "huggingface")
+    training = (tmp_path / "hf" / "bert_jax_training.json").read_text()
+    assert json.loads(training)["config"]["data"]["sources"] == ["en=*.txt,el=*.txt"]
+    assert str(tmp_path.parent) not in training
+    convert(str(tmp_path / "hf"), str(tmp_path / "again"), "bert_jax")
+    assert workdir.load_config(tmp_path / "again").data.sources == ("en=*.txt,el=*.txt",)
 
 
 def test_other_text_has_a_format_of_its_own(finished, tmp_path):
