@@ -263,7 +263,7 @@ STORE_FILES = (
     r"|tokenizer/(bert_jax_tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
     r"|bpe\.codes)"
     rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.(jsonl?|tsv)|\d{{5,}}-\w+/{_SPLIT}"
-    rf"|single/{SPLIT_FILES}"
+    rf"|single-\d{{5,}}/{SPLIT_FILES}"
     rf"|(pairs-\d{{5,}}|bucket_starts)\.npy|fates\.bin|(\d{{5,}}-\w+/unfinished/)?{_TOKENIZED})"
 )
 

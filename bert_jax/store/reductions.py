@@ -324,7 +324,8 @@ def _join_single_document(
     (holder,) = [number for number in numbers if "heldout" in parts[number]]
     last = part_directory(output, "train", plan, with_train[-1])
     single = part_directory(output, "heldout", plan, holder)
-    joined = output / UNFINISHED / "single"
+    # Another source must not take what a killed process has joined for this one.
+    joined = output / UNFINISHED / f"single-{holder:05d}"
 
     def join() -> dict[str, int]:
         files.remove_directory(joined)

@@ -8,7 +8,7 @@ import pytest
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.config import validate_data
-from bert_jax.store import manifest
+from bert_jax.store import manifest, plan
 from bert_jax.store.heldout import HeldOut
 from bert_jax.store.stages import vocabulary_weights
 from bert_jax.store.token_store import TokenStore, read_metadata
@@ -166,3 +166,29 @@ def test_a_single_held_out_document_returns_to_its_source(texts, tmp_path):
     assert store["train"].by_source()["en-copies"].num_documents == 39
     parts = json.loads((tmp_path / "store" / "train" / "parts.json").read_text())["parts"]
     assert [part["source"] for part in parts] == ["en", "de", "en-copies"]
+
+
+def test_a_preparation_killed_while_single_documents_return(texts, tmp_path, monkeypatch):
+    """Two sources have a single held-out document; the kill comes when the second is joined."""
+    sources = []
+    for name in ("en-a", "en-b"):
+        (tmp_path / name).mkdir()
+        text = f"This is the very same text of {name}. It is held out twice, as it happens."
+        for n in range(40):
+            content = text if n in HeldOut(0.05) else f"{text} No {n} of {name}."
+            (tmp_path / name / f"{n:02}.txt").write_text(content)
+        sources.append(f"{name}={tmp_path}/{name}/*.txt")
+    arguments = ",".join([texts, *sources]), tmp_path / "killed"
+    write_file = plan.write_file
+
+    def killed(output, name, values):
+        if name == "single-00003.json":
+            raise KeyboardInterrupt
+        write_file(output, name, values)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(plan, "write_file", killed)
+        made(*arguments, duplicates="exact")
+    made(*arguments, duplicates="exact")
+    made(arguments[0], tmp_path / "whole", duplicates="exact")
+    assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
