@@ -75,27 +75,32 @@ def evaluate(
     Returns:
       The metrics and baselines of all terms (see `Term.results`), `num_sequences` and, for a
       model that fills masks, some `filled_texts`; empty if stopped. If the split has several
-      sources, each has an equal part of `config.eval.max_sequences`, and `by_source` has the
-      metrics of each.
+      sources, each has an equal part of `config.eval.max_sequences`, at least one sequence, and
+      `by_source` has the metrics of each.
 
     Raises:
       UserError: The text yields no sequence.
       DivergedError: A metric is not finite.
     """
     num_shards = num_data_shards(trainer.mesh)
-    # A source with a single held-out document yields no pairs.
-    sources = {n: split for n, split in store.by_source().items() if split.num_documents > 1}
-    sources = sources or store.by_source()
+    sources = store.by_source()
+    if config.data.rows == "pairs":
+        # A source with a single held-out document yields no pairs.
+        sources = {n: split for n, split in sources.items() if split.num_documents > 1} or sources
     add = functools.partial(jax.tree.map, operator.add)
     is_mixed = len(sources) > 1
+    max_sequences = config.eval.max_sequences
+    if max_sequences:
+        max_sequences = max(1, max_sequences // len(sources))
+    spec = evaluation_spec(config, stage, num_shards, max_sequences)
     totals: dict[str, dict[str, Any]] = {}
     masks: list[dict[str, Any]] = []
     for source, split in sources.items():
         batches = evaluation_batches(
             split,
             tokenizer,
-            evaluation_spec(config, stage, num_shards),
-            -(-config.eval.max_sequences // len(sources)),
+            spec,
+            max_sequences,
             multiple=num_shards,
             keeps_size=is_mixed,
             **multihost.batch_shards(trainer.layout.batch),

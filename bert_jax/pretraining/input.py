@@ -194,13 +194,15 @@ def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
     return StreamSpec(**{name: value for name, value in values.items() if name in names})
 
 
-def evaluation_spec(config: ConfigDict, stage: Stage, num_data_shards: int) -> StreamSpec:
+def evaluation_spec(
+    config: ConfigDict, stage: Stage, num_data_shards: int, max_sequences: int
+) -> StreamSpec:
     """Makes the specification of the held-out batches at the sequence length of a stage.
 
-    A batch has at most `eval.max_sequences` rows. Its size is rounded up to a multiple of the data
-    shards.
+    A batch has at most `max_sequences` rows, unless that is 0. Its size is rounded up to a multiple
+    of the data shards.
     """
-    batch_size = min(config.eval.batch_size, config.eval.max_sequences or config.eval.batch_size)
+    batch_size = min(config.eval.batch_size, max_sequences or config.eval.batch_size)
     return dataclasses.replace(
         stream_spec(config, stage),
         batch_size=-(-batch_size // num_data_shards) * num_data_shards,

@@ -96,6 +96,19 @@ def test_tables_and_page(finished, capfd):
     assert evaluation.evaluate_workdir(directory)["by_source"] == results["by_source"]
 
 
+def test_a_source_of_one_document_is_scored_unless_rows_are_pairs(texts, tmp_path):
+    (tmp_path / "book.txt").write_text(TEXT * 40)
+    config = config_for(
+        f"{texts},en-book={tmp_path}/book.txt",
+        **{"data__rows": "segments", "train__num_steps": 2, "eval__max_sequences": 8},
+        **{"objective__terms": ("masked_lm",), "objective__weights": (1.0,)},
+    )
+    results = pretrain.train(config, tmp_path / "run")
+    sizes = {name: values["num_sequences"] for name, values in results["by_source"].items()}
+    # 8 sequences at most, as many of each source.
+    assert sizes == {"en": 2, "el": 2, "en-book": 2}
+
+
 def test_an_export_names_the_sources_without_their_folders(finished, tmp_path):
     convert(str(finished[1]), str(tmp_path / "hf"), "huggingface")
     training = (tmp_path / "hf" / "bert_jax_training.json").read_text()
