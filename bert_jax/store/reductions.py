@@ -274,11 +274,12 @@ def _check_source(plan: Plan, name: str, results: list[dict[str, Any]], data: Co
     num_train, num_heldout = (_sum(parts, split)["documents"] for split in SPLITS)
     total = num_train + num_heldout
     of_source = f" of {name}" if name else ""
-    if num_train < 2 and data.rows == "pairs" and any("removed" in result for result in results):
-        total += sum(result["dropped"].get("duplicate", 0) for result in results)
+    least = 2 if data.rows == "pairs" else 1
+    num_copies = sum(result["dropped"].get("duplicate", 0) for result in results)
+    if num_train < least and num_copies:
         raise UserError(
-            f"data.duplicates={data.duplicates} leaves {num_train} of {total} documents{of_source} "
-            "to train on, but data.rows=pairs needs two: set it to keep"
+            f"data.duplicates={data.duplicates} leaves {num_train} of {total + num_copies} "
+            f"documents{of_source} to train on, but data.rows={data.rows} needs {least}: set data.duplicates to keep"
         )
     guesses = {path: guess for result in results for path, guess in result["guesses"].items()}
     sources = [source for source in plan.sources if source_name(source) == name]

@@ -28,11 +28,13 @@ class DocumentSample:
         """
         hash_64 = stable_hash("vocabulary", index)
         for copy in range(-(-weight // REPEAT_UNIT)):
-            self._offer((hash_64 + (copy << 64)) * REPEAT_UNIT // weight, index, num_bytes)
+            key = (hash_64 + (copy << 64)) * REPEAT_UNIT // weight
+            if key >= self._bound:
+                # The keys of further copies are greater.
+                return
+            self._keep(key, index, num_bytes)
 
-    def _offer(self, key: int, index: int, num_bytes: int) -> None:
-        if key >= self._bound:
-            return
+    def _keep(self, key: int, index: int, num_bytes: int) -> None:
         self._kept.append((key, index, num_bytes))
         self._num_bytes += num_bytes
         while self._num_bytes > self._max_bytes and len(self._kept) > 1:

@@ -1,6 +1,7 @@
 """Stores of several named sources: parts, held-out text, languages and vocabularies."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,3 +193,13 @@ def test_a_preparation_killed_while_single_documents_return(texts, tmp_path, mon
     made(*arguments, duplicates="exact")
     made(arguments[0], tmp_path / "whole", duplicates="exact")
     assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("rows", "least"), [("segments", 1), ("pairs", 2)])
+def test_a_source_of_copies_of_another_is_refused(texts, tmp_path, rows, least):
+    copies = f"{texts},en-copies={tmp_path}"
+    for path in Path(texts.removeprefix("en=").split("/*")[0]).iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    message = f"duplicates=exact leaves 0 of 60 documents of en-copies to train on, .* needs {least}"
+    with pytest.raises(UserError, match=message):
+        made(copies, tmp_path / "store", duplicates="exact", rows=rows)
