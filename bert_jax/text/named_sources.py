@@ -115,7 +115,7 @@ def check_sources(
     if exponent != 1 and source_weights(weights):
         raise UserError(
             f"config.data.sampling_exponent is {exponent:g}, but config.data.source_weights is "
-            f"{','.join(weights)}; leave one of them out"
+            f"{','.join(weights)}: set the exponent to 1, or leave the weights out"
         )
     if names:
         check_sampling(names, exponent, weights)
@@ -166,8 +166,11 @@ def repeats(
     """
     total, weighted = sum(sizes.values()), source_weights(weights)
     wanted = {name: weighted.get(name, (size / total) ** exponent) for name, size in sizes.items()}
-    scale = total / sum(wanted.values())
+    # The sum of large weights may be infinite.
+    largest = max(wanted.values())
+    shares = {name: value / largest for name, value in wanted.items()}
+    scale = total / sum(shares.values())
     return {
-        name: max(1, round(REPEAT_UNIT * scale * wanted[name] / size))
+        name: max(1, round(REPEAT_UNIT * scale * shares[name] / size))
         for name, size in sizes.items()
     }

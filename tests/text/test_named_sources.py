@@ -68,7 +68,7 @@ def test_bad_weights(weights):
     ("arguments", "message"),
     [
         ((("en=a",), ("b",), 1.0, ()), "config.data.sources is en=a, but config.data.input is b;"),
-        ((("en=a",), (), 0.7, ("en=1",)), "sampling_exponent is 0.7, but .*source_weights is en=1"),
+        ((("en=a",), (), 0.7, ("en=1",)), "sampling_exponent is 0.7, but .*weights is en=1: set the .* to 1"),
         ((("en=a",), (), 1.0, ("de=1",)), "source_weights has de, but the sources are en; both"),
     ],
 )
@@ -99,4 +99,11 @@ def test_weights_are_shares():
     assert repeats(sizes, 1.0, ("en=3,bg=1",)) == {
         "en": round(REPEAT_UNIT * 0.75 / 0.9),
         "bg": round(REPEAT_UNIT * 0.25 / 0.1),
+    }
+
+
+def test_the_sum_of_weights_may_exceed_a_float():
+    assert repeats({"en": 10, "bg": 10}, 1.0, ("en=1e308,bg=1e308",)) == {
+        "en": REPEAT_UNIT,
+        "bg": REPEAT_UNIT,
     }
