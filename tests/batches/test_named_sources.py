@@ -56,6 +56,19 @@ def test_each_window_has_each_source():
             assert set(rows._blocks.source_B[window]) == {0, 1}
 
 
+@pytest.mark.parametrize("exponent", [0.7, 0.3, 0.0])
+def test_an_epoch_of_one_window_has_the_shares(exponent):
+    """The large source is read less than once, but not left out of an epoch."""
+    documents = [np.full(200, 20)] * 200 + [np.full(20, 20)] * 150
+    store = FakeStore(documents, np.zeros(1), cuts=(200,), sources=("en", "bg"))
+    rows = stream(store, shuffle_sentences=2**20, sampling_exponent=exponent).examples.rows
+    wanted = 3 / 43 * rows.sources()["bg"]["repeats"]
+    for epoch in range(10):
+        (window,) = rows.windows(epoch)
+        sentences = np.bincount(rows._blocks.source_B[window], rows._blocks.sentences_B[window])
+        assert sentences[1] / sentences.sum() == pytest.approx(wanted, abs=0.06)
+
+
 def test_a_random_document_is_of_the_same_source():
     for plan in plans(mixed(sampling_exponent=0.3), 3):
         in_a, in_b = plan.a_start_N >= BULGARIAN, plan.b_start_N >= BULGARIAN

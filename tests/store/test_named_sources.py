@@ -200,6 +200,8 @@ def test_a_source_of_copies_of_another_is_refused(texts, tmp_path, rows, least):
     copies = f"{texts},en-copies={tmp_path}"
     for path in Path(texts.removeprefix("en=").split("/*")[0]).iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    message = f"duplicates=exact leaves 0 of 60 documents of en-copies to train on, .* needs {least}"
+    message = (
+        f"duplicates=exact leaves 0 of 60 documents of en-copies to train on, .* needs {least}"
+    )
     with pytest.raises(UserError, match=message):
         made(copies, tmp_path / "store", duplicates="exact", rows=rows)

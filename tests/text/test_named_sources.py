@@ -68,7 +68,10 @@ def test_bad_weights(weights):
     ("arguments", "message"),
     [
         ((("en=a",), ("b",), 1.0, ()), "config.data.sources is en=a, but config.data.input is b;"),
-        ((("en=a",), (), 0.7, ("en=1",)), "sampling_exponent is 0.7, but .*weights is en=1: set the .* to 1"),
+        (
+            (("en=a",), (), 0.7, ("en=1",)),
+            "sampling_exponent is 0.7, but .*weights is en=1: set the .* to 1",
+        ),
         ((("en=a",), (), 1.0, ("de=1",)), "source_weights has de, but the sources are en; both"),
     ],
 )

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 BLOCKS_PER_WINDOW = 16
+# A block with fewer sentences would have few rows. The last of them may be short.
+_LEAST_SENTENCES = 1024
 
 
 class Pool(NamedTuple):
@@ -57,7 +59,7 @@ class Blocks:
     Args:
       store: A `TokenStore`.
       window_sentences: The approximate number of sentences in a window. A block has a sixteenth of
-        them, or less if a source is so small that other windows would have none of it.
+        them, or less in a small source, so that every window has blocks of it.
       draws_from_store: Whether random documents are drawn from the whole store, which must have
         one part; if False, they are drawn from the blocks that are read together.
 
@@ -78,7 +80,14 @@ class Blocks:
         # Each window has a block of each source at least.
         num_windows = max(1, store.num_sentences // window_sentences)
         block_sentences = max(1, window_sentences // BLOCKS_PER_WINDOW)
-        size_S = np.clip(sentences_S // num_windows, 1, block_sentences).astype(np.int64)
+        in_window_S = sentences_S.astype(np.int64) // num_windows
+        # With several blocks of a source in a window, the share of the source varies less between
+        # windows. Blocks of several parts would need more open files.
+        several_S = np.maximum(in_window_S // BLOCKS_PER_WINDOW, _LEAST_SENTENCES)
+        size_S = np.where(
+            np.bincount(source_P) == 1, np.minimum(in_window_S, several_S), in_window_S
+        )
+        size_S = np.clip(size_S, 1, block_sentences)
         size_P = size_S[source_P]
         if store.num_parts == 1:
             index = store.part(0)
