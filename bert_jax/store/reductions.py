@@ -279,7 +279,8 @@ def _check_source(plan: Plan, name: str, results: list[dict[str, Any]], data: Co
     if num_train < least and num_copies:
         raise UserError(
             f"data.duplicates={data.duplicates} leaves {num_train} of {total + num_copies} "
-            f"documents{of_source} to train on, but data.rows={data.rows} needs {least}: set data.duplicates to keep"
+            f"documents{of_source} to train on, but data.rows={data.rows} needs {least}: "
+            "set data.duplicates to keep"
         )
     guesses = {path: guess for result in results for path, guess in result["guesses"].items()}
     sources = [source for source in plan.sources if source_name(source) == name]

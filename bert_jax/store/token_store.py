@@ -112,7 +112,8 @@ class TokenStore:
             # A window has rows of each source.
             num_open = max(_OPEN_PARTS, 3 * len(set(self.sources)))
             if num_open > _OPEN_PARTS:
-                _allow_open_files(_PART_FILES * num_open)
+                # The held-out split may have as many open parts as this one.
+                _allow_open_files(2 * _PART_FILES * num_open)
             self._open = functools.lru_cache(num_open)(self._open_part)
         self._set_sizes(sizes)
 

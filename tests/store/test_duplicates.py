@@ -310,6 +310,6 @@ def test_a_restart_after_a_kill(stage, make, store, texts, tmp_path, monkeypatch
 def test_copies_of_a_single_document_are_refused(make, tmp_path):
     text = " ".join(built_in_files()[0].read_text("utf-8").split()[:300])
     (tmp_path / "a.jsonl").write_text(f"{json.dumps({'text': text})}\n" * 50)
-    words = r"data.duplicates=exact leaves [01] of 50 documents to train on, .*: set data.duplicates to keep"
+    words = r"data.duplicates=exact leaves [01] of 50 documents to train on, .*s to keep"
     with pytest.raises(UserError, match=words):
         make(f"{tmp_path}/a.jsonl", tmp_path / "store", duplicates="exact")

@@ -1,6 +1,7 @@
 """Stores of several named sources: parts, held-out text, languages and vocabularies."""
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from bert_jax.base.errors import UserError
 from bert_jax.config import validate_data
 from bert_jax.store import manifest, plan
 from bert_jax.store.heldout import HeldOut
+from bert_jax.store.part import write_parts
+from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.stages import vocabulary_weights
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.store.vocabulary_sample import DocumentSample
@@ -205,3 +208,26 @@ def test_a_source_of_copies_of_another_is_refused(texts, tmp_path, rows, least):
     )
     with pytest.raises(UserError, match=message):
         made(copies, tmp_path / "store", duplicates="exact", rows=rows)
+
+
+def test_both_splits_of_many_sources_can_be_open(tmp_path):
+    """Each of 100 sources has three parts in each split."""
+    names = [f"{number:05d}" for number in range(300)]
+    for split in ("train", "heldout"):
+        counts = {}
+        for name in names:
+            with SplitWriter(tmp_path / split / name, 20) as writer:
+                writer.append(np.arange(3), np.array([3]))
+            counts[name] = writer.counts
+        sources = [f"en-{int(name) // 3}" for name in names]
+        write_parts(tmp_path / split, counts, sources, has_words=False)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        stores = [TokenStore(tmp_path / split) for split in ("train", "heldout")]
+        for store in stores:
+            tokens = store.tokens_at(np.arange(store.num_tokens))
+            np.testing.assert_array_equal(tokens, [0, 1, 2] * 300)
+    finally:
+        del stores, store
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
