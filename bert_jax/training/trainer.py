@@ -192,7 +192,10 @@ class Trainer:
         def create() -> TrainState:
             return self._create_state(nn.unbox(init_params(self.model, self.seed)))
 
-        return jax.jit(create, out_shardings=self.shardings)()
+        # On CPU, LLVM's level 2 takes a second less than level 3 and gives the same bits.
+        is_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        options = {"xla_backend_optimization_level": 2} if is_cpu else {}
+        return jax.jit(create, out_shardings=self.shardings, compiler_options=options)()
 
     def state_of(self, params: Any) -> TrainState:
         """Creates the state of step 0 from given weights (host arrays), with zero moments."""

@@ -1,11 +1,14 @@
-"""A batch that the memory cannot hold is refused before the run begins."""
+"""A batch that the memory cannot hold is refused before the run begins; the first state."""
 
+import flax.linen as nn
 import jax
 import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import trainer as trainer_lib
+from bert_jax.training.state import init_params
+from tests.runs import assert_same_bits
 from tests.small import small_config
 
 
@@ -37,3 +40,13 @@ def test_the_memory_is_that_of_the_machine_or_its_container(monkeypatch, tmp_pat
     for text, limit in (("max\n", total), (f"{total // 2}\n", total // 2), (f"{2 * total}", total)):
         (tmp_path / "memory.max").write_text(text)
         assert trainer_lib._memory_bytes() == limit
+
+
+def test_initial_weights_do_not_depend_on_the_level_of_optimization():
+    trainer = make_trainer(small_config(), jax.devices()[:1])
+
+    def create():
+        return nn.unbox(init_params(trainer.model, trainer.seed))
+
+    params = jax.jit(create, compiler_options={"xla_backend_optimization_level": 3})()
+    assert_same_bits(trainer.init_state().params, params)
