@@ -30,7 +30,7 @@ from absl import flags
 from rich.table import Table
 
 from bert_jax import inference
-from bert_jax.base import cpu_allocator, files
+from bert_jax.base import compilation_cache, cpu_allocator, files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress, terminal
 from bert_jax.config import cli
@@ -158,6 +158,7 @@ def main(argv: list[str]) -> None:
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: _warn(str(message))
+        compilation_cache.keep_compiled_programs()
         bert = bert_jax.load(args.model, args.step)
         for note in bert.notes:
             _warn(note)

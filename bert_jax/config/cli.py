@@ -21,7 +21,7 @@ from ml_collections.config_flags import config_flags
 
 import bert_jax
 from bert_jax import config
-from bert_jax.base import cpu_allocator, files, parts
+from bert_jax.base import compilation_cache, cpu_allocator, files, parts
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetuning
 from bert_jax.config.command_line import ABSL_FLAGS, UsageError, config_source, parse
@@ -169,6 +169,7 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     from bert_jax.parallel import multihost
 
     if not by_flags and not multihost.is_launched_by_cluster():
+        compilation_cache.keep_compiled_programs()
         yield
         return
     multihost.join(*hosts)

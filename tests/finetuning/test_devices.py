@@ -52,7 +52,7 @@ def start(directory, bert, data, devices, *flags, **overrides):
     command[1:3] = ["-c", REPORTING]
     # Two processes must not share a compilation cache.
     env = runs.environment(devices)
-    env.pop("JAX_COMPILATION_CACHE_DIR", None)
+    env["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     return subprocess.Popen(
         command,
         cwd=runs.ROOT,

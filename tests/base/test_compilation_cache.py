@@ -1,0 +1,114 @@
+"""Compiled programs are kept between processes, and a cache that fails does no harm."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+
+from tests import runs
+
+pytestmark = pytest.mark.skipif(
+    jax.__version_info__ < (0, 10, 2), reason="no cache with this version of jax"
+)
+# Prints the bits of a result, and how many programs were read and written.
+PROGRAM = """
+from bert_jax.base.compilation_cache import keep_compiled_programs
+import jax, jax.numpy as jnp
+counts = {"hits": 0, "misses": 0}
+def count(event, **_):
+    for name in counts:
+        counts[name] += event == f"/jax/compilation_cache/cache_{name}"
+jax.monitoring.register_event_listener(count)
+keep_compiled_programs()
+x = jnp.sin(jnp.arange(4096, dtype=jnp.float32)).reshape(64, 64)
+print(float(jax.jit(lambda x: jnp.tanh(x @ x).sum())(x)).hex(), counts["hits"], counts["misses"])
+"""
+
+
+def environment(home, **variables):
+    """Returns an environment in which no cache is set and the user's caches are in `home`."""
+    env = runs.environment() | {"XDG_CACHE_HOME": str(home)}
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
+        del env[name]
+    return env | variables
+
+
+def run(home, **variables):
+    """Runs PROGRAM; returns the result's bits, and the numbers of programs read and written."""
+    command = [sys.executable, "-c", PROGRAM]
+    env = environment(home, **variables)
+    done = subprocess.run(command, cwd=runs.ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    result, hits, misses = done.stdout.split()
+    return result, int(hits), int(misses)
+
+
+def entries(home):
+    return sorted(home.glob("bert_jax/compiled/*/*-cache"))
+
+
+def test_programs_are_read_again_and_damaged_ones_replaced(tmp_path):
+    result, hits, misses = run(tmp_path)
+    assert hits == 0 and misses == len(entries(tmp_path)) > 0
+    assert run(tmp_path) == (result, misses, 0)
+    contents = [entry.read_bytes() for entry in entries(tmp_path)]
+    for entry, content in zip(entries(tmp_path), contents, strict=True):
+        entry.write_bytes(content[: len(content) // 2])
+    assert run(tmp_path) == (result, 0, misses)
+    assert run(tmp_path) == (result, misses, 0)
+
+
+def test_programs_that_were_not_used_for_a_month_are_removed(tmp_path):
+    for age_days in (40, 20):
+        entry = tmp_path / "bert_jax" / "compiled" / "other" / f"{age_days}-cache"
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        entry.touch()
+        os.utime(entry, times=(time.time() - age_days * 24 * 3600,) * 2)
+    run(tmp_path)
+    assert [path.name for path in entries(tmp_path) if path.parent == entry.parent] == ["20-cache"]
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("home", {"JAX_ENABLE_COMPILATION_CACHE": "false"}),
+        ("home", {"JAX_COMPILATION_CACHE_DIR": ""}),
+        # A file instead of a directory, which not even root can write to.
+        ("file", {}),
+    ],
+)
+def test_there_is_no_cache_if_it_is_off_or_cannot_be_written(tmp_path, name, variables):
+    (tmp_path / "file").touch()
+    assert run(tmp_path / name, **variables)[1:] == (0, 0)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.slow
+def test_a_killed_run_compiles_nothing_again_and_ends_the_same(tmp_path):
+    """It is killed in its second stage, so that all its programs were compiled."""
+    (tmp_path / "texts").mkdir()
+    texts = {
+        "data__input": runs.write_speeches(tmp_path / "texts"),
+        "data__max_sentence_tokens": 24,
+    }
+    home, other = tmp_path / "home", tmp_path / "other"
+    directory, uncached = tmp_path / "run", tmp_path / "uncached"
+    command = runs.main_command(directory, **texts)
+    options = {"cwd": runs.ROOT, "stdout": subprocess.DEVNULL}
+    process = subprocess.Popen(command, env=environment(home), **options)
+    runs.wait_for(lambda: runs.newest_checkpoint(directory) >= 48, process)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    before = entries(home)
+    assert any("train_step" in path.name for path in before)
+    subprocess.run(command, env=environment(home), **options, check=True)
+    assert runs.newest_checkpoint(directory) == 60
+    assert entries(home) == before
+    env = environment(other, JAX_ENABLE_COMPILATION_CACHE="false")
+    subprocess.run(runs.main_command(uncached, **texts), env=env, **options, check=True)
+    assert not entries(other)
+    runs.assert_same_bits(runs.final_state(directory), runs.final_state(uncached))
