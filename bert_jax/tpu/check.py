@@ -50,14 +50,14 @@ def check(
     if size:
         config = with_batch_size_per_chip(config, size, topology)
     compiled = tried.get(size) or compile_step(config, topology, devices, stage_number)
+    if hlo_output and compiled.fits:
+        path = files.checked_path(hlo_output, "the file to write")
+        files.write_whole(path, compiled.text.encode())
     stage = numbered_stage(config, stage_number)
     results = report(stage, compiled, topology)
     results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
     results["config"] = config_lib.to_dict(config)
     print_report(results, topology, terminal())
-    if hlo_output and compiled.fits:
-        path = files.checked_path(hlo_output, "the file to write")
-        files.write_whole(path, compiled.text.encode())
     if output:
         files.write_json(output, results)
         print(f"written to {output}")

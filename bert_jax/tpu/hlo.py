@@ -13,7 +13,11 @@ import math
 import re
 from collections.abc import Iterator
 
+from bert_jax.base.errors import UserError
+
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+# Operations between devices whose time is not estimated. No train step has had one so far.
+_OTHER_COLLECTIVES = ("collective-broadcast", "ragged-all-to-all", "send", "recv")
 
 # Bits of an element. The layout rounds small types such as "s4" up to a byte.
 _BITS = {"pred": 8, "bf16": 16, "f16": 16, "c64": 64, "c128": 128}
@@ -33,10 +37,15 @@ _OPERAND = re.compile(r"\(%([^\s,)]+)")
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _KERNEL_COST = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
-# Three ways to write groups of devices: {{0,1},{2,3}}, [2,2]<=[4], and axes of a mesh.
-_GROUP = re.compile(r"replica_groups=\{\{([\d,]*)\}")
-_IOTA_GROUPS = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
-_MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")
+# The ways to write groups of devices: {} for one group of all, {{0,1},{2,3}}, [2,2]<=[4] or
+# [2,2]<=[2,2]T(1,0), and axes of a mesh, whose devices may be in another order:
+# mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}. Part of an axis is written 'b':(1)2.
+_LISTED_GROUPS = re.compile(r"replica_groups=\{((?:\{[\d,]+\},?)*)\}")
+_IOTA_GROUPS = re.compile(r"replica_groups=\[\d+,(\d+)\]<=\[")
+_MESH_GROUPS = re.compile(
+    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\([^{}]*\))? \{([^{}]*)\}"
+)
+_MESH_AXIS = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
 _TABLE_ROW = re.compile(r"^(\d+) (.*)$")
 
 
@@ -50,7 +59,8 @@ class Collective:
       phase: `sync` if the program waits for it; `start` or `done` if other operations run in
         between.
       output_bytes: The size of the result on one device.
-      group_size: The number of devices in a group; 0 if the text has no groups.
+      group_size: The number of devices in a group; 0 if all devices are one group, and for a
+        collective-permute, whose devices send in pairs.
     """
 
     kind: str
@@ -109,6 +119,9 @@ def read_operations(text: str, within: str = "") -> list[Operation]:
       text: The program's text, `compiled.as_text()`.
       within: A directory. `source` is the innermost call in a file under this directory, or the
         innermost of all calls if there is none.
+
+    Raises:
+      UserError: A collective is not understood.
     """
     computations, entry = _computations(text)
     frames = _frames(text, within)
@@ -229,6 +242,8 @@ def _collective(line: str) -> Collective | None:
     kind, _, phase = opcode[1].rpartition("-")
     if phase not in ("start", "done"):
         kind, phase = opcode[1], "sync"
+    if kind in _OTHER_COLLECTIVES:
+        raise UserError(f"the step cannot be estimated: the time of {kind} is not known: {line}")
     if kind not in COLLECTIVES:
         return None
     rest = match[2]
@@ -240,7 +255,9 @@ def _collective(line: str) -> Collective | None:
         output_bytes = _bytes(_elements(rest[: opcode.start(1)])[1])
     elif phase == "sync" and (channel := _CHANNEL.search(rest)):
         key = f"channel {channel[1]}"
-    return Collective(kind, key, phase, output_bytes, _group_size(rest))
+    # The end of a collective repeats nothing of its start.
+    group_size = 0 if phase == "done" else _group_size(rest)
+    return Collective(kind, key, phase, output_bytes, group_size)
 
 
 def _elements(shape: str) -> list[str]:
@@ -256,14 +273,27 @@ def _elements(shape: str) -> list[str]:
 
 
 def _group_size(rest: str) -> int:
-    if listed := _GROUP.search(rest):
-        return listed[1].count(",") + 1
-    if iota := _IOTA_GROUPS.search(rest):
+    """Returns the number of devices in a group of a collective; see `Collective.group_size`.
+
+    Raises:
+      UserError: The groups are written in an unknown way. Without them, the bandwidth is unknown.
+    """
+    if listed := _LISTED_GROUPS.search(rest):
+        sizes = {group.count(",") + 1 for group in re.findall(r"\{([\d,]+)\}", listed[1])}
+        if len(sizes) < 2:
+            return max(sizes, default=0)
+    elif iota := _IOTA_GROUPS.search(rest):
         return int(iota[1])
-    if mesh := _MESH_GROUPS.search(rest):
-        sizes = dict(re.findall(r"'([^']*)'=(\d+)", mesh[1]))
-        return math.prod(int(sizes[axis]) for axis in re.findall(r"'([^']*)'", mesh[2]))
-    return 0
+    elif mesh := _MESH_GROUPS.search(rest):
+        lengths = dict(re.findall(r"'([^']*)'=(\d+)", mesh[1]))
+        axes = _MESH_AXIS.findall(mesh[2])
+        if axes and all(axis in lengths for axis, _ in axes):
+            return math.prod(int(part or lengths[axis]) for axis, part in axes)
+    elif "source_target_pairs={{" in rest:
+        return 0
+    raise UserError(
+        f"the step cannot be estimated: the groups of a collective are not understood: {rest}"
+    )
 
 
 def _kernel(rest: str) -> Kernel | None:

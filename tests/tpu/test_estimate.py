@@ -2,6 +2,7 @@
 
 import pytest
 
+from bert_jax.base.errors import UserError
 from bert_jax.tpu import topologies
 from bert_jax.tpu.estimate import collective_seconds, estimate_step, kernel_seconds
 from bert_jax.tpu.hlo import Collective, Kernel, Operation
@@ -112,3 +113,12 @@ def test_collectives_wait_for_each_other():
     late = [steps[0], operation(collectives=[collective("all-reduce", SIZE)]), steps[3]]
     found = estimate_step(late, V5E)
     assert found.exposed_collective_seconds == pytest.approx(1.5e-3 + 3e-3)
+
+
+@pytest.mark.parametrize("phases", [["done"], ["start", "start"]])
+def test_starts_and_ends_must_match(phases):
+    steps = [
+        operation(collectives=[collective("all-gather", SIZE, phase=phase)]) for phase in phases
+    ]
+    with pytest.raises(UserError, match="starts and ends of its collectives do not match"):
+        estimate_step(steps, V5E)

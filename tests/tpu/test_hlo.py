@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.base.errors import UserError
 from bert_jax.tpu import hlo
 
 TEXT = (Path(__file__).parent / "program.hlo").read_text()
@@ -74,6 +75,59 @@ def test_collectives(operations):
         operations[f"collective-permute-{e}.72"].collectives[0] for e in ("start", "done")
     )
     assert start.key == done.key
+
+
+def one_collective(opcode, attributes):
+    """Reads a program whose only operation is a collective."""
+    text = f"""ENTRY %main (a: f32[8]) -> f32[8] {{
+  ROOT %c.1 = f32[8]{{0}} {opcode}(%a), channel_id=1, {attributes}, metadata={{op_name="x"}}
+}}
+"""
+    (operation,) = hlo.read_operations(text)
+    return operation.collectives[0]
+
+
+@pytest.mark.parametrize(
+    "groups, size",
+    [
+        ("{}", 0),
+        ("{{0,1,2,3}}", 4),
+        ("{{0,1},{2,3},{4,5}}", 2),
+        ("{{0},{1}}", 1),
+        ("[2,4]<=[8]", 4),
+        ("[4,2]<=[2,4]T(1,0)", 2),
+        ("[2,8]<=[2,2,4]T(1,0,2)", 8),
+        ("mesh['axis_0'=2,'axis_1'=8] {'axis_1'}", 8),
+        ("mesh['axis_0'=4,'axis_1'=2,'axis_2'=2] {'axis_0','axis_2'}", 8),
+        ("mesh['axis_0'=1,'axis_1'=16,'axis_2'=16], device_ids=([16,16]T(1,0)) {'axis_1'}", 16),
+        ("mesh['a'=2,'b'=4], device_ids=(7,6,5,4,3,2,1,0) {'a','b'}", 8),
+        ("mesh['a'=2,'b'=8], device_ids=([2,2,4]T(1,0,2)) {'a','b':(2)4}", 8),
+    ],
+)
+def test_groups_of_devices(groups, size):
+    for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all"):
+        attributes = f"replica_groups={groups}, use_global_device_ids=true"
+        assert one_collective(kind, attributes).group_size == size
+
+
+@pytest.mark.parametrize(
+    "opcode, attributes",
+    [
+        ("all-reduce", "to_apply=%add"),
+        ("all-reduce", "replica_groups={{0,1},{2}}"),
+        ("all-gather", "replica_groups=maximal[3]"),
+        ("all-gather", "replica_groups=mesh['a'=2] {'b'}"),
+        ("all-gather", "replica_groups=mesh['a'=2] {}"),
+        ("all-gather", "replica_groups=mesh['a'=2], order={1,0} {'a'}"),
+        ("collective-permute", "dimensions={0}"),
+        ("collective-broadcast", "replica_groups={{0,1}}"),
+        ("ragged-all-to-all", "replica_groups={{0,1}}"),
+        ("send", "is_host_transfer=true"),
+    ],
+)
+def test_what_is_not_understood_is_an_error(opcode, attributes):
+    with pytest.raises(UserError, match="the step cannot be estimated"):
+        one_collective(opcode, attributes)
 
 
 def test_bytes_of_collectives_over_a_step(operations):
