@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.layers import LayerNorm, column_sums, weight_init
+from bert_jax.models.layers import LayerNorm, column_sums, num_shards, weight_init
 
 
 class BertEmbeddings(nn.Module):
@@ -15,6 +15,12 @@ class BertEmbeddings(nn.Module):
 
     The tables and the output have the width E, `config.embedding_width`. A model without token
     types has no segment table.
+
+    Attributes:
+      table_WxE: The word embeddings in `config.dtype`, for lookups and for tied decoders. If their
+        width is sharded over devices, this is the gathered table: each device then looks up the
+        rows of its own tokens. Otherwise the hidden states of all rows of the batch would have to
+        move. Gathering after the conversion moves half of the bytes, and once for both uses.
     """
 
     config: BertConfig
@@ -25,7 +31,8 @@ class BertEmbeddings(nn.Module):
         def table(name, init, rows):
             return self.param(name, init, (rows, c.embedding_width))
 
-        self.word_embeddings = table("word_embeddings", _vocabulary_init(c), c.padded_vocab_size)
+        words_WxE = table("word_embeddings", _vocabulary_init(c), c.padded_vocab_size)
+        self.table_WxE = nn.with_logical_constraint(words_WxE.astype(c.dtype), ("vocab", None))
         self.position_embeddings = table(
             "position_embeddings", _position_init(c), c.max_position_embeddings
         )
@@ -41,11 +48,7 @@ class BertEmbeddings(nn.Module):
     ) -> jax.Array:
         """Returns embedded_BxLxE in `config.dtype`; L is at most max_position_embeddings."""
         length = input_ids_BxL.shape[-1]
-        # If the width of the table is sharded over devices, the table is gathered first. Each
-        # device then looks up the rows of its own tokens; otherwise the hidden states of all rows
-        # of the batch would have to move.
-        table_WxE = nn.with_logical_constraint(self.word_embeddings, ("vocab", None))
-        embedded_BxLxE = table_WxE[input_ids_BxL]
+        embedded_BxLxE = _rows(self.table_WxE, input_ids_BxL)
         embedded_BxLxE += self.position_embeddings[None, :length]
         if num_types := self.config.type_vocab_size:
             # The table has two rows: a product with a one-hot vector is cheaper than a gather, and
@@ -58,6 +61,40 @@ class BertEmbeddings(nn.Module):
         embedded_BxLxE = nn.with_logical_constraint(embedded_BxLxE, ("batch", None, None))
         embedded_BxLxE = self.layer_norm(embedded_BxLxE)
         return self.dropout(embedded_BxLxE, deterministic)
+
+
+@jax.custom_vjp
+def _rows(table_WxE: jax.Array, ids_BxL: jax.Array) -> jax.Array:
+    """Looks up rows of the table, float32 [B, L, E]."""
+    return table_WxE[ids_BxL].astype(jnp.float32)
+
+
+def _rows_backward(residuals, gradient_BxLxE):
+    """Sums the gradients of each row in float32 on each device, and rounds the sum.
+
+    The sum over devices then moves half of the bytes.
+    """
+    table_WxE, ids_BxL = residuals
+
+    def sums_of(ids, gradient):
+        return jnp.zeros(table_WxE.shape, jnp.float32).at[ids].add(gradient)
+
+    (batch_axes,) = nn.logical_to_mesh_axes(("batch",)) or (None,)
+    shards = num_shards(batch_axes)
+    if shards == 1:
+        return sums_of(ids_BxL, gradient_BxLxE).astype(table_WxE.dtype), None
+    ids_SxN = ids_BxL.reshape(shards, -1)
+    gradient_SxNxE = gradient_BxLxE.reshape(shards, -1, table_WxE.shape[1])
+    sums_SxWxE = jax.vmap(sums_of)(ids_SxN, gradient_SxNxE)
+    sums_SxWxE = nn.with_logical_constraint(sums_SxWxE, ("batch", "vocab", None))
+    sums_SxWxE = sums_SxWxE.astype(table_WxE.dtype)
+    # jnp.sum would convert back to float32.
+    return jax.lax.reduce(sums_SxWxE, jnp.zeros((), table_WxE.dtype), jax.lax.add, (0,)), None
+
+
+_rows.defvjp(
+    lambda table_WxE, ids_BxL: (_rows(table_WxE, ids_BxL), (table_WxE, ids_BxL)), _rows_backward
+)
 
 
 def vocabulary_logits(

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import keeps
+from bert_jax.models.layers import num_shards
 
 LANES = 128
 # The L x L scores of a head must fit in on-chip memory.
@@ -33,7 +34,7 @@ _ROWS, _COLUMNS = (0,), (1,)
 
 def fits(config: BertConfig, length: int) -> bool:
     """Returns whether the kernel supports a sequence length and the heads on each device."""
-    heads, rest = divmod(config.num_attention_heads, _num_shards(_spec()[2]))
+    heads, rest = divmod(config.num_attention_heads, num_shards(_spec()[2]))
     fills_lanes = LANES % config.head_depth == 0 and heads * config.head_depth % LANES == 0
     return not rest and fills_lanes and length % LANES == 0 and length <= MAX_LENGTH
 
@@ -136,12 +137,6 @@ def _spec() -> PartitionSpec:
     """Returns the sharding of [B, L, A*K] by the logical rules in scope."""
     spec = nn.logical_to_mesh_axes(("batch", None, "activation_heads"))
     return PartitionSpec(None, None, None) if spec is None else spec
-
-
-def _num_shards(axes: str | tuple[str, ...] | None) -> int:
-    shape = jax.sharding.get_abstract_mesh().shape
-    names = (axes,) if isinstance(axes, str) else axes or ()
-    return math.prod(shape.get(name, 1) for name in names)
 
 
 def _forward_kernel(first, second, bias, query, key, value, output, *, depth, rate):

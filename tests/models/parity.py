@@ -277,7 +277,7 @@ def _encode(model: PreTrainingModel, batch: dict):
 def _mlm_logits(model: PreTrainingModel, params: dict, hidden_BxLxD, batch: dict) -> jax.Array:
     def run(model):
         return model.mlm(
-            hidden_BxLxD, batch["masked_lm_positions"], model.bert.embeddings.word_embeddings
+            hidden_BxLxD, batch["masked_lm_positions"], model.bert.embeddings.table_WxE
         )
 
     return model.apply({"params": params}, method=run)[..., : model.config.vocab_size]

@@ -195,7 +195,7 @@ def test_each_dropout_is_where_bert_has_it(single):
     close(one("pooler").inputs, hidden)
 
     def heads(m, hidden):
-        mlm = m.mlm(hidden, batch["masked_lm_positions"], m.bert.embeddings.word_embeddings)
+        mlm = m.mlm(hidden, batch["masked_lm_positions"], m.bert.embeddings.table_WxE)
         return mlm, m.nsp(m.bert.pooler(hidden, batch["attention_mask"]))
 
     mlm, nsp = model.apply({"params": params}, hidden, method=heads)

@@ -37,7 +37,7 @@ class Generator(MaskedTokenPrediction):
             embeddings(batch["input_ids"], batch["token_type_ids"], deterministic),
             batch["attention_mask"],
             batch["masked_lm_positions"],
-            embeddings.word_embeddings,
+            embeddings.table_WxE,
             deterministic=deterministic,
         )
         ids_BxL = _replaced(

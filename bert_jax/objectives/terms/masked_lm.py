@@ -24,7 +24,7 @@ class MaskedLM(MaskedTokenPrediction):
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
         """Returns logits_BxMxW, float32; W is the padded vocabulary."""
-        table_WxE = model.bert.embeddings.word_embeddings
+        table_WxE = model.bert.embeddings.table_WxE
         return model.mlm(hidden_BxLxD, batch["masked_lm_positions"], table_WxE)
 
     def head_flops(self, config, length, num_predictions):
@@ -57,7 +57,7 @@ class SpanBoundary(MaskedTokenPrediction):
             batch["span_left_positions"],
             batch["span_right_positions"],
             batch["span_offsets"],
-            model.bert.embeddings.word_embeddings,
+            model.bert.embeddings.table_WxE,
         )
 
     def head_flops(self, config, length, num_predictions):
