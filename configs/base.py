@@ -81,8 +81,9 @@ def get_config(arg: str = ""):
     c.schedule.warmup_steps = 10_000.0
     c.schedule.decay_power = 1.0
 
-    # One copy of the parameters on each device; fsdp, tp and fsdp_tp shard them.
-    c.sharding = "dp"
+    # On several TPU chips, the parameters are sharded over up to 64 of them (docs/pods.md). On one
+    # chip, CPUs and GPUs, each device has a copy.
+    c.sharding = "auto"
 
     c.checkpoint.every_steps = 1000
     c.checkpoint.keep = 3

@@ -64,8 +64,9 @@ COMMON: Section = {
     "sharding": free_field(
         "dp",
         "How parameters are laid out over the mesh: dp replicates them, fsdp shards them over the "
-        "axis fsdp, tp over the axis model, and fsdp_tp over both.",
-        choices=("dp", "fsdp", "tp", "fsdp_tp"),
+        "axis fsdp, tp over the axis model, and fsdp_tp over both. auto is fsdp on several TPU "
+        "chips unless mesh.fsdp is 1, and dp otherwise.",
+        choices=("auto", "dp", "fsdp", "tp", "fsdp_tp"),
     ),
     "sharding_rules": free_field(
         (),
@@ -100,6 +101,18 @@ COMMON: Section = {
         "What the backward pass recomputes to save memory: none, dots (everything but matrix "
         "products) or full (everything but the input of each block).",
         choices=("none", "dots", "full"),
+    ),
+    "overlap_collectives": free_field(
+        True,
+        "Whether the TPU compiler lets gathers of parameters and sums of gradients run while the "
+        "step computes. Otherwise most of them make the step wait. launch/README.md has a check "
+        "of the first steps with and without.",
+    ),
+    "compile_effort": free_field(
+        "full",
+        "How well the TPU compiler optimizes the steps: full, or fast, which takes about half of "
+        "the time for steps that are a few percent slower, for trials.",
+        choices=("full", "fast"),
     ),
     "optimizer": {
         "name": Field(
@@ -170,10 +183,11 @@ COMMON: Section = {
             or_equal=-1,
         ),
         "fsdp": free_field(
-            1,
+            0,
             "Devices along the axis that shards the batch and, with sharding=fsdp or fsdp_tp, the "
-            "parameters.",
-            above=0,
+            "parameters. 0 chooses: up to 64 in each slice, with at least 16 of the model's "
+            "columns on each, where parameters are sharded over this axis, and 1 elsewhere.",
+            at_least=0,
             or_equal=-1,
         ),
         "model": free_field(

@@ -67,7 +67,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             _check_runs(directory / workdir.RUNS, grid)
             setup = task_setup.open_task_setup(config)
             task_setup.read_rows(config, setup.task)
-            mesh = make_mesh(config.mesh)
+            mesh = make_mesh(config.mesh, sharding=config.sharding)
             for _, values in grid:
                 # Checked now, because a wrong batch size would end the sweep hours later.
                 run_config = _run_config(config, values)

@@ -16,9 +16,19 @@ BATCH_AXES = ("data", "fsdp")
 # inside a slice. This axis carries one sum of gradients per step; the others communicate in every
 # layer.
 SLICE_AXIS = "data"
+# The estimated step of BERT-large is shortest if its parameters are sharded over 64 chips of a
+# slice (docs/performance.md). With fewer than 16 columns on a chip, they do not fill the tiles of
+# its memory, and the compiler replaces asynchronous gathers by synchronous sums.
+_MOST_SHARDS, _LEAST_COLUMNS = 64, 16
 
 
-def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(
+    sizes: Mapping[str, int],
+    devices: Sequence[jax.Device] | None = None,
+    *,
+    sharding: str = "dp",
+    widths: Sequence[int] = (),
+) -> Mesh:
     """Builds the mesh of `config.mesh`.
 
     On TPUs, neighbors in the mesh are neighbors in the torus as far as its shape allows, closest
@@ -26,8 +36,10 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
 
     Args:
       sizes: The number of devices along each axis, in order. One size may be -1, for all
-        remaining devices.
+        remaining devices, and that of `fsdp` may be 0, for a choice.
       devices: The devices to use; by default all.
+      sharding: `config.sharding`, for the choice of `fsdp`.
+      widths: The sizes of the parameters' axes that `fsdp` shards, for the same choice.
 
     Raises:
       UserError: The sizes do not multiply to the number of devices, or the data axis is not
@@ -35,6 +47,8 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
     """
     devices = jax.devices() if devices is None else devices
     shape = dict(sizes)
+    if not shape["fsdp"]:
+        shape["fsdp"] = _chosen_fsdp(shape, devices, sharding, widths)
     known = math.prod(size for size in shape.values() if size != -1)
     for axis, size in shape.items():
         if size == -1:
@@ -69,6 +83,19 @@ def is_on_host(array: jax.Array | np.ndarray) -> bool:
     if not isinstance(array, jax.Array):
         return True
     return array.is_fully_addressable and all(d.platform == "cpu" for d in array.devices())
+
+
+def _chosen_fsdp(
+    shape: Mapping[str, int], devices: Sequence[jax.Device], sharding: str, widths: Sequence[int]
+) -> int:
+    is_sharded = sharding in ("fsdp", "fsdp_tp")
+    if not is_sharded and not (sharding == "auto" and devices[0].platform == "tpu"):
+        return 1
+    free = len(devices) // math.prod(n for n in (shape["data"], shape["model"]) if n != -1)
+    if shape[SLICE_AXIS] == -1:
+        free //= num_slices(devices)
+    columns = math.gcd(_MOST_SHARDS * _LEAST_COLUMNS, *widths)
+    return math.gcd(max(1, free), max(1, columns // _LEAST_COLUMNS))
 
 
 def _arranged(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.ndarray:

@@ -81,12 +81,15 @@ class Layout:
         """Builds the layout of a preset, with the user's own rules first.
 
         Args:
+          preset: `config.sharding`.
           prepended: Rules "NAME=AXIS", or "NAME=" for a replicated axis.
 
         Raises:
           UserError: A rule names an unknown axis, or the mesh has a single device along an axis
             that shards something, or several devices along an axis that shards nothing.
         """
+        if preset == "auto":
+            preset = "fsdp" if mesh.shape["fsdp"] > 1 else "dp"
         own = tuple(_parse_rule(rule, tuple(mesh.shape)) for rule in prepended if rule)
         layout = cls(mesh, preset, own + PRESETS[preset], max_replicated_fraction)
         needed = {axis: f"config.sharding is {preset!r}" for axis in layout.preset_axes}

@@ -50,7 +50,7 @@ def announce(
     )
     say(run_input.describe())
     if devices.size > 1:
-        print_parameters(trainer.abstract_state(), trainer.mesh, config.sharding)
+        print_parameters(trainer.abstract_state(), trainer.mesh, trainer.layout.preset)
     for stage in trainer.stages:
         say(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "

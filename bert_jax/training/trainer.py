@@ -21,6 +21,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.models import BertConfig
 from bert_jax.objectives.objective import Batch, Metrics, Objective
 from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.parallel.compiler_options import compiler_options
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training import flops
 from bert_jax.training.layer_rates import LayerRates
@@ -100,7 +101,8 @@ class Trainer:
           UserError: The mesh or a parameter does not fit the number of devices, or
             `config.sharding_rules` cannot be followed.
         """
-        mesh = mesh_lib.make_mesh(config.mesh, devices)
+        widths = config.model.hidden_size, config.model.embedding_size
+        mesh = mesh_lib.make_mesh(config.mesh, devices, sharding=config.sharding, widths=widths)
         device = mesh.devices.flat[0]
         # On TPU v2 and v3 the compiler of Pallas kernels aborts.
         has_kernels = device.platform == "tpu" and device.device_kind not in ("TPU v2", "TPU v3")
@@ -130,6 +132,10 @@ class Trainer:
             rates=rates,
         )
 
+        options = functools.partial(
+            compiler_options, list(mesh.devices.flat), effort=config.compile_effort
+        )
+
         def eval_step(params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:
             return objective.evaluate(model, params, batch, frozen, *operands)
 
@@ -149,6 +155,7 @@ class Trainer:
                 in_shardings=(shardings, rows, replicated),
                 out_shardings=(shardings, replicated),
                 donate_argnums=0,
+                compiler_options=options(overlap_collectives=config.overlap_collectives),
             ),
             compiled_eval_step=jax.jit(
                 layout.in_scope()(eval_step),
@@ -159,6 +166,7 @@ class Trainer:
                     *[replicated] * objective.eval_operands,
                 ),
                 out_shardings=replicated,
+                compiler_options=options(overlap_collectives=False),
             ),
             fields=fields or {},
             frozen=frozen(model_config),

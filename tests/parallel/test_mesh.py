@@ -8,6 +8,7 @@ from jax.experimental import topologies
 
 from bert_jax.base.errors import UserError
 from bert_jax.parallel.mesh import make_mesh, num_data_shards, num_slices
+from bert_jax.parallel.sharding import Layout
 from bert_jax.pretraining.build import make_trainer
 from tests.parallel.fakes import slices
 from tests.small import random_batch, small_config
@@ -28,6 +29,44 @@ def test_sizes_must_multiply_to_the_devices(sizes):
     assert str(error.value) == (
         f"the sizes of config.mesh ({sizes_text}) do not multiply to the 8 available device(s)"
     )
+
+
+@pytest.mark.parametrize(
+    ("sharding", "sizes", "widths", "slices_of", "expected"),
+    [
+        # BERT-large on one slice, on two, and on a small one.
+        ("auto", (-1, 0, 1), (1024, 0), (1, 16, 16), (4, 64, 1)),
+        ("auto", (-1, 0, 1), (1024, 0), (2, 16, 16), (8, 64, 1)),
+        ("fsdp", (-1, 0, 1), (1024, 0), (1, 4, 4), (1, 16, 1)),
+        ("auto", (-1, 0, 1), (1024, 0), (1, 1, 1), (1, 1, 1)),
+        # BERT-base has 48 columns on each of 16 chips, ALBERT's embeddings 16 on each of 8.
+        ("auto", (-1, 0, 1), (768, 0), (1, 16, 16), (16, 16, 1)),
+        ("auto", (-1, 0, 1), (768, 128), (1, 16, 16), (32, 8, 1)),
+        ("auto", (-1, 0, 1), (24, 0), (1, 4, 4), (16, 1, 1)),
+        # What was typed wins.
+        ("auto", (-1, 16, 1), (1024, 0), (1, 16, 16), (16, 16, 1)),
+        ("auto", (-1, 1, 1), (1024, 0), (1, 16, 16), (256, 1, 1)),
+        ("auto", (32, 0, 1), (1024, 0), (1, 16, 16), (32, 8, 1)),
+        ("auto", (4, 0, 1), (1024, 0), (2, 4, 4), (4, 8, 1)),
+        ("dp", (-1, 0, 1), (1024, 0), (1, 16, 16), (256, 1, 1)),
+        ("tp", (-1, 0, 4), (1024, 0), (1, 4, 4), (4, 1, 4)),
+        ("fsdp_tp", (-1, 0, 4), (1024, 0), (1, 16, 16), (1, 64, 4)),
+        ("fsdp_tp", (4, 0, -1), (1024, 0), (1, 4, 4), (4, 4, 1)),
+    ],
+)
+def test_the_size_of_fsdp_is_chosen_if_it_is_0(sharding, sizes, widths, slices_of, expected):
+    sizes = dict(zip(("data", "fsdp", "model"), sizes, strict=True))
+    mesh = make_mesh(sizes, slices(*slices_of), sharding=sharding, widths=widths)
+    assert tuple(mesh.shape.values()) == expected
+
+
+def test_auto_is_dp_without_tpus():
+    gpus = slices(platform="gpu", device_kind="NVIDIA H100")
+    mesh = make_mesh({"data": -1, "fsdp": 0, "model": 1}, gpus, sharding="auto", widths=(1024,))
+    assert mesh.shape["fsdp"] == 1
+    assert Layout.create(mesh, "auto").preset == "dp"
+    mesh = make_mesh({"data": -1, "fsdp": 4, "model": 1}, gpus, sharding="auto", widths=(1024,))
+    assert Layout.create(mesh, "auto").preset == "fsdp"
 
 
 @pytest.mark.parametrize("count", [2, 4])

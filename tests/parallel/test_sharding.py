@@ -74,7 +74,7 @@ def test_golden_files_contain_the_expected_shardings():
 
 
 def test_presets_match_the_config():
-    assert tuple(PRESETS) == COMMON["sharding"].choices
+    assert ("auto", *PRESETS) == COMMON["sharding"].choices
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])

@@ -1,0 +1,41 @@
+"""Options of the TPU compiler for the compiled steps."""
+
+import jax
+
+# Gathers of parameters and sums of gradients run while the step computes. docs/performance.md has
+# the estimate of a step without each of them.
+_OVERLAP = {
+    "xla_enable_async_all_gather": True,
+    "xla_enable_async_all_reduce": True,
+    "xla_tpu_enable_async_collective_fusion": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
+    "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
+    "xla_tpu_overlap_compute_collective_tc": True,
+    # By default, the gradients of all layers are summed in one collective, which waits for the
+    # last of them.
+    "xla_jf_crs_combiner_threshold_in_bytes": 1_000_000,
+    # A reduce-scatter is never asynchronous; the all-reduce that it would replace is.
+    "xla_tpu_enable_all_reduce_scatter_fusion": False,
+}
+# The compiler's search for fusions is shorter if they may use less on-chip memory.
+_FAST = {"xla_tpu_scoped_vmem_limit_kib": 10240}
+
+
+def compiler_options(
+    devices: list[jax.Device], *, overlap_collectives: bool, effort: str
+) -> dict[str, bool | int]:
+    """Returns the options of `jax.jit` for steps on these devices; none but for TPUs.
+
+    Args:
+      overlap_collectives: See `config.overlap_collectives`.
+      effort: `config.compile_effort`.
+    """
+    if devices[0].platform != "tpu":
+        return {}
+    options = {}
+    if overlap_collectives and len(devices) > 1:
+        options |= _OVERLAP
+    if effort == "fast":
+        options |= _FAST
+    return options
