@@ -37,6 +37,13 @@ def command(*flags, **overrides):
     [
         (["--topology=v5e:4x4", "--batch_size_per_chip=0"], 2, "must be auto, or 1 or more"),
         (["--topology=v4-127"], 1, "v4-128"),
+        (["--topology=v5e:4x4", "--plan", "--stage=2"], 2, "--stage=2 has no effect: --plan cov"),
+        (["--topology=v5e:4x4", "--price_per_chip_hour=1"], 2, "only --plan uses it"),
+        (
+            ["--topology=v5e:4x4", "--plan", "--batch_size_per_chip=auto"],
+            2,
+            "auto finds the largest batch of one --stage",
+        ),
     ],
 )
 def test_mistakes(flags, status, words):
@@ -49,7 +56,7 @@ def test_mistakes(flags, status, words):
 def test_a_step_of_a_slice(tmp_path):
     output, text = tmp_path / "out.json", tmp_path / "step.hlo"
     flags = ("--topology=v2-8", f"--output={output}", f"--hlo_output={text}")
-    finished = runs.run(command(*flags, "--batch_size_per_chip=4"))
+    finished = runs.run(command(*flags, "--batch_size_per_chip=4", sharding="dp"))
     assert finished.returncode == 0 and finished.stderr == "", finished.stderr
     assert "not a measurement" in finished.stdout and "all-reduce" in finished.stdout
     assert "bert_jax/models/" in finished.stdout and "latency" in finished.stdout
@@ -75,6 +82,25 @@ def test_a_step_of_a_slice(tmp_path):
     assert 1 <= len(found["costliest_operations"]) <= 10
     assert found["config"]["train"]["batch_size"] == 16
     assert text.read_text().startswith("HloModule jit_")
+
+
+@needs_libtpu
+def test_the_plan_of_a_run(tmp_path):
+    output = tmp_path / "out.json"
+    flags = ("--topology=v5e:2x2", "--plan", "--price_per_chip_hour=2", f"--output={output}")
+    stage = {"train__stages[1]__max_seq_length": 32, "train__stages[1]__batch_size": 8}
+    finished = runs.run(command(*flags, compile_effort="fast", **stage))
+    assert finished.returncode == 0 and finished.stderr == "", finished.stderr
+    assert "price at 2 a chip-hour" in finished.stdout
+    found = json.loads(output.read_text())
+    # configs/tiny.py: 2,500 steps.
+    assert [stage["steps"] for stage in found["stages"]] == [2250, 250]
+    assert found["total"]["tokens"] == 2250 * 16 * 16 + 250 * 8 * 32
+    seconds = [stage["steps"] * stage["estimated_step_seconds"] for stage in found["stages"]]
+    assert found["total"]["price"] == pytest.approx(2 * 4 * sum(seconds) / 3600)
+    # Parameters and two moments of a table of 128 rows, and more.
+    assert found["checkpoint"]["bytes"] > 3 * 4 * 128 * 32
+    assert found["checkpoint"]["lost_steps"] == 500
 
 
 @needs_libtpu

@@ -15,7 +15,7 @@ from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import Compiled, compile_step, gib
 from bert_jax.tpu.report import print_report, report
 from bert_jax.tpu.topologies import Topology
-from bert_jax.training.stages import numbered_stage
+from bert_jax.training.stages import Stage, numbered_stage
 
 
 def check(
@@ -61,14 +61,21 @@ def check(
     if output:
         files.write_json(output, results)
         print(f"written to {output}")
-    if not compiled.fits:
-        excess = compiled.total_bytes - topology.chip.hbm_limit_bytes
-        raise UserError(
-            f"{results['batch_size_per_chip']:g} sequences of {stage.max_seq_length} tokens per "
-            f"chip need {gib(compiled.total_bytes)} of memory, {gib(excess)} more than a "
-            f"{topology.chip.name} has; use a smaller batch (--batch_size_per_chip=auto finds "
-            "the largest), --config.remat=full, or --config.sharding=fsdp"
-        )
+    refuse_too_large(stage, compiled, topology)
+
+
+def refuse_too_large(stage: Stage, compiled: Compiled, topology: Topology) -> None:
+    """Refuses a step that does not fit into the memory of a chip."""
+    if compiled.fits:
+        return
+    excess = compiled.total_bytes - topology.chip.hbm_limit_bytes
+    raise UserError(
+        f"{stage.batch_size / topology.num_chips:g} sequences of {stage.max_seq_length} tokens per "
+        f"chip need {gib(compiled.total_bytes)} of memory, {gib(excess)} more than a "
+        f"{topology.chip.name} has; use a smaller batch (--batch_size_per_chip=auto finds the "
+        "largest), a larger config.train.gradient_accumulation_steps, --config.remat=full, or "
+        "--config.sharding=fsdp"
+    )
 
 
 def with_batch_size_per_chip(config: ConfigDict, size: int, topology: Topology) -> ConfigDict:

@@ -34,6 +34,7 @@ class Compiled:
       compile_seconds: The time for tracing and compiling.
       mesh: The size of each axis of the mesh.
       flops: The FLOPs of a step; see `bert_jax.training.flops`.
+      state_bytes: The size of the whole state, as a checkpoint holds it.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Compiled:
     compile_seconds: float
     mesh: dict[str, int]
     flops: float
+    state_bytes: int
 
     @property
     def fits(self) -> bool:
@@ -95,6 +97,7 @@ def compile_step(
         time.monotonic() - started,
         dict(trainer.mesh.shape),
         trainer.flops_per_step(stage),
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments[0])),
     )
 
 
