@@ -1,5 +1,6 @@
 """The config keys of pre-training: their defaults, meanings and ranges."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,6 +49,7 @@ STAGE: Section = {
 
 PRETRAINING: Section = {
     **COMMON,
+    "sharding": dataclasses.replace(COMMON["sharding"], default="auto"),
     "resume_from": steering_field(
         "",
         "Work directory of a run to continue from with its full state: weights, optimizer, step "

@@ -90,7 +90,7 @@ FASTBPE = {
         ({"model__num_attention_heads": 7}, "7, which does not divide config.model.hidden_size"),
         ({"model__type_vocab_size": 1}, "type_vocab_size is 1, but config.data.rows=pairs needs"),
         ({"mesh__data": 0}, "config.mesh.data is 0; it must be above 0, or -1"),
-        ({"mesh__fsdp": -2}, "config.mesh.fsdp is -2; it must be above 0, or -1"),
+        ({"mesh__fsdp": -2}, "config.mesh.fsdp is -2; it must be at least 0, or -1"),
         ({"mesh__fsdp": -1}, "more than one axis of size -1"),
         ({"init_from": "a", "resume_from": "b"}, "init_from and config.resume_from are both set"),
         ({"objective__weights": (1.0,)}, "config.objective.weights is (1.0,)"),
