@@ -104,9 +104,9 @@ COMMON: Section = {
     ),
     "overlap_collectives": free_field(
         True,
-        "Whether the TPU compiler lets gathers of parameters and sums of gradients run while the "
-        "step computes. Otherwise most of them make the step wait. launch/README.md has a check "
-        "of the first steps with and without.",
+        "Whether the TPU compiler lets sums of gradients run while the step computes. Otherwise "
+        "the step waits for them. launch/README.md has a check of the first steps with and "
+        "without.",
     ),
     "compile_effort": free_field(
         "full",
