@@ -21,7 +21,11 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, hidden_BxLxD: jax.Array, bias_Bx1xQxL: jax.Array, deterministic: bool
+        self,
+        hidden_BxLxD: jax.Array,
+        bias_Bx1xQxL: jax.Array,
+        deterministic: bool,
+        ends_BxP: jax.Array | None = None,
     ) -> jax.Array:
         """Returns [B, L, D] in `config.dtype`.
 
@@ -29,14 +33,16 @@ class SelfAttention(nn.Module):
           hidden_BxLxD: The block's input.
           bias_Bx1xQxL: float32 from `attention_bias`; Q is 1 or L.
           deterministic: True turns off the dropout of probabilities.
+          ends_BxP: int32 from `sequence_ends`, if the sequences of a row are all that the bias
+            keeps apart.
         """
         c = self.config
         hidden_BxLxD = hidden_BxLxD.astype(c.dtype)
-        # The kernel masks only keys, the same ones for all queries.
-        masks_only_keys = bias_Bx1xQxL.shape[2] == 1
-        fused = c.fused_attention and c.dtype == jnp.bfloat16 and masks_only_keys
+        # The kernel masks the same keys for all queries, or keeps sequences apart.
+        mask = bias_Bx1xQxL if bias_Bx1xQxL.shape[2] == 1 else ends_BxP
+        fused = c.fused_attention and c.dtype == jnp.bfloat16 and mask is not None
         if fused and fused_attention.fits(c, hidden_BxLxD.shape[1]):
-            return self._fused(hidden_BxLxD, bias_Bx1xQxL, deterministic)
+            return self._fused(hidden_BxLxD, mask, deterministic)
 
         scale = jnp.asarray(c.head_depth**-0.5, c.dtype)
         query_BxAxLxK, key_BxAxLxK, value_BxAxLxK = (
@@ -59,7 +65,7 @@ class SelfAttention(nn.Module):
         output_BxLxD = jnp.einsum("BAQK,AKD->BQD", context_BxAxLxK, kernel_AxKxD.astype(c.dtype))
         return add_bias(output_BxLxD, bias_D)
 
-    def _fused(self, hidden_BxLxD, bias_Bx1xQxL, deterministic):
+    def _fused(self, hidden_BxLxD, mask, deterministic):
         """Computes attention with a TPU kernel, which reads and writes heads side by side."""
         c = self.config
         heads_BxLxD = [
@@ -72,8 +78,10 @@ class SelfAttention(nn.Module):
         shape = (hidden_BxLxD.shape[0], c.num_attention_heads)
         rate = 0.0 if deterministic else c.attention_probs_dropout_prob
         keys = Dropout(rate).keys(shape) if rate else (jnp.zeros(shape, jnp.int32),) * 2
+        # The kernel takes the bias as [B, 1, L].
+        mask = mask[:, 0] if mask.ndim == 4 else mask
         context_BxLxD = fused_attention.fused_attention(
-            *heads_BxLxD, bias_Bx1xQxL[:, 0], keys, depth=c.head_depth, rate=rate
+            *heads_BxLxD, mask, keys, depth=c.head_depth, rate=rate
         )
         kernel_AxKxD, bias_D = self._output_projection()
         kernel_DxD = kernel_AxKxD.reshape(-1, c.hidden_size).astype(c.dtype)
@@ -125,3 +133,18 @@ def attention_bias(
     if segment_ids_BxL is not None:
         allowed_Bx1xQxL &= (segment_ids_BxL[:, :, None] == segment_ids_BxL[:, None, :])[:, None]
     return jnp.where(allowed_Bx1xQxL, 0.0, jnp.finfo(jnp.float32).min)
+
+
+def sequence_ends(attention_mask_BxL: jax.Array, sequences_per_row: int) -> jax.Array:
+    """Returns the position after each sequence of a row, int32 [B, P].
+
+    If a row has fewer than P sequences, the others are empty and end where the last one does.
+
+    Args:
+      attention_mask_BxL: The number of its sequence at each token; see `Encoder`.
+      sequences_per_row: P.
+    """
+    number_P = jnp.arange(1, sequences_per_row + 1)
+    is_before_BxPxL = attention_mask_BxL[:, None] <= number_P[:, None]
+    is_before_BxPxL &= attention_mask_BxL[:, None] > 0
+    return jnp.sum(is_before_BxPxL, axis=-1, dtype=jnp.int32)

@@ -37,29 +37,53 @@ class BertEncoder(nn.Module):
         attention_mask_BxL: jax.Array,
         *,
         deterministic: bool,
+        position_ids_BxL: jax.Array | None = None,
+        cls_positions_BxP: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Encodes token ids.
+
+        Up to P sequences share a row if `cls_positions_BxP` is given. The attention mask then has
+        the number of its sequence at each token; see `Encoder`.
 
         Args:
           input_ids_BxL: int32 token ids below `vocab_size`.
           token_type_ids_BxL: int32, 0 in segment A, 1 in segment B.
           attention_mask_BxL: int32, 1 at real tokens, 0 at padding.
           deterministic: True for evaluation: no dropout, no "dropout" rng needed.
+          position_ids_BxL: int32, the position of each token in its sequence; None if a row is one
+            sequence.
+          cls_positions_BxP: int32, the first position of each sequence of a row.
 
         Returns:
-          hidden_BxLxD and pooled_BxD (None without a pooler), in `config.dtype`.
+          hidden_BxLxD and pooled_BxD (None without a pooler), in `config.dtype`. With
+          `cls_positions_BxP`, pooled_BxPxD.
         """
-        hidden_BxLxD = self.embedded(input_ids_BxL, token_type_ids_BxL, deterministic)
-        hidden_BxLxD = self.encoder(hidden_BxLxD, attention_mask_BxL, deterministic)
+        hidden_BxLxD = self.embedded(
+            input_ids_BxL, token_type_ids_BxL, deterministic, position_ids_BxL
+        )
+        hidden_BxLxD = self.encoder(
+            hidden_BxLxD,
+            attention_mask_BxL,
+            deterministic,
+            sequences_per_row=1 if cls_positions_BxP is None else cls_positions_BxP.shape[1],
+        )
         if not self.has_pooler:
             return hidden_BxLxD, None
-        return hidden_BxLxD, self.pooler(hidden_BxLxD, attention_mask_BxL, deterministic)
+        return hidden_BxLxD, self.pooler(
+            hidden_BxLxD, attention_mask_BxL, deterministic, cls_positions_BxP
+        )
 
     def embedded(
-        self, input_ids_BxL: jax.Array, token_type_ids_BxL: jax.Array, deterministic: bool
+        self,
+        input_ids_BxL: jax.Array,
+        token_type_ids_BxL: jax.Array,
+        deterministic: bool,
+        position_ids_BxL: jax.Array | None = None,
     ) -> jax.Array:
         """Returns the input of the first block, hidden_BxLxD."""
-        embedded_BxLxE = self.embeddings(input_ids_BxL, token_type_ids_BxL, deterministic)
+        embedded_BxLxE = self.embeddings(
+            input_ids_BxL, token_type_ids_BxL, deterministic, position_ids_BxL
+        )
         if self.config.embedding_width == self.config.hidden_size:
             return embedded_BxLxE
         hidden_BxLxD = self.embeddings_project(embedded_BxLxE)

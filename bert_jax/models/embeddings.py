@@ -44,20 +44,24 @@ class BertEmbeddings(nn.Module):
         self.dropout = Dropout(c.hidden_dropout_prob)
 
     def __call__(
-        self, input_ids_BxL: jax.Array, token_type_ids_BxL: jax.Array, deterministic: bool
+        self,
+        input_ids_BxL: jax.Array,
+        token_type_ids_BxL: jax.Array,
+        deterministic: bool,
+        position_ids_BxL: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns embedded_BxLxE in `config.dtype`; L is at most max_position_embeddings."""
+        """Returns embedded_BxLxE in `config.dtype`; L is at most max_position_embeddings.
+
+        Positions count from 0 in each row, or are `position_ids_BxL`, all below L.
+        """
         length = input_ids_BxL.shape[-1]
         embedded_BxLxE = _rows(self.table_WxE, input_ids_BxL)
-        embedded_BxLxE += self.position_embeddings[None, :length]
-        if num_types := self.config.type_vocab_size:
-            # The table has two rows: a product with a one-hot vector is cheaper than a gather, and
-            # its gradient is a sum instead of a scatter.
-            segment_BxLxT = jax.nn.one_hot(token_type_ids_BxL, num_types)
-            # By default a TPU would round the table to bfloat16.
-            embedded_BxLxE += jnp.matmul(
-                segment_BxLxT, self.token_type_embeddings, precision="highest"
-            )
+        if position_ids_BxL is None:
+            embedded_BxLxE += self.position_embeddings[None, :length]
+        else:
+            embedded_BxLxE += _one_hot_rows(self.position_embeddings[:length], position_ids_BxL)
+        if self.config.type_vocab_size:
+            embedded_BxLxE += _one_hot_rows(self.token_type_embeddings, token_type_ids_BxL)
         embedded_BxLxE = nn.with_logical_constraint(embedded_BxLxE, ("batch", None, None))
         embedded_BxLxE = self.layer_norm(embedded_BxLxE)
         return self.dropout(embedded_BxLxE, deterministic)
@@ -95,6 +99,17 @@ def _rows_backward(residuals, gradient_BxLxE):
 _rows.defvjp(
     lambda table_WxE, ids_BxL: (_rows(table_WxE, ids_BxL), (table_WxE, ids_BxL)), _rows_backward
 )
+
+
+def _one_hot_rows(table_NxE: jax.Array, index_BxL: jax.Array) -> jax.Array:
+    """Returns the rows of a small table with some indices, rows_BxLxE.
+
+    A product with one-hot vectors is cheaper than a gather, and its gradient is a sum instead of a
+    scatter.
+    """
+    one_hot_BxLxN = jax.nn.one_hot(index_BxL, len(table_NxE))
+    # By default a TPU would round the table to bfloat16.
+    return jnp.matmul(one_hot_BxLxN, table_NxE, precision="highest")
 
 
 def vocabulary_logits(

@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax
 
-from bert_jax.models.attention import SelfAttention, attention_bias
+from bert_jax.models.attention import SelfAttention, attention_bias, sequence_ends
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection
@@ -16,7 +16,12 @@ class Block(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, hidden_BxLxD: jax.Array, bias_Bx1xQxL: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        hidden_BxLxD: jax.Array,
+        bias_Bx1xQxL: jax.Array,
+        ends_BxP: jax.Array | None = None,
+    ) -> jax.Array:
         c = self.config
 
         def dropout(x, rate):
@@ -26,7 +31,7 @@ class Block(nn.Module):
         if attention_rate < 0:
             attention_rate = c.hidden_dropout_prob
         attended_BxLxD = SelfAttention(c, name="attention")(
-            hidden_BxLxD, bias_Bx1xQxL, self.deterministic
+            hidden_BxLxD, bias_Bx1xQxL, self.deterministic, ends_BxP
         )
         hidden_BxLxD = LayerNorm(c, name="attention_layer_norm")(
             hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
@@ -60,13 +65,29 @@ class Encoder(nn.Module):
         attention_mask_BxL: jax.Array,
         deterministic: bool,
         all_layers: bool = False,
+        sequences_per_row: int = 1,
     ) -> jax.Array | list[jax.Array]:
         """Returns the last block's output, [B, L, D] in `config.dtype`.
 
-        With `all_layers`, returns a list of the outputs of all blocks.
+        Args:
+          hidden_BxLxD: The input of the first block.
+          attention_mask_BxL: int32, 1 at real tokens, 0 at padding. If several sequences share a
+            row, the number of its sequence at each token; the numbers ascend from 1, and padding
+            is at the end of the row. Tokens attend only to tokens of their own sequence.
+          deterministic: True for evaluation: no dropout.
+          all_layers: Whether to return a list of the outputs of all blocks.
+          sequences_per_row: The largest number in `attention_mask_BxL`.
         """
         c = self.config
-        bias_Bx1xQxL = attention_bias(attention_mask_BxL, causal=c.causal)
+        if sequences_per_row == 1:
+            mask = (attention_bias(attention_mask_BxL, causal=c.causal),)
+        else:
+            mask = (
+                attention_bias(
+                    attention_mask_BxL, causal=c.causal, segment_ids_BxL=attention_mask_BxL
+                ),
+                None if c.causal else sequence_ends(attention_mask_BxL, sequences_per_row),
+            )
         outputs = []
         if not c.scan_layers or c.layer_groups:
             block = _rematerialized(Block, c.remat, prevent_cse=not c.scan_layers)
@@ -74,14 +95,14 @@ class Encoder(nn.Module):
             groups = [c.group_of(i) for i in range(c.num_hidden_layers)]
         if not c.scan_layers:
             for group in groups:
-                hidden_BxLxD = blocks[group](hidden_BxLxD, bias_Bx1xQxL)
+                hidden_BxLxD = blocks[group](hidden_BxLxD, *mask)
                 outputs.append(hidden_BxLxD)
             return outputs if all_layers else hidden_BxLxD
 
         if c.layer_groups:
 
             def step(block, hidden_BxLxD, _):
-                hidden_BxLxD = block(hidden_BxLxD, bias_Bx1xQxL)
+                hidden_BxLxD = block(hidden_BxLxD, *mask)
                 return hidden_BxLxD, hidden_BxLxD if all_layers else None
 
             for group, block in enumerate(blocks):
@@ -107,7 +128,7 @@ class Encoder(nn.Module):
             length=c.num_hidden_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(c, deterministic, all_layers, name="layers")
-        hidden_BxLxD, outputs_NxBxLxD = layers(hidden_BxLxD, bias_Bx1xQxL)
+        hidden_BxLxD, outputs_NxBxLxD = layers(hidden_BxLxD, *mask)
         return list(outputs_NxBxLxD) if all_layers else hidden_BxLxD
 
 
@@ -119,10 +140,15 @@ class _ScannedBlock(nn.Module):
     has_output: bool
 
     @nn.compact
-    def __call__(self, hidden_BxLxD: jax.Array, bias_Bx1xQxL: jax.Array):
+    def __call__(
+        self,
+        hidden_BxLxD: jax.Array,
+        bias_Bx1xQxL: jax.Array,
+        ends_BxP: jax.Array | None = None,
+    ):
         block = _rematerialized(Block, self.config.remat, prevent_cse=False)
         hidden_BxLxD = block(self.config, self.deterministic, name="layer")(
-            hidden_BxLxD, bias_Bx1xQxL
+            hidden_BxLxD, bias_Bx1xQxL, ends_BxP
         )
         return hidden_BxLxD, hidden_BxLxD if self.has_output else None
 

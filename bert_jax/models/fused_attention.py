@@ -43,18 +43,20 @@ def fused_attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    mask_bias_Bx1xL: jax.Array,
+    mask: jax.Array,
     mask_keys_BxA: tuple[jax.Array, jax.Array],
     *,
     depth: int,
     rate: float,
     interpret: bool = False,
 ) -> jax.Array:
-    """Returns softmax(query key^T / sqrt(depth) + bias) after dropout, times value.
+    """Returns softmax(query key^T / sqrt(depth) + mask) after dropout, times value.
 
     Args:
       query, key, value: bfloat16 [B, L, A*K], for which `fits` is true.
-      mask_bias_Bx1xL: float32, added to the scores of each key.
+      mask: float32 [B, 1, L], added to the scores of each key; or int32 [B, P], the position after
+        each sequence of a row, in order. A position then attends only to its own sequence, and
+        those after the last sequence attend to each other.
       mask_keys_BxA: From `dropout.mask_keys`; not read if `rate` is 0.
       depth: K.
       rate: The dropout rate of the probabilities.
@@ -63,12 +65,12 @@ def fused_attention(
     Returns:
       [B, L, A*K] bfloat16.
     """
-    return _attention(depth, rate, interpret, query, key, value, mask_bias_Bx1xL, *mask_keys_BxA)
+    return _attention(depth, rate, interpret, query, key, value, mask, *mask_keys_BxA)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _attention(depth, rate, interpret, query, key, value, bias, first, second):
-    return _forward(depth, rate, interpret, query, key, value, bias, first, second)[0]
+def _attention(depth, rate, interpret, query, key, value, mask, first, second):
+    return _forward(depth, rate, interpret, query, key, value, mask, first, second)[0]
 
 
 def _forward(depth, rate, interpret, *inputs):
@@ -89,7 +91,7 @@ _attention.defvjp(_forward, _backward)
 def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
     """Calls a kernel on the sequences and heads of each device."""
 
-    def local(query, key, value, bias, first, second, *gradient):
+    def local(query, key, value, mask, first, second, *gradient):
         batch, length, width = query.shape
         rows = math.gcd(batch, max(1, _POSITIONS_A_STEP // length))
         block = pl.BlockSpec((rows, length, LANES), lambda i, j: (i, 0, j))
@@ -97,13 +99,18 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
         first, second = (keys.reshape(batch // rows, rows, -1) for keys in (first, second))
         keys_shape = (1, rows, first.shape[-1])
         scalars = pl.BlockSpec(keys_shape, lambda i, j: (i, 0, 0), memory_space=pltpu.SMEM)
-        bias_block = pl.BlockSpec((rows, 1, length), lambda i, j: (i, 0, 0))
+        mask_block = pl.BlockSpec((rows, 1, length), lambda i, j: (i, 0, 0))
+        if mask.ndim == 2:
+            mask = mask.reshape(batch // rows, rows, -1)
+            mask_block = pl.BlockSpec(
+                (1, *mask.shape[1:]), lambda i, j: (i, 0, 0), memory_space=pltpu.SMEM
+            )
         arrays = [query, key, value, *gradient]
         scores = batch * (width // depth) * length * length
         return pl.pallas_call(
             kernel,
             grid=(batch // rows, width // LANES),
-            in_specs=[scalars, scalars, bias_block, *[block] * len(arrays)],
+            in_specs=[scalars, scalars, mask_block, *[block] * len(arrays)],
             out_specs=[block] * num_outputs,
             out_shape=[jax.ShapeDtypeStruct(query.shape, query.dtype)] * num_outputs,
             compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
@@ -115,15 +122,15 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
             ),
             name=kernel.func.__name__.strip("_"),
             interpret=interpret,
-        )(first, second, bias, *arrays)
+        )(first, second, mask, *arrays)
 
     spec = _spec()
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return local(*inputs)
     keys_spec = PartitionSpec(spec[0], spec[2])
-    bias_spec = PartitionSpec(spec[0], None, None)
-    in_specs = (spec, spec, spec, bias_spec, keys_spec, keys_spec, spec)
+    mask_spec = PartitionSpec(spec[0], *[None] * (inputs[3].ndim - 1))
+    in_specs = (spec, spec, spec, mask_spec, keys_spec, keys_spec, spec)
     return jax.shard_map(
         local,
         in_specs=in_specs[: len(inputs)],
@@ -139,16 +146,17 @@ def _spec() -> PartitionSpec:
     return PartitionSpec(None, None, None) if spec is None else spec
 
 
-def _forward_kernel(first, second, bias, query, key, value, output, *, depth, rate):
+def _forward_kernel(first, second, mask, query, key, value, output, *, depth, rate):
     rows, length, _ = query.shape
     heads = _heads(depth)
 
     @pl.loop(0, rows)
     def one_sequence(i):
         q, k, v = _scaled(query[i], depth), key[i], value[i]
+        apart = _sequences_apart(mask, i, length) if mask.dtype == jnp.int32 else None
         total = jnp.zeros(q.shape, jnp.float32)
         for head, lanes in heads:
-            probs = _probs(_only(lanes, q), k, bias[i])
+            probs = _probs(_only(lanes, q), k, mask[i] if apart is None else apart)
             if rate:
                 keys = first[0, i, head], second[0, i, head]
                 probs = jnp.where(_kept(keys, length, rate), probs, 0)
@@ -157,7 +165,7 @@ def _forward_kernel(first, second, bias, query, key, value, output, *, depth, ra
 
 
 def _backward_kernel(
-    first, second, bias, query, key, value, gradient, d_query, d_key, d_value, *, depth, rate
+    first, second, mask, query, key, value, gradient, d_query, d_key, d_value, *, depth, rate
 ):
     rows, length, _ = query.shape
     heads = _heads(depth)
@@ -165,11 +173,12 @@ def _backward_kernel(
     @pl.loop(0, rows)
     def one_sequence(i):
         q, k, v = _scaled(query[i], depth), key[i], value[i]
+        apart = _sequences_apart(mask, i, length) if mask.dtype == jnp.int32 else None
         g = (gradient[i].astype(jnp.float32) * (1 / (1 - rate))).astype(v.dtype)
         dq = dk = dv = jnp.zeros(q.shape, jnp.float32)
         for head, lanes in heads:
             q_head, k_head, g_head = (_only(lanes, x) for x in (q, k, g))
-            probs = _probs(q_head, k, bias[i])
+            probs = _probs(q_head, k, mask[i] if apart is None else apart)
             d_probs = _dot(g_head, v, _COLUMNS, _COLUMNS)
             dropped = probs
             if rate:
@@ -202,6 +211,19 @@ def _only(lanes: tuple[int, int], x: jax.Array) -> jax.Array:
     """Returns x with zeros outside the given lanes."""
     lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
     return jnp.where((lane >= lanes[0]) & (lane < lanes[1]), x, 0)
+
+
+def _sequences_apart(ends: jax.Array, i: jax.Array, length: int) -> jax.Array:
+    """Returns the bias [L, L] that keeps the sequences of row i apart."""
+
+    def number(shape: tuple[int, int], axis: int) -> jax.Array:
+        """Counts the sequences that end at or before each position."""
+        position = jax.lax.broadcasted_iota(jnp.int32, shape, axis)
+        ends_P = [ends[0, i, p] for p in range(ends.shape[-1])]
+        return sum(jnp.where(position >= end, 1, 0) for end in ends_P)
+
+    is_same_LxL = number((length, 1), 0) == number((1, length), 1)
+    return jnp.where(is_same_LxL, 0.0, jnp.finfo(jnp.float32).min)
 
 
 def _probs(q: jax.Array, k: jax.Array, bias: jax.Array) -> jax.Array:

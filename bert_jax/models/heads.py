@@ -28,15 +28,23 @@ class Pooler(nn.Module):
 
     @nn.compact
     def __call__(
-        self, hidden_BxLxD: jax.Array, attention_mask_BxL: jax.Array, deterministic: bool = True
+        self,
+        hidden_BxLxD: jax.Array,
+        attention_mask_BxL: jax.Array,
+        deterministic: bool = True,
+        cls_positions_BxP: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns pooled_BxD."""
+        """Returns pooled_BxD, or pooled_BxPxD for the P tokens at `cls_positions_BxP`."""
         dense = Projection(self.config, self.config.hidden_size, ("embed", "pooled"), name="dense")
-        token_BxD = pooled_token(self.config, hidden_BxLxD, attention_mask_BxL)
-        token_BxD = nn.with_logical_constraint(token_BxD, ("batch", None))
-        token_BxD = Dropout(self.config.pooler_dropout_prob)(token_BxD, deterministic)
-        pooled_BxD = ACTIVATIONS[self.config.pooler_act](dense(token_BxD))
-        return nn.with_logical_constraint(pooled_BxD, ("batch", None))
+        if cls_positions_BxP is None:
+            token = pooled_token(self.config, hidden_BxLxD, attention_mask_BxL)
+        else:
+            token = states_at(hidden_BxLxD, cls_positions_BxP)
+        axes = ("batch",) + (None,) * (token.ndim - 1)
+        token = nn.with_logical_constraint(token, axes)
+        token = Dropout(self.config.pooler_dropout_prob)(token, deterministic)
+        pooled = ACTIVATIONS[self.config.pooler_act](dense(token))
+        return nn.with_logical_constraint(pooled, axes)
 
 
 def pooled_token(

@@ -44,7 +44,10 @@ class PreTrainingModel(nn.Module):
         for term in self.terms:
             batch = term.prepare(self, batch, deterministic=deterministic)
         hidden_BxLxD, pooled_BxD = self.bert(
-            *(batch[name] for name in self.INPUTS), deterministic=deterministic
+            *(batch[name] for name in self.INPUTS),
+            deterministic=deterministic,
+            position_ids_BxL=batch.get("position_ids"),
+            cls_positions_BxP=batch.get("cls_positions"),
         )
         return {t.name: t.outputs(self, hidden_BxLxD, pooled_BxD, batch) for t in self.terms}
 
@@ -79,12 +82,13 @@ class Generator(nn.Module):
         table_WxE: jax.Array,
         *,
         deterministic: bool,
+        sequences_per_row: int = 1,
     ) -> jax.Array:
         """Returns float32 logits_BxMxW at some positions; see `LanguageModelHead`.
 
         Args:
           embedded_BxLxE: The output of the embeddings.
-          attention_mask_BxL: int32, 1 at real tokens, 0 at padding.
+          attention_mask_BxL, sequences_per_row: See `Encoder`.
           positions_BxM: int32 positions to predict.
           table_WxE: The word embeddings.
           deterministic: True for evaluation: no dropout.
@@ -93,5 +97,10 @@ class Generator(nn.Module):
         if self.config.embedding_width != self.config.hidden_size:
             hidden_BxLxD = self.embeddings_project(embedded_BxLxE)
             hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
-        hidden_BxLxD = self.encoder(hidden_BxLxD, attention_mask_BxL, deterministic)
+        hidden_BxLxD = self.encoder(
+            hidden_BxLxD,
+            attention_mask_BxL,
+            deterministic,
+            sequences_per_row=sequences_per_row,
+        )
         return self.mlm(hidden_BxLxD, positions_BxM, table_WxE)

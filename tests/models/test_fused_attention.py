@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.models import fused_attention as fused_lib
-from bert_jax.models.attention import SelfAttention
+from bert_jax.models.attention import SelfAttention, attention_bias, sequence_ends
 from bert_jax.models.dropout import keeps, mask_keys
 
 RATE = 0.1
@@ -95,6 +95,44 @@ def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch):
         one, other = output(fused, deterministic), output(unfused, deterministic)
         assert relative(one, other) < 2**-6, deterministic
     assert relative(output(unfused, True), output(unfused, False)) > 2**-4
+
+
+@pytest.mark.parametrize("rate", [0.0, RATE])
+def test_the_kernel_keeps_the_sequences_of_a_row_apart(monkeypatch, rate):
+    """One row has two sequences and padding, the other only one. The gradients are the same too."""
+    kernel = functools.partial(fused_lib.fused_attention, interpret=True)
+    monkeypatch.setattr(fused_lib, "fused_attention", kernel)
+    unfused = BertConfig(10, 128, 1, 2, 64, attention_probs_dropout_prob=rate, dtype=jnp.bfloat16)
+    fused = dataclasses.replace(unfused, fused_attention=True)
+    mask = np.zeros((2, 128), np.int32)
+    mask[0, :90], mask[0, 50:90], mask[1] = 1, 2, 1
+    bias = attention_bias(jnp.asarray(mask), segment_ids_BxL=jnp.asarray(mask))
+    ends = sequence_ends(jnp.asarray(mask), 3)
+    assert ends.tolist() == [[50, 90, 90], [128, 128, 128]]
+    rng = np.random.default_rng(1)
+    hidden = jnp.asarray(rng.normal(size=(2, 128, 128)), jnp.bfloat16)
+    weights = nn.unbox(SelfAttention(unfused).init(jax.random.key(0), hidden, bias, True))
+    weights = jax.tree.map(lambda x: x * 5 + 0.01, weights)
+    # Nothing reads the outputs at padding.
+    upstream = rng.normal(size=hidden.shape) * (mask > 0)[..., None]
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(config, hidden):
+        def loss(hidden):
+            rngs = {"dropout": jax.random.key(3)}
+            attention = SelfAttention(config)
+            output = attention.apply(weights, hidden, bias, not rate, ends, rngs=rngs)
+            return jnp.sum(output.astype(jnp.float32) * upstream), output
+
+        return jax.grad(loss, has_aux=True)(hidden)
+
+    for one, other in zip(run(fused, hidden), run(unfused, hidden), strict=True):
+        assert relative(one[mask > 0], other[mask > 0]) < 2**-6
+    # Another sequence in the row changes nothing.
+    gradient, output = run(fused, hidden.at[0, 50:90].add(1))
+    assert jnp.array_equal(output[0, :50], run(fused, hidden)[1][0, :50])
+    assert not jnp.array_equal(output[0, 50:90], run(fused, hidden)[1][0, 50:90])
+    assert not gradient[0, 90:].any()
 
 
 @pytest.mark.parametrize(
