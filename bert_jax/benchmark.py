@@ -121,8 +121,7 @@ def synthetic_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields one batch of random values forever, drawn from the declared ranges."""
     rng = np.random.default_rng(0)
-    sizes = num_rows, stage.max_seq_length, stage.max_predictions_per_seq
-    batch = {}
+    sizes, batch = stage.sizes(num_rows), {}
     for name, field in trainer.fields.items():
         high = field.limit(trainer.model_config.vocab_size, stage.max_seq_length)
         batch[name] = rng.integers(field.low, high, field.shape(*sizes)).astype(field.dtype)

@@ -15,12 +15,13 @@ class BatchField(NamedTuple):
     """One array of a batch.
 
     Attributes:
-      dimensions: One letter per axis: "B" sequences, "L" positions (`max_seq_length`), "M"
-        predictions (`max_predictions_per_seq`).
+      dimensions: One letter per axis: "B" rows, "L" positions (`max_seq_length`), "M" predictions
+        (`max_predictions_per_seq`), "P" sequences of a row (`max_pairs_per_row`).
       dtype: "int32" or "float32".
       low: The smallest value.
       high: One above the largest value: a number, or "V" for the size of the vocabulary and
-        "L" for the length of the row. Synthetic batches are drawn from this range.
+        "L" for the length of the row (the value is a position). Synthetic batches are drawn from
+        this range.
     """
 
     dimensions: str
@@ -29,10 +30,19 @@ class BatchField(NamedTuple):
     high: int | str = "V"
 
     def shape(
-        self, batch_size: int, max_seq_length: int, max_predictions_per_seq: int
+        self,
+        batch_size: int,
+        max_seq_length: int,
+        max_predictions_per_seq: int,
+        max_pairs_per_row: int = 1,
     ) -> tuple[int, ...]:
         """Returns the shape of the array for these sizes."""
-        sizes = {"B": batch_size, "L": max_seq_length, "M": max_predictions_per_seq}
+        sizes = {
+            "B": batch_size,
+            "L": max_seq_length,
+            "M": max_predictions_per_seq,
+            "P": max_pairs_per_row,
+        }
         return tuple(sizes[letter] for letter in self.dimensions)
 
     def limit(self, vocab_size: int, max_seq_length: int) -> int:
@@ -68,6 +78,35 @@ NEXT_SENTENCE_FIELDS: BatchFields = {"next_sentence_labels": BatchField("B", "in
 # 0: B follows A. 1: A follows B. 2: B is random (only in THREE_WAY_FIELDS).
 SENTENCE_ORDER_FIELDS: BatchFields = {"sentence_order_labels": BatchField("B", "int32", high=2)}
 THREE_WAY_FIELDS: BatchFields = {"sentence_order_labels": BatchField("B", "int32", high=3)}
+# Fields of rows that several sequences share. `attention_mask` has the number of the sequence, from
+# 1, at each of its tokens, and 0 at padding. (Rows of synthetic batches have one sequence.)
+SHARED_ROW_FIELDS: BatchFields = {
+    # From 0 in each sequence.
+    "position_ids": BatchField("BL", "int32", high="L"),
+    # The first position of each sequence; 0 if there are fewer than P.
+    "cls_positions": BatchField("BP", "int32", high="L"),
+}
+
+
+def shared_row_fields(fields: BatchFields) -> BatchFields:
+    """Returns the fields of rows that several sequences share, from the fields of single ones.
+
+    A field with one value per sequence ("B") becomes one with a value for each of the P sequences
+    of a row ("BP"). It gets a field of weights, which are 0 where a row has fewer than P.
+    """
+    shared: dict[str, BatchField] = {}
+    for name, field in fields.items():
+        if field.dimensions == "B":
+            shared[name] = field._replace(dimensions="BP")
+            shared[weights_name(name)] = BatchField("BP", "float32", low=1, high=2)
+        else:
+            shared[name] = field
+    return shared | SHARED_ROW_FIELDS
+
+
+def weights_name(labels: str) -> str:
+    """Returns the name of the weights of labels: "next_sentence_weights"."""
+    return f"{labels.removesuffix('_labels')}_weights"
 
 
 def host_rows(batch_size: int, shards: Sequence[int], num_shards: int) -> np.ndarray:

@@ -5,7 +5,8 @@ import numpy as np
 from bert_jax.base.hashes import mixed
 
 # The purpose of a random stream; part of its key.
-PLAN_TAG, BLOCK_ORDER_TAG, SHUFFLE_TAG, CORRUPTION_TAG, RECORD_ORDER_TAG, REPEAT_TAG = range(6)
+PLAN_TAG, BLOCK_ORDER_TAG, SHUFFLE_TAG, CORRUPTION_TAG, RECORD_ORDER_TAG = range(5)
+REPEAT_TAG, ROW_ORDER_TAG = range(5, 7)
 
 # Four rounds mix a million indices well; a handful of indices needs more.
 _ROUNDS = 8

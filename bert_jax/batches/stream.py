@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.base.batch import BatchFields, host_rows
+from bert_jax.base.batch import BatchFields, host_rows, shared_row_fields
 from bert_jax.base.errors import UserError
 from bert_jax.base.parts import load_part
 from bert_jax.batches.corruption import CORRUPTIONS
 from bert_jax.batches.examples import Examples, Window
+from bert_jax.batches.packing import SharedRows
 from bert_jax.batches.random_keys import CORRUPTION_TAG, random_key
 from bert_jax.batches.rows import PAIRS, ROWS
 from bert_jax.batches.rows.windows import select_rows
@@ -46,6 +47,7 @@ class StreamSpec:
       corruption: The corruption, as `config.data.corruption` names it.
       mask_fractions: The fractions of chosen tokens that become [MASK], are kept, and become
         random.
+      max_pairs_per_row: The largest number of pairs that share a row; 1 for rows of one pair.
       random_document: Where a random document comes from, as in `config.data.random_document`.
       held_out: Whether the masks are for evaluation: [CLS] and [SEP] are never chosen, and rare
         tokens are not preferred.
@@ -64,6 +66,7 @@ class StreamSpec:
     whole_word_masking: bool = DATA["whole_word_masking"].default
     held_out: bool = False
     short_seq_prob: float = DATA["short_seq_prob"].default
+    max_pairs_per_row: int = DATA["max_pairs_per_row"].default
     random_document: str = DATA["random_document"].default
     sampling_exponent: float = DATA["sampling_exponent"].default
     source_weights: tuple[str, ...] = DATA["source_weights"].default
@@ -72,13 +75,26 @@ class StreamSpec:
     prefetch_batches: int = DATA["prefetch_batches"].default
 
 
-def batch_fields(rows: str, corruption: str, pair_labels: str = "next") -> BatchFields:
+def batch_fields(
+    rows: str, corruption: str, pair_labels: str = "next", max_pairs_per_row: int = 1
+) -> BatchFields:
     """Returns the fields of a batch: those of the row builder, then those of the corruption.
 
+    If several pairs may share a row, see `shared_row_fields`.
+
     Raises:
-      UserError: There is no such row builder or corruption.
+      UserError: There is no such row builder or corruption, or its rows cannot be packed.
     """
-    return {**_row_builder(rows, pair_labels).fields, **_corruption(corruption).fields}
+    builder = _row_builder(rows, pair_labels)
+    fields = {**builder.fields, **_corruption(corruption).fields}
+    if max_pairs_per_row == 1:
+        return fields
+    if not hasattr(builder, "lengths"):
+        raise UserError(
+            f"config.data.max_pairs_per_row is {max_pairs_per_row}, but the row builder "
+            f"config.data.rows={rows} has no method `lengths`, which packing needs; set it to 1"
+        )
+    return shared_row_fields(fields)
 
 
 class Stream:
@@ -89,6 +105,10 @@ class Stream:
       spec: See `StreamSpec`.
       shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
         the parts `shards`, in ascending order.
+
+    Attributes:
+      rows: The row builder.
+      examples: The numbered rows; each has several rows of the builder if pairs share rows.
 
     Raises:
       UserError: The row builder cannot use the store.
@@ -104,16 +124,21 @@ class Stream:
         num_shards: int = 1,
     ):
         self.spec = spec
-        self.fields = batch_fields(spec.rows, spec.corruption, spec.pair_labels)
+        self.fields = batch_fields(
+            spec.rows, spec.corruption, spec.pair_labels, spec.max_pairs_per_row
+        )
         self._row_R = host_rows(spec.batch_size, shards, num_shards)
-        self._rows = _row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
+        self.rows = _row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
         self._word_rows = None
         if store.has_words:
-            self._word_rows = copy.copy(self._rows)
+            self._word_rows = copy.copy(self.rows)
             self._word_rows.store = WordStarts(store)
         self._corruption = _corruption(spec.corruption)(tokenizer, spec, store)
         self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
-        self.examples = Examples(self._rows)
+        self._shared_rows = None
+        if spec.max_pairs_per_row > 1:
+            self._shared_rows = SharedRows(self.rows, _corruption(spec.corruption).fields)
+        self.examples = Examples(self._shared_rows or self.rows)
 
     def position(self, step: int) -> dict[str, int]:
         """Returns `{"first_example", "epoch", "window"}` of the window of a step's first example.
@@ -142,6 +167,7 @@ class Stream:
             self.examples.add_known(self._window(position, first_step))
         spec = self.spec
         sizes = len(self._row_R), spec.max_seq_length, spec.max_predictions_per_seq
+        sizes = *sizes, spec.max_pairs_per_row
         signature = {
             name: (field.shape(*sizes), field.dtype) for name, field in self.fields.items()
         }
@@ -170,17 +196,23 @@ class Stream:
             "last_example": first + size - 1,
             "epoch": start.epoch,
             "windows": windows,  # [epoch, window]
-            "rows": self._rows.describe(plan),
+            "rows": self.examples.rows.describe(plan),
         }
 
     def build(self, plan: Any, first_example: int) -> Batch:
+        """Makes consecutive rows, the first numbered `first_example`."""
+        if self._shared_rows:
+            return self._shared_rows.build(plan, self._sequences)
+        return self._sequences(plan, self._key, first_example)
+
+    def _sequences(self, plan: Any, key: np.ndarray, first_example: int) -> Batch:
         """Assembles and corrupts consecutive examples, the first numbered `first_example`."""
-        batch = self._rows.assemble(plan)
+        batch = self.rows.assemble(plan)
         words = {}
         if self._word_rows:
             # Assembles the same rows from the word-start bits instead of the ids.
             words["begins_word"] = self._word_rows.assemble(plan)["input_ids"] == 1
-        return batch | self._corruption.corrupt(batch | words, self._key, first_example)
+        return batch | self._corruption.corrupt(batch | words, key, first_example)
 
     def _make_batches(self, first_step: int, num_steps: int) -> Iterator[Batch]:
         return prefetch(self._makers(first_step * self.spec.batch_size, num_steps), self.spec)
@@ -210,7 +242,7 @@ class Stream:
         """Returns the window of a position, which must lie before `step`."""
         try:
             window = Window(**position)
-            is_ours = window.window < len(self._rows.windows(window.epoch))
+            is_ours = window.window < len(self.rows.windows(window.epoch))
         except TypeError:  # The position has other keys.
             is_ours = False
         if not is_ours or window.first_example > step * self.spec.batch_size:
@@ -255,9 +287,11 @@ def evaluation_batches(
       UserError: As for `Stream`.
     """
     predictions = derived_predictions(spec.max_seq_length, EVALUATION_MASKS["masked_lm_prob"])
-    spec = dataclasses.replace(spec, max_predictions_per_seq=predictions, **EVALUATION_MASKS)
+    # Each pair has a row of its own.
+    sizes = {"max_predictions_per_seq": predictions, "max_pairs_per_row": 1}
+    spec = dataclasses.replace(spec, **sizes, **EVALUATION_MASKS)
     stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
-    rows, row_R = stream._rows, stream._row_R
+    rows, row_R = stream.rows, stream._row_R
     total = 0
     for window in range(len(rows.windows(0))):
         total += rows.count(0, window)

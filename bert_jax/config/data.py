@@ -209,6 +209,13 @@ DATA: Section = {
         "cannot have store.",
         choices=("", "store", "window"),
     ),
+    "max_pairs_per_row": Field(
+        1,
+        "Largest number of pairs (or segments) that share a row; each attends only to itself. If "
+        "above 1, a row of train.batch_size has several pairs; the run prints how many rows keep "
+        "the pairs of a step. Evaluation is never packed. See docs/packing.md.",
+        above=0,
+    ),
     "corruption": Field(
         "masked_lm",
         "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "

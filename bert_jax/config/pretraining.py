@@ -19,6 +19,7 @@ from bert_jax.config.common import (
     layer_numbers,
 )
 from bert_jax.config.data import DATA, check_data
+from bert_jax.config.packing import check_packing, packed_predictions
 from bert_jax.config.schema import Change, Field, Section, build, check, free_field, steering_field
 
 STAGE: Section = {
@@ -30,7 +31,7 @@ STAGE: Section = {
         0,
         "Largest number of masked positions in a sequence. 0 derives it: max_seq_length times "
         "data.masked_lm_prob, rounded up to a multiple of 5 (20 for 128 tokens and 80 for 512, as "
-        "in BERT).",
+        "in BERT), and as many as data.max_pairs_per_row needs.",
         at_least=0,
     ),
     "batch_size": Field(
@@ -241,6 +242,7 @@ def validate(config: ConfigDict) -> None:
             f"config.data.rows={config.data.rows} needs at least 2"
         )
     check_data(config.data)
+    check_packing(config)
     check_mesh(config.mesh)
     check_profile(config.profile, total_steps(config.train))
 
@@ -301,10 +303,11 @@ def stage(**values: Any) -> ConfigDict:
     return build(STAGE, values, "train.stages[].")
 
 
-def max_predictions(stage: ConfigDict, masked_lm_prob: float) -> int:
-    """Returns the largest number of predictions in a sequence of a stage."""
-    return stage.max_predictions_per_seq or derived_predictions(
-        stage.max_seq_length, masked_lm_prob
+def max_predictions(stage: ConfigDict, masked_lm_prob: float, max_pairs_per_row: int = 1) -> int:
+    """Returns the largest number of predictions in a row of a stage."""
+    return stage.max_predictions_per_seq or max(
+        derived_predictions(stage.max_seq_length, masked_lm_prob),
+        packed_predictions(stage.max_seq_length, masked_lm_prob, max_pairs_per_row),
     )
 
 

@@ -7,6 +7,9 @@ import jax
 
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, Any]
+# Metrics of a step whose rows several sequences share: the number of sequences, and the sums of
+# their lengths and of the squares of these.
+SEQUENCE_SUMS = ("num_sequences", "num_tokens", "sum_of_squared_lengths")
 
 
 class Objective(Protocol):

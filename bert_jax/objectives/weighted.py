@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
-from bert_jax.objectives.objective import Batch, Metrics, apply
+from bert_jax.objectives.objective import SEQUENCE_SUMS, Batch, Metrics, apply
 from bert_jax.objectives.term import Metric, Term
 
 # Rows of an evaluation batch whose guesses are returned.
@@ -56,12 +56,14 @@ class WeightedTerms:
         Microbatches differ in their number of masked tokens. Each loss is divided by the total of
         the whole batch, so the gradients add up to the gradient of the whole batch.
         """
+        batch = _with_plain_mask(batch)
         return [term.total(batch) for term in self.terms]
 
     def loss(self, model, params, batch, rngs, totals, frozen):
         outputs = apply(model, params, batch, rngs)
         teacher_outputs = self._teacher_outputs(model.config, batch, frozen)
-        metrics: Metrics = {}
+        metrics: Metrics = _sequence_sums(batch)
+        batch = _with_plain_mask(batch)
         losses = []
         for term, weight, total in zip(self.terms, self.weights, totals, strict=True):
             sums = term.sums(outputs[term.name], batch, teacher_outputs.get(term.name))
@@ -117,3 +119,21 @@ class WeightedTerms:
     def _teacher_outputs(self, config: BertConfig, batch: Batch, frozen: Any) -> Mapping[str, Any]:
         """Computes the teacher's outputs, without dropout, by the names of the terms."""
         return apply(self.teacher_model(config), frozen, batch) if self.teacher else {}
+
+
+def _with_plain_mask(batch: Batch) -> Batch:
+    """Returns the batch with a mask of 0 and 1, as the sums of all terms expect it."""
+    if "cls_positions" not in batch:
+        return batch
+    return {**batch, "attention_mask": (batch["attention_mask"] > 0).astype(jnp.int32)}
+
+
+def _sequence_sums(batch: Batch) -> Metrics:
+    """Computes `SEQUENCE_SUMS` of rows that several sequences share; empty for other rows."""
+    if "cls_positions" not in batch:
+        return {}
+    number_P = jnp.arange(1, batch["cls_positions"].shape[1] + 1)
+    is_of_BxPxL = batch["attention_mask"][:, None] == number_P[:, None]
+    length_BxP = jnp.sum(is_of_BxPxL, axis=-1, dtype=jnp.float32)
+    sums = jnp.sum(length_BxP > 0, dtype=jnp.float32), jnp.sum(length_BxP), jnp.sum(length_BxP**2)
+    return dict(zip(SEQUENCE_SUMS, sums, strict=True))

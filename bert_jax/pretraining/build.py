@@ -121,12 +121,15 @@ def make_trainer(
         lambda model_config: PreTrainingModel(model_config, objective.terms),
         objective,
         resolve_stages(config),
-        flops_per_sequence=lambda model_config, stage: pretraining_flops_per_sequence(
-            model_config,
-            objective.terms,
-            stage.max_seq_length,
-            stage.max_predictions_per_seq,
-            objective.teacher,
+        flops_per_sequence=lambda model_config, stage, mean_square=None: (
+            pretraining_flops_per_sequence(
+                model_config,
+                objective.terms,
+                stage.max_seq_length,
+                stage.max_predictions_per_seq,
+                objective.teacher,
+                mean_square,
+            )
         ),
         fields=declared_fields(config),
         frozen=frozen,

@@ -32,6 +32,7 @@ def pretraining_flops_per_sequence(
     length: int,
     num_predictions: int,
     teacher: BertConfig | None = None,
+    mean_square: float | None = None,
 ) -> float:
     """Computes the FLOPs of forward and backward for one sequence, matrix products only.
 
@@ -39,14 +40,17 @@ def pretraining_flops_per_sequence(
     where S is `length` and P is `num_predictions`. A product of [m, k] and [k, n] counts 2 m k n
     and the backward pass twice the forward pass. Padding is counted; recomputation (remat) is not.
     A block with shared parameters counts each time it runs. A teacher has no backward pass.
+
+    If sequences differ in length, the result is their mean for their mean `length`,
+    `num_predictions` and `mean_square` of the length.
     """
     encoders = [config, *(encoder for term in terms for encoder in term.encoders(config))]
-    blocks = sum(_encoder(encoder, length) for encoder in encoders)
+    blocks = sum(_encoder(encoder, length, mean_square) for encoder in encoders)
     heads = sum(term.head_flops(config, length, num_predictions) for term in terms)
     flops = 3.0 * (blocks + heads)
     if teacher:
         taught_terms = [term for term in terms if term.needs_teacher]
-        flops += _encoder(teacher, length)
+        flops += _encoder(teacher, length, mean_square)
         flops += sum(term.head_flops(teacher, length, num_predictions) for term in taught_terms)
     return flops
 
@@ -86,8 +90,9 @@ def task_flops_per_sequence(
     return float(frozen + 3 * trained)
 
 
-def _encoder(config: BertConfig, length: int) -> int:
-    return _embeddings(config, length) + config.num_hidden_layers * _block(config, length)
+def _encoder(config: BertConfig, length: float, mean_square: float | None) -> float:
+    block = _block(config, length, mean_square)
+    return _embeddings(config, length) + config.num_hidden_layers * block
 
 
 def _embeddings(config: BertConfig, length: int) -> int:
@@ -96,10 +101,10 @@ def _embeddings(config: BertConfig, length: int) -> int:
     return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
 
 
-def _block(config: BertConfig, length: int) -> int:
+def _block(config: BertConfig, length: float, mean_square: float | None = None) -> float:
     width = config.hidden_size
     products = 2 * length * (4 * width**2 + 2 * width * config.intermediate_size)
-    return products + 4 * length**2 * width
+    return products + 4 * (length**2 if mean_square is None else mean_square) * width
 
 
 def _bilstm(width: int, size: int, length: int) -> int:

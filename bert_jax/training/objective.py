@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from bert_jax.base.batch import BatchFields
+from bert_jax.base.batch import BatchFields, shared_row_fields
 from bert_jax.base.errors import UserError
 from bert_jax.batches.stream import batch_fields
 from bert_jax.objectives.terms import make_terms
@@ -12,7 +12,7 @@ from bert_jax.objectives.weighted import WeightedTerms
 def declared_fields(config: ConfigDict) -> BatchFields:
     """Returns the fields of a training batch, which the rows and the corruption declare."""
     data = config.data
-    return batch_fields(data.rows, data.corruption, data.pair_labels)
+    return batch_fields(data.rows, data.corruption, data.pair_labels, data.max_pairs_per_row)
 
 
 def make_objective(config: ConfigDict) -> WeightedTerms:
@@ -26,7 +26,8 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
     objective = WeightedTerms(terms, tuple(config.objective.weights))
     provided, data = declared_fields(config), config.data
     for name, term in zip(config.objective.terms, objective.terms, strict=True):
-        if missing := [field for field, kind in term.fields.items() if provided.get(field) != kind]:
+        fields = term.fields if data.max_pairs_per_row == 1 else shared_row_fields(term.fields)
+        if missing := [field for field, kind in fields.items() if provided.get(field) != kind]:
             labels = f" with config.data.pair_labels={data.pair_labels}"
             raise UserError(
                 f"config.objective.terms has {name}, which needs {min(missing)} in each batch; "

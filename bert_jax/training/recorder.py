@@ -93,12 +93,7 @@ class Recorder:
         if not all(math.isfinite(self._last[name]) for name in ("loss", "grad_norm")):
             raise NonFiniteError(step, self._last)
         stage = dataclasses.replace(self._stage, max_seq_length=length)
-        self._meter.add(
-            self._last,
-            sequences=stage.batch_size,
-            tokens=stage.batch_size * length,
-            flops=self._trainer.flops_per_step(stage),
-        )
+        self._meter.add(self._last, **self._trainer.work(stage, self._last))
         self._progress.advance(1, self._note(step))
 
     def log(self, step: int) -> None:

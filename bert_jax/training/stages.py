@@ -25,6 +25,7 @@ class Stage:
     batch_size: int
     peak_learning_rate: float
     warmup_steps: float
+    max_pairs_per_row: int = 1
     extra_steps: tuple[int, ...] = ()
     extra_peak_learning_rate: float = 0.0
     extra_warmup_steps: float = 0.0
@@ -32,6 +33,11 @@ class Stage:
     @property
     def num_steps(self) -> int:
         return self.end_step - self.first_step
+
+    def sizes(self, num_rows: int) -> tuple[int, int, int, int]:
+        """Returns the arguments of `BatchField.shape` for some rows of the stage."""
+        predictions = self.max_predictions_per_seq
+        return num_rows, self.max_seq_length, predictions, self.max_pairs_per_row
 
     @property
     def num_planned_steps(self) -> int:
@@ -60,10 +66,13 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
                     first_step=first_step,
                     end_step=end_step,
                     max_seq_length=entry.max_seq_length,
-                    max_predictions_per_seq=max_predictions(entry, config.data.masked_lm_prob),
+                    max_predictions_per_seq=max_predictions(
+                        entry, config.data.masked_lm_prob, config.data.max_pairs_per_row
+                    ),
                     batch_size=entry.batch_size or train.batch_size,
                     peak_learning_rate=entry.peak_learning_rate,
                     warmup_steps=entry.warmup_steps,
+                    max_pairs_per_row=config.data.max_pairs_per_row,
                 )
             )
     extra_steps = tuple(steps for steps in train.extra.steps if steps)

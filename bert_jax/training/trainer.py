@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from bert_jax.base.batch import BatchFields
 from bert_jax.base.errors import UserError
 from bert_jax.models import BertConfig
-from bert_jax.objectives.objective import Batch, Metrics, Objective
+from bert_jax.objectives.objective import SEQUENCE_SUMS, Batch, Metrics, Objective
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.compiler_options import compiler_options
 from bert_jax.parallel.sharding import Layout
@@ -52,7 +52,8 @@ class Trainer:
       stages: The stages of the run.
       optimizer: The optimizer, with its schedule.
       shardings: The shardings of the state.
-      flops_per_sequence: Computes the analytic FLOPs of training on one sequence of a stage.
+      flops_per_sequence: Computes the analytic FLOPs of training on one sequence of a stage. If
+        rows are shared, also takes the mean square of the lengths.
       seed: The seed of weights, dropout and sampling.
       compiled_train_step, compiled_eval_step: The jitted steps; see `train_step`.
       fields: The declared fields of a training batch.
@@ -67,7 +68,7 @@ class Trainer:
     stages: Sequence[Stage]
     optimizer: optax.GradientTransformation
     shardings: TrainState
-    flops_per_sequence: Callable[[Stage], float]
+    flops_per_sequence: Callable[..., float]
     seed: int
     compiled_train_step: Any
     compiled_eval_step: Any
@@ -82,7 +83,7 @@ class Trainer:
         objective: Objective,
         stages: Sequence[Stage],
         *,
-        flops_per_sequence: Callable[[BertConfig, Stage], float],
+        flops_per_sequence: Callable[..., float],
         fields: BatchFields | None = None,
         frozen: Callable[[BertConfig], Any] = lambda config: {},
         rates: LayerRates | None = None,
@@ -231,7 +232,7 @@ class Trainer:
 
     def abstract_batch(self, stage: Stage) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes, dtypes and shardings of the batches of a pre-training stage."""
-        sizes = stage.batch_size, stage.max_seq_length, stage.max_predictions_per_seq
+        sizes = stage.sizes(stage.batch_size)
         return {
             name: jax.ShapeDtypeStruct(field.shape(*sizes), field.dtype, sharding=self.layout.batch)
             for name, field in self.fields.items()
@@ -249,6 +250,24 @@ class Trainer:
     def flops_per_step(self, stage: Stage) -> float:
         """Computes the analytic FLOPs of one train step over all devices."""
         return stage.batch_size * self.flops_per_sequence(stage)
+
+    def work(self, stage: Stage, metrics: Metrics) -> dict[str, float]:
+        """Returns the `sequences`, `tokens` and `flops` of a finished step.
+
+        Padding counts, except in rows that several sequences share.
+        """
+        rows = stage.batch_size
+        if SEQUENCE_SUMS[0] in metrics:
+            sequences, tokens, squares = (metrics[name] for name in SEQUENCE_SUMS)
+            mean = dataclasses.replace(
+                stage,
+                max_seq_length=tokens / sequences,
+                max_predictions_per_seq=rows * stage.max_predictions_per_seq / sequences,
+            )
+            flops = sequences * self.flops_per_sequence(mean, squares / sequences)
+        else:
+            sequences, tokens, flops = rows, rows * stage.max_seq_length, self.flops_per_step(stage)
+        return {"sequences": sequences, "tokens": tokens, "flops": flops}
 
     def flops_until(self, step: float) -> float:
         """Computes the analytic FLOPs of all train steps before `step`."""

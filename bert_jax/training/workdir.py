@@ -332,7 +332,7 @@ def _comparable(config: ConfigDict) -> dict[str, Any]:
     if not is_finetuning(config):
         for plain, stage in zip(values["train"]["stages"], config.train.stages, strict=True):
             plain["max_predictions_per_seq"] = config_lib.max_predictions(
-                stage, config.data.masked_lm_prob
+                stage, config.data.masked_lm_prob, config.data.max_pairs_per_row
             )
     return values
 

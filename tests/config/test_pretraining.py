@@ -76,6 +76,13 @@ def test_predictions_follow_the_length_and_the_rate_unless_given():
     assert "is 20, so only 3.9% of the tokens in full rows of 512" in prediction_warnings(config)[0]
 
 
+def test_predictions_suffice_for_the_pairs_of_a_row():
+    """Each pair of a row may round its number of predictions up by a half."""
+    short, long = (stage(max_seq_length=length) for length in (128, 512))
+    assert [max_predictions(short, 0.15, pairs) for pairs in (1, 2, 4, 8)] == [20, 20, 21, 23]
+    assert [max_predictions(long, 0.15, pairs) for pairs in (1, 2, 4, 8)] == [80, 80, 80, 80]
+
+
 FASTBPE = {
     "data__tokenizer": "fastbpe",
     "data__lowercase": False,
@@ -104,6 +111,22 @@ FASTBPE = {
         ({"data__mask_fractions": (0.8, 0.1, 0.2)}, "three fractions that add up to 1"),
         ({"data__mask_fractions": (0.9, 0.1)}, "three fractions that add up to 1"),
         ({"data__pair_labels": "order", "data__rows": "segments"}, "it is for pairs only"),
+        (
+            {"data__max_pairs_per_row": 2, "model__causal": True},
+            "max_pairs_per_row is 2, but config.model.causal is True",
+        ),
+        (
+            {"data__max_pairs_per_row": 2, "data__rows": "full_sentences"},
+            "max_pairs_per_row is 2, but config.data.rows=full_sentences leaves no room",
+        ),
+        (
+            {
+                "data__max_pairs_per_row": 4,
+                "train__stages": (stage(max_seq_length=128, max_predictions_per_seq=20),),
+            },
+            "max_predictions_per_seq is 20, but 4 pairs in a row of 128 tokens "
+            "(config.data.max_pairs_per_row) may need 21; set it to 21, or to 0",
+        ),
         (
             {"data__random_document": "window", "data__rows": "halves"},
             "random_document is window, but config.data.rows is halves; it is for pairs only",

@@ -1,5 +1,6 @@
 """The analytic FLOPs of a step, and the table of peaks."""
 
+import dataclasses
 import math
 import re
 import types
@@ -11,6 +12,7 @@ import pytest
 from bert_jax.config import stage
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import make_task_model
+from bert_jax.objectives.objective import SEQUENCE_SUMS
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.objectives.terms import make_terms
 from bert_jax.pretraining.build import make_trainer
@@ -22,7 +24,7 @@ from bert_jax.training.flops import (
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.stages import Stage, resolve_stages
 from bert_jax.training.trainer import Trainer
-from tests.small import LENGTH, small_config
+from tests.small import LENGTH, PREDICTIONS, small_config
 
 BASE = BertConfig(30522, 768, 12, 12, 3072)
 
@@ -59,6 +61,23 @@ def test_shared_layers_and_narrow_embeddings_by_hand():
     # Freezing one block freezes all three.
     frozen = task_flops_per_sequence(model, 2, LayerRates(1, frozen_layers=1))
     assert frozen == 3 * 144 + 56 + 3 * (8 + 20)
+
+
+def test_packed_rows_count_the_tokens_of_each_sequence():
+    trainer = make_trainer(small_config(**{"data.max_pairs_per_row": 2}), jax.devices()[:1])
+    (of_run,) = trainer.stages
+    lengths = [16, 5, 11, 16]
+    metrics = dict(zip(SEQUENCE_SUMS, (4, sum(lengths), sum(n**2 for n in lengths)), strict=True))
+    work = trainer.work(dataclasses.replace(of_run, batch_size=3), metrics)
+    assert (work["sequences"], work["tokens"]) == (4, 48)
+    # Three rows of PREDICTIONS predictions.
+    mean = 3 * PREDICTIONS / 4
+    expected = sum(bert_flops(trainer.model_config, n, mean) for n in lengths)
+    assert work["flops"] == pytest.approx(expected, rel=1e-12)
+    # Padding counts in rows of one sequence.
+    work = trainer.work(of_run, {})
+    assert (work["sequences"], work["tokens"]) == (16, 16 * LENGTH)
+    assert work["flops"] == trainer.flops_per_step(of_run)
 
 
 def test_a_tasks_flops_by_hand():

@@ -52,6 +52,12 @@ class HalvesRows(WindowedRows):
             first_N, a_length_N.astype(np.int32), middle_N, b_length_N.astype(np.int32)
         )
 
+    def lengths(self, plan: HalvesPlan) -> np.ndarray:
+        single, pair = (
+            self.tokenizer.template.num_special(is_pair=is_pair) for is_pair in (False, True)
+        )
+        return plan.a_length_N + plan.b_length_N + np.where(plan.b_length_N, pair, single)
+
     def assemble(self, plan: HalvesPlan) -> dict[str, np.ndarray]:
         a, b = Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)
         return join_spans(self.store, self.tokenizer, self.spec.max_seq_length, a, b)

@@ -116,3 +116,6 @@ class DocSentenceRows(FullSentenceRows):
     """`[CLS] sentence [SEP] sentence [SEP] ...`, with as many sentences of a document as fit."""
 
     crosses_documents: ClassVar[bool] = False
+
+    def lengths(self, plan: PackedPlan) -> np.ndarray:
+        return plan.width_N

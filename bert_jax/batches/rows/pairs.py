@@ -120,6 +120,10 @@ class PairRows(WindowedRows):
             is_swapped,
         )
 
+    def lengths(self, plan: PairPlan) -> np.ndarray:
+        num_special = self.tokenizer.template.num_special(is_pair=True)
+        return plan.a_length_N + plan.b_length_N + num_special
+
     def assemble(self, plan: PairPlan) -> dict[str, np.ndarray]:
         a, b = Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)
         batch = join_spans(self.store, self.tokenizer, self.spec.max_seq_length, a, b)

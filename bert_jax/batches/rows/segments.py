@@ -40,6 +40,9 @@ class SegmentRows(WindowedRows):
         start_N += rng.binomial(length_N - kept_N, 0.5)
         return SegmentPlan(start_N, kept_N.astype(np.int32))
 
+    def lengths(self, plan: SegmentPlan) -> np.ndarray:
+        return plan.length_N + self.tokenizer.template.num_special(is_pair=False)
+
     def assemble(self, plan: SegmentPlan) -> dict[str, np.ndarray]:
         span = Span(plan.start_N, plan.length_N)
         return join_spans(self.store, self.tokenizer, self.spec.max_seq_length, span)

@@ -34,6 +34,9 @@ class WindowedRows(abc.ABC):
     A *plan* is a NamedTuple of equally long arrays, one element per row. The first array is the
     token position of each row's first token. Only the builder that made a plan uses the others.
 
+    A builder whose rows can be packed (`batches.packing`) has a method `lengths(plan)`, which
+    returns the number of tokens in each row, special ones included.
+
     Args:
       store: A `TokenStore`. No sentence and no document is empty.
       tokenizer: Has the ids of the special tokens.

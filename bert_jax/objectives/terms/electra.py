@@ -33,12 +33,19 @@ class Generator(MaskedTokenPrediction):
     def prepare(self, model, batch, *, deterministic):
         """Puts samples into `input_ids`, and adds `generator_logits` [B, M, W]."""
         embeddings = model.bert.embeddings
+        cls_positions_BxP = batch.get("cls_positions")
         logits_BxMxW = model.generator(
-            embeddings(batch["input_ids"], batch["token_type_ids"], deterministic),
+            embeddings(
+                batch["input_ids"],
+                batch["token_type_ids"],
+                deterministic,
+                batch.get("position_ids"),
+            ),
             batch["attention_mask"],
             batch["masked_lm_positions"],
             embeddings.table_WxE,
             deterministic=deterministic,
+            sequences_per_row=1 if cls_positions_BxP is None else cls_positions_BxP.shape[1],
         )
         ids_BxL = _replaced(
             batch["input_ids"],

@@ -8,7 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import entr
 
-from bert_jax.base.batch import NEXT_SENTENCE_FIELDS, SENTENCE_ORDER_FIELDS, THREE_WAY_FIELDS
+from bert_jax.base.batch import (
+    NEXT_SENTENCE_FIELDS,
+    SENTENCE_ORDER_FIELDS,
+    THREE_WAY_FIELDS,
+    weights_name,
+)
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights, loss_and_accuracy
 
@@ -57,20 +62,22 @@ class NextSentence(Term):
         return {self.name: OutputLayer(config, self.num_labels)}
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
-        """Returns logits_BxC, float32, for the C labels."""
+        """Returns logits_BxC, float32, for the C labels; logits_BxPxC if sequences share rows."""
         return getattr(model, self.name)(pooled_BxD)
 
     def total(self, batch):
-        return batch[self.labels_field].shape[0]
+        weights_BxP = batch.get(weights_name(self.labels_field))
+        return batch[self.labels_field].shape[0] if weights_BxP is None else jnp.sum(weights_BxP)
 
-    def sums(self, logits_BxC, batch, teacher=None):
-        labels_B = batch[self.labels_field]
-        weights_B = example_weights(batch)
-        log_probs_BxC = jax.nn.log_softmax(logits_BxC)
-        losses_B = -jnp.take_along_axis(log_probs_BxC, labels_B[:, None], axis=-1)[:, 0]
-        correct_B = jnp.argmax(logits_BxC, axis=-1) == labels_B
-        loss, correct = jnp.sum(weights_B * losses_B), jnp.sum(weights_B * correct_B)
-        return loss_and_accuracy(self.name, loss, correct, jnp.sum(weights_B))
+    def sums(self, logits, batch, teacher=None):
+        labels = batch[self.labels_field]
+        weights_BxP = batch.get(weights_name(self.labels_field))
+        weights = example_weights(batch) if weights_BxP is None else weights_BxP
+        log_probs = jax.nn.log_softmax(logits)
+        losses = -jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+        is_correct = jnp.argmax(logits, axis=-1) == labels
+        loss, correct = jnp.sum(weights * losses), jnp.sum(weights * is_correct)
+        return loss_and_accuracy(self.name, loss, correct, jnp.sum(weights))
 
     def baseline_sums(self, batch, unigram_log_probs_V):
         weights_B, labels_B = example_weights(batch), batch[self.labels_field]

@@ -1,0 +1,45 @@
+"""Checks of packed rows: `config.data.max_pairs_per_row` above 1."""
+
+import math
+
+from ml_collections import ConfigDict
+
+from bert_jax.base.errors import UserError
+
+
+def packed_predictions(max_seq_length: int, masked_lm_prob: float, max_pairs_per_row: int) -> int:
+    """Computes the number of predictions that a packed row needs; 0 for rows of one pair.
+
+    The number of each pair is rounded, so that each may add a half.
+    """
+    if max_pairs_per_row == 1:
+        return 0
+    needed = math.floor(round(max_seq_length * masked_lm_prob + max_pairs_per_row / 2, 6))
+    return min(needed, max_seq_length - 3)
+
+
+def check_packing(config: ConfigDict) -> None:
+    """Refuses packed rows that a pre-training config cannot have.
+
+    Raises:
+      UserError: The message names the keys.
+    """
+    data, problem = config.data, ""
+    pairs = data.max_pairs_per_row
+    if pairs == 1:
+        return
+    if config.model.causal:
+        problem = "config.model.causal is True, and only models that read both ways are packed"
+    elif data.rows == "full_sentences":
+        problem = "config.data.rows=full_sentences leaves no room for another segment"
+    if problem:
+        raise UserError(f"config.data.max_pairs_per_row is {pairs}, but {problem}; set it to 1")
+    for i, stage in enumerate(config.train.stages):
+        length, limit = stage.max_seq_length, stage.max_predictions_per_seq
+        needed = packed_predictions(length, data.masked_lm_prob, pairs)
+        if 0 < limit < needed and data.corruption != "none":
+            raise UserError(
+                f"config.train.stages[{i}].max_predictions_per_seq is {limit}, but {pairs} pairs "
+                f"in a row of {length} tokens (config.data.max_pairs_per_row) may need {needed}; "
+                f"set it to {needed}, or to 0"
+            )

@@ -1,0 +1,210 @@
+"""Packed rows hold the same sequences as single rows, and batches depend on nothing else."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.base.batch import shared_row_fields
+from bert_jax.base.errors import UserError
+from bert_jax.base.parts import trust
+from bert_jax.batches.packing import pack
+from bert_jax.batches.rows.windows import WindowedRows
+from bert_jax.batches.stream import Stream, batch_fields, evaluation_batches
+from tests.batches.fakes import PAD, FakeStore, make_documents, make_tokenizer
+from tests.batches.single_rows import single_rows
+from tests.batches.small_stream import SPEC, STORE, TOKENIZER, stream
+from tests.batches.test_stream import equal, unmasked
+
+# Half of the documents have shorter pairs.
+SINGLE = {"max_seq_length": 64, "max_predictions_per_seq": 12, "short_seq_prob": 0.5}
+PACKED = SINGLE | {"max_pairs_per_row": 4}
+ROWS = [
+    {},
+    {"pair_labels": "order"},
+    {"pair_labels": "three_way", "whole_word_masking": True},
+    {"rows": "halves", "corruption": "electra"},
+    {"rows": "segments", "corruption": "ngrams"},
+    {"rows": "whole_sentences"},
+    {"rows": "doc_sentences", "corruption": "roberta"},
+]
+
+
+def best_fit(lengths, max_length, max_sequences):
+    """Returns the contents of rows, packed one by one."""
+    rows = []
+    for length in sorted(lengths, reverse=True):
+        open_rows = [r for r in rows if len(r) < max_sequences and sum(r) + length <= max_length]
+        if open_rows:
+            max(open_rows, key=sum).append(length)
+        else:
+            rows.append([length])
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_packing_is_best_fit(seed):
+    rng = np.random.default_rng(seed)
+    max_length, max_sequences = int(rng.integers(5, 60)), int(rng.integers(2, 9))
+    lengths = np.minimum(max_length, 1 + rng.geometric(0.1, rng.integers(1, 200)))
+    order, sizes = pack(lengths, max_length, max_sequences)
+    assert sorted(order) == list(range(len(lengths)))
+    rows = np.split(lengths[order], np.cumsum(sizes)[:-1])
+    assert all(row.sum() <= max_length and len(row) <= max_sequences for row in rows)
+    assert len(rows) == len(best_fit(lengths.tolist(), max_length, max_sequences))
+    # Of equal lengths, the first come first.
+    for length in set(lengths):
+        assert (np.diff(order[lengths[order] == length]) > 0).all()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    """Returns 70 packed batches, which are more than two epochs."""
+    full = stream(**PACKED)
+    batches = list(full.batches(0, 70))
+    assert full.position(69)["epoch"] >= 2
+    return batches
+
+
+@pytest.mark.parametrize("shards", [(0,), (1,), (2,), (0, 2)])
+def test_three_hosts_give_the_batches_of_one(uninterrupted, shards):
+    rows = np.concatenate([np.arange(4 * shard, 4 * shard + 4) for shard in shards])
+    ours = stream(shards=shards, num_shards=3, **PACKED).batches(0, 70)
+    for full, part in zip(uninterrupted, ours, strict=True):
+        assert equal(part, {name: values[rows] for name, values in full.items()})
+
+
+def test_resuming_at_every_step(uninterrupted):
+    iterated = stream(**PACKED)
+    positions = []
+    for step, _ in enumerate(iterated.batches(0, 70)):
+        positions.append(iterated.position(step))
+    forward = stream(**PACKED)
+    for step in range(69, -1, -1):
+        assert forward.position(step) == positions[step]
+        assert json.loads(json.dumps(positions[step])) == positions[step]
+    for step in range(0, 70, 11):
+        count = min(4, 70 - step)
+        resumed = stream(**PACKED).batches(step, count, positions[step])
+        without = stream(**PACKED).batches(step, count)
+        for full, a, b in zip(uninterrupted[step : step + count], resumed, without, strict=True):
+            assert equal(full, a) and equal(full, b)
+
+
+def test_resuming_plans_one_window(monkeypatch):
+    position = stream(**PACKED).position(50)
+    planned, original = [], WindowedRows.plan
+
+    def spy(self, epoch, window):
+        planned.append((epoch, window))
+        return original(self, epoch, window)
+
+    monkeypatch.setattr(WindowedRows, "plan", spy)
+    next(stream(**PACKED).batches(50, 1, position))
+    assert min(planned) == (position["epoch"], position["window"]) > (0, 0)
+    assert len(set(planned)) <= 2
+
+
+@pytest.mark.parametrize("changes", ROWS, ids=lambda changes: "-".join(map(str, changes.values())))
+def test_an_epoch_has_every_sequence_in_one_row(changes):
+    packed, single = stream(**PACKED, **changes), stream(**SINGLE, **changes)
+    assert packed.fields == shared_row_fields(single.fields)
+    num_windows = len(packed.rows.windows(0))
+    num_packed, num_single = (
+        sum(s.examples.rows.count(0, window) for window in range(num_windows))
+        for s in (packed, single)
+    )
+    assert num_packed < num_single
+
+    def rows(batches):
+        """Returns the encoder's inputs and the labels of each sequence, without masks."""
+        names = ["token_type_ids", *(name for name in single.fields if name.endswith("labels"))]
+        return sorted(
+            (*ids[ids != PAD].tolist(), *np.concatenate([np.ravel(v) for v in values]).tolist())
+            for batch in batches
+            for ids, *values in zip(unmasked(batch), *(batch[name] for name in names), strict=True)
+        )
+
+    found = stream(**PACKED, **changes, batch_size=num_packed).batches(0, 1)
+    expected = stream(**SINGLE, **changes, batch_size=num_single).batches(0, 1)
+    assert rows(map(single_rows, found)) == rows(expected)
+
+
+def test_masks_depend_on_the_sequence_only(uninterrupted):
+    """However the rows are cut into batches, and whatever shares them, the masks are the same."""
+    other = list(stream(**PACKED, batch_size=21).batches(0, 40))
+    assert equal(
+        *(
+            {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+            for batches in (uninterrupted, other)
+        )
+    )
+    counted = (
+        uninterrupted[0]["masked_lm_weights"].sum() / (uninterrupted[0]["attention_mask"] > 0).sum()
+    )
+    assert counted == pytest.approx(0.15, abs=0.02)
+
+
+def test_lengths_of_a_batch_are_those_of_the_corpus():
+    """Packing sorts sequences by their length; the rows are shuffled afterwards."""
+    store = FakeStore(make_documents(seed=1, num_documents=400, most_sentences=25))
+    spec = dataclasses.replace(SPEC, **PACKED, shuffle_sentences=10**6, batch_size=32)
+    packed = Stream(store, make_tokenizer(5 + store.num_tokens), spec)
+    num_batches = packed.examples.rows.count(0, 0) // 32
+    masks = [batch["attention_mask"] for batch in packed.batches(0, num_batches)]
+    sizes = np.stack([mask.max(axis=1) for mask in masks])
+    # Means of 32 independent rows deviate by less than four standard errors.
+    error = sizes.std() / np.sqrt(32)
+    assert num_batches > 20 and error > 0
+    assert np.abs(sizes.mean(axis=1) - sizes.mean()).max() < 4 * error
+
+
+def test_predictions_that_do_not_fit_are_taken_back():
+    limited = stream(**PACKED | {"max_predictions_per_seq": 9})
+    num_limited = 0
+    for few, many in zip(limited.batches(0, 20), stream(**PACKED).batches(0, 20), strict=True):
+        # No token is hidden that is not predicted.
+        assert np.array_equal(unmasked(few), unmasked(many))
+        wanted = many["masked_lm_weights"].sum(axis=1)
+        assert np.array_equal(few["masked_lm_weights"].sum(axis=1), np.minimum(wanted, 9))
+        num_limited += (wanted > 9).sum()
+    assert num_limited > 20
+
+
+def test_descriptions_name_every_sequence(uninterrupted):
+    described = stream(**PACKED).describe_batch(37)
+    assert json.loads(json.dumps(described)) == described
+    for mask, ids, sequences in zip(
+        uninterrupted[37]["attention_mask"],
+        unmasked(uninterrupted[37]),
+        described["rows"],
+        strict=True,
+    ):
+        assert len(sequences) == mask.max()
+        for number, (document, sentence, *_) in enumerate(sequences, start=1):
+            first = ids[np.flatnonzero(mask == number)[1]] - 5
+            at = STORE.document_starts[document] + sentence
+            assert STORE.sentence_starts[at] <= first < STORE.sentence_starts[at + 1]
+
+
+def test_evaluation_is_not_packed():
+    spec = stream(**PACKED).spec
+    single = dataclasses.replace(SPEC, **SINGLE)
+    one, other = (next(evaluation_batches(STORE, TOKENIZER, s)) for s in (spec, single))
+    assert equal(one, other)
+
+
+class WithoutLengths(WindowedRows):
+    def count_block(self, block, rng): ...
+
+    def plan_block(self, block, rng): ...
+
+    def assemble(self, plan): ...
+
+
+@pytest.mark.parametrize("rows", ["full_sentences", f"{__name__}:WithoutLengths"])
+def test_builders_without_lengths_are_refused(rows):
+    trust((rows,))
+    with pytest.raises(UserError, match=f"max_pairs_per_row is 2.*rows={rows} has no method"):
+        batch_fields(rows, "masked_lm", max_pairs_per_row=2)

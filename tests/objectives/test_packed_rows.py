@@ -1,0 +1,146 @@
+"""Packed rows give the loss and the gradients of the same sequences in rows of their own."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.batches.stream import Stream
+from bert_jax.models.pretraining_model import PreTrainingModel
+from bert_jax.objectives.terms import make_terms
+from bert_jax.objectives.weighted import WeightedTerms
+from bert_jax.training.state import init_params
+from tests.batches.fakes import FakeStore, make_documents, make_spec, make_tokenizer
+from tests.batches.single_rows import single_rows
+from tests.models.common import PLAIN
+from tests.objectives.common import GivenSamples
+from tests.small import flat, randomized
+
+VOCABULARY = 98
+CONFIG = dataclasses.replace(
+    PLAIN, vocab_size=VOCABULARY, num_hidden_layers=1, max_position_embeddings=64
+)
+# The terms, the values of `config.data`, and the model's differences from CONFIG.
+FAMILIES = {
+    "bert": (("masked_lm", "next_sentence"), {}, {}),
+    "albert": (
+        ("masked_lm", "sentence_order"),
+        {"pair_labels": "order", "corruption": "ngrams"},
+        {"embedding_size": 14, "layer_groups": 1},
+    ),
+    "structbert": (("masked_lm", "three_way_order"), {"pair_labels": "three_way"}, {}),
+    "electra": (
+        ("generator", "replaced_token"),
+        {"rows": "halves", "corruption": "electra"},
+        {"generator_size": 0.5},
+    ),
+    "spanbert": (
+        ("masked_lm", "span_boundary"),
+        {"rows": "whole_sentences", "corruption": "spans"},
+        {},
+    ),
+    "roberta": (("masked_lm",), {"rows": "doc_sentences", "corruption": "roberta"}, {}),
+    "distilbert": (("soft_targets", "masked_lm", "hidden_cosine"), {"rows": "segments"}, {}),
+    "scanned": (("masked_lm", "next_sentence"), {}, {"scan_layers": True, "num_hidden_layers": 2}),
+}
+
+
+def packed_batch(**values):
+    documents = make_documents(seed=2, num_documents=40, most_sentences=6, mean_length=6)
+    store = FakeStore(documents)
+    store.tokens = 5 + np.arange(store.num_tokens) % (VOCABULARY - 5)
+    store.token_counts = np.ones(VOCABULARY, np.int64)
+    spec = make_spec(
+        64,
+        max_predictions_per_seq=16,
+        max_pairs_per_row=3,
+        batch_size=8,
+        **values,
+    )
+    return next(Stream(store, make_tokenizer(VOCABULARY), spec).batches(0, 1))
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "bert",
+        "albert",
+        "electra",
+        "distilbert",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("structbert", "spanbert", "roberta", "scanned")
+        ),
+    ],
+)
+def test_loss_and_gradients_are_those_of_single_rows(family):
+    names, values, changes = FAMILIES[family]
+    config = dataclasses.replace(CONFIG, **changes)
+    terms, batch = make_terms(names), packed_batch(**values)
+    if family == "electra":
+        # A sample depends on its place in the batch, so both get the same ones.
+        terms = (GivenSamples(), *terms[1:])
+        shape = batch["masked_lm_ids"].shape
+        batch["samples"] = np.random.default_rng(0).integers(5, VOCABULARY, shape).astype(np.int32)
+    teacher = config if family == "distilbert" else None
+    objective = WeightedTerms(terms, (1.0, 0.7, 0.4)[: len(terms)], teacher)
+    model = PreTrainingModel(config, terms)
+    params, frozen = (
+        randomized(nn.unbox(jax.jit(functools.partial(init_params, model, 0))()), seed)
+        for seed in (1, 2)
+    )
+    single = single_rows(batch)
+    assert len(single["input_ids"]) > 1.3 * len(batch["input_ids"])
+
+    @jax.jit
+    def gradients(batch):
+        def loss(params):
+            rngs = {"sample": jax.random.key(0)}
+            totals = objective.totals(batch)
+            return objective.loss(model, params, batch, rngs, totals, frozen if teacher else {})
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    ((loss, metrics), found), ((expected_loss, expected_metrics), expected) = map(
+        gradients, (batch, single)
+    )
+    np.testing.assert_allclose(loss, expected_loss, rtol=2e-6)
+    for name, value in expected_metrics.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
+    found, expected = flat(found), flat(expected)
+    for name, value in expected.items():
+        error = np.linalg.norm(found[name] - value)
+        # A bias of all keys changes no probability: its gradient is 0, but for rounding.
+        scale = expected[name.replace("key_bias", "query_bias")]
+        assert error <= 1e-5 * np.linalg.norm(scale), name
+    lengths = single["attention_mask"].sum(axis=1).astype(float)
+    sums = {"num_sequences": len(lengths), "num_tokens": lengths.sum()}
+    sums["sum_of_squared_lengths"] = (lengths**2).sum()
+    assert sums == {name: metrics[name] for name in sums}
+    assert not sums.keys() & expected_metrics.keys()
+
+
+def test_the_losses_of_microbatches_add_up():
+    """Each is divided by the total of the whole batch, whose halves differ in their pairs."""
+    batch, terms = packed_batch(), make_terms()
+    objective = WeightedTerms(terms, (1.0, 1.0))
+    model = PreTrainingModel(CONFIG, terms)
+    params = randomized(nn.unbox(init_params(model, 0)), 1)
+    totals = objective.totals(batch)
+    assert totals[1] == batch["next_sentence_weights"].sum()
+
+    @jax.jit
+    def metrics(part):
+        return objective.loss(model, params, part, {"sample": jax.random.key(0)}, totals, {})[1]
+
+    whole = metrics(batch)
+    # The rows with the fewest pairs come first.
+    order = np.argsort(batch["attention_mask"].max(axis=1))
+    halves = ({name: x[rows] for name, x in batch.items()} for rows in np.split(order, 2))
+    parts = list(map(metrics, halves))
+    assert parts[0]["num_sequences"] != parts[1]["num_sequences"]
+    for name, value in whole.items():
+        np.testing.assert_allclose(parts[0][name] + parts[1][name], value, rtol=1e-5, err_msg=name)
