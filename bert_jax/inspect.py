@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from rich.table import Table
 from rich.text import Text
 
+from bert_jax.base.batch import weights_name
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, terminal
 from bert_jax.config import cli, validate
@@ -63,7 +64,7 @@ def read_batch(
 
 
 def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -> list[Text]:
-    """Formats a row, with a line for each segment; padding is left out.
+    """Formats a row, with a line for each segment of each sequence; padding is left out.
 
     A token to be predicted is shown as ORIGINAL→INPUT. A dot joins the pieces of a word.
     """
@@ -73,11 +74,14 @@ def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -
         positions, ids = (batch[f"masked_lm_{name}"][row][counted] for name in ("positions", "ids"))
         originals = dict(zip(positions.tolist(), ids.tolist(), strict=True))
     lines: list[Text] = []
-    length = int(batch["attention_mask"][row].sum())
-    segments = batch["token_type_ids"][row, :length].tolist()
+    length = num_tokens(batch, row)
+    fields = (batch[name][row, :length].tolist() for name in ("attention_mask", "token_type_ids"))
+    segments = list(zip(*fields, strict=True))
     for position, token in enumerate(batch["input_ids"][row, :length].tolist()):
         if position == 0 or segments[position] != segments[position - 1]:
-            lines.append(Text(f"  segment {segments[position]} "))
+            sequence, segment = segments[position]
+            of_sequence = f"of pair {sequence} " if "cls_positions" in batch else ""
+            lines.append(Text(f"  segment {segment} {of_sequence}"))
         lines[-1].append(" " if tokenizer.is_word_start_V[token] else "·")
         piece = tokenizer.piece_text(token)
         if position in originals:
@@ -92,10 +96,10 @@ def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -
 def batch_table(batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Table:
     """Makes a table of statistics of the global batch."""
     table = empty_table("", "in the global batch", "")
-    mask = batch["attention_mask"]
+    mask = batch["attention_mask"] > 0
     table.add_row("sequences x tokens", f"{mask.shape[0]:,} x {mask.shape[1]:,}")
     table.add_row("padding", f"{1 - mask.mean():.1%}")
-    unknown = (batch["input_ids"] == tokenizer.unk_id) & (mask == 1)
+    unknown = (batch["input_ids"] == tokenizer.unk_id) & mask
     table.add_row(tokenizer.special_tokens.unk, f"{unknown.sum() / mask.sum():.2%}")
     if "masked_lm_positions" in batch:
         counted = batch["masked_lm_weights"] > 0
@@ -109,14 +113,25 @@ def batch_table(batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Table:
             table.add_row(f"  {kind}", f"{fraction:.1%}")
         table.add_row("rows at the limit of predictions", f"{counted.all(axis=1).mean():.1%}")
     for name, labels in _labels(batch).items():
-        for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
-            table.add_row(f"{name} {label}", f"{count / len(labels):.1%}")
+        values, counts = np.unique(np.concatenate(labels), return_counts=True)
+        for label, count in zip(values, counts, strict=True):
+            table.add_row(f"{name} {label}", f"{count / sum(map(len, labels)):.1%}")
     return table
 
 
-def _labels(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the arrays that have one value for each row."""
-    return {name: values for name, values in batch.items() if values.ndim == 1}
+def _labels(batch: Mapping[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
+    """Returns the values of each row in the fields that have one for each row or pair."""
+    labels = {name: list(values[:, None]) for name, values in batch.items() if values.ndim == 1}
+    for name in batch:
+        if weights_name(name) in batch:
+            rows = zip(batch[name], batch[weights_name(name)] > 0, strict=True)
+            labels[name] = [values_P[is_pair_P] for values_P, is_pair_P in rows]
+    return labels
+
+
+def num_tokens(batch: Mapping[str, np.ndarray], row: int) -> int:
+    """Counts the tokens of a row without padding."""
+    return int((batch["attention_mask"][row] > 0).sum())
 
 
 def _kind(token: int, original: int, tokenizer: Tokenizer) -> str:
@@ -132,9 +147,11 @@ def _print_rows(
     console = terminal()
     first, labels = described["first_example"], _labels(batch)
     for row in range(min(rows, len(batch["input_ids"]))):
-        values = "".join(f", {name} {values[row]}" for name, values in labels.items())
-        length = int(batch["attention_mask"][row].sum())
-        console.print(f"example {first + row:,}: {length} tokens{values}", style="bold")
+        values = "".join(
+            f", {name} {' '.join(map(str, values[row]))}" for name, values in labels.items()
+        )
+        tokens = num_tokens(batch, row)
+        console.print(f"example {first + row:,}: {tokens} tokens{values}", style="bold")
         for line in row_lines(batch, row, tokenizer):
             console.print(line, soft_wrap=not console.is_terminal)
     legend = Text("\nORIGINAL→INPUT is to be predicted; a dot joins pieces of a word. Colors: ")

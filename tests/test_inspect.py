@@ -48,6 +48,29 @@ def test_a_row_shows_segments_and_what_is_predicted():
     assert fractions["next_sentence_labels 1"] == "100.0%"
 
 
+def test_pairs_that_share_a_row_are_shown_one_by_one(tmp_path, capsys):
+    texts = write_documents(tmp_path / "texts", 12)
+    values = {"data.max_pairs_per_row": 4, "data.short_seq_prob": 0.9}
+    config = small_run(texts, **values)
+    with config.unlocked():
+        config.train.stages = (config_lib.stage(fraction=1.0, max_seq_length=64),)
+    batch, described, tokenizer = inspect.read_batch(config, 1)
+    row = int(batch["attention_mask"].max(axis=1).argmax())
+    pairs = batch["attention_mask"][row].max()
+    assert pairs > 1 and len(described["rows"][row]) == pairs
+    lines = [line.plain for line in inspect.row_lines(batch, row, tokenizer)]
+    assert len(lines) == 2 * pairs
+    for number in range(1, pairs + 1):
+        first, second = lines[2 * number - 2 : 2 * number]
+        assert first.startswith(f"  segment 0 of pair {number}")
+        assert second.startswith(f"  segment 1 of pair {number}")
+    inspect._print_rows(batch, described, 4, tokenizer)
+    labels = batch["next_sentence_labels"][0, : batch["attention_mask"][0].max()]
+    tokens = (batch["attention_mask"][0] > 0).sum()
+    shown = " ".join(map(str, labels))
+    assert f"example 0: {tokens} tokens, next_sentence_labels {shown}" in capsys.readouterr().out
+
+
 def test_the_batch_is_that_of_the_training_step(tmp_path):
     texts = write_documents(tmp_path / "texts", 12)
     config = small_run(texts, train__num_steps=9)

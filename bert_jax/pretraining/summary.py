@@ -16,6 +16,7 @@ from rich.table import Table
 from bert_jax.base.progress import say, say_next, terminal
 from bert_jax.batches.stream import EVALUATION_MASKS
 from bert_jax.config.command_line import ConfigSource, config_files
+from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.sharding import mesh_axes
 from bert_jax.pretraining import evaluation, settings
 from bert_jax.pretraining.input import RunInput
@@ -24,6 +25,7 @@ from bert_jax.text.sources import BUILT_IN, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BY_SOURCE
 from bert_jax.training.schedule import warmup_warnings
+from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
 
 # The width of the table of parameters if there is no terminal: every name fits in one line.
@@ -68,6 +70,11 @@ def announce(
         terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
         if sources := corpus_report.source_table(reports):
             terminal().print(sources)
+        if config.data.max_pairs_per_row > 1:
+            parts = num_data_shards(trainer.mesh) * config.train.gradient_accumulation_steps
+            parts = math.lcm(parts, jax.process_count() * config.train.gradient_accumulation_steps)
+            for stage, report in zip(trainer.stages, reports, strict=True):
+                say(pairs_per_step(stage, report["pairs_per_row"], parts))
         warnings = [*warnings, *corpus_report.warnings(reports)]
     for warning in settings.unflagged(warnings, source):
         say(f"warning: {warning}")
@@ -77,6 +84,21 @@ def announce(
         weights = f" with the weights of {config.init_from}" if config.init_from else ""
         beginning = f"starting{weights}"
     say(f"{beginning} in {directory}; its {workdir.CONFIG} has all values")
+
+
+def pairs_per_step(stage: Stage, pairs_per_row: float, parts: int) -> str:
+    """Describes the pairs in a step of packed rows, and the rows that keep a recipe's batch.
+
+    Args:
+      parts: The number of rows must be a multiple of it.
+    """
+    size, key = stage.batch_size, f"config.train.stages[{stage.index}].batch_size"
+    rows = max(1, round(size / pairs_per_row / parts)) * parts
+    return (
+        f"rows of {stage.max_seq_length} tokens have {pairs_per_row:.2f} pairs on average, so that "
+        f"a step of {size:,} rows has about {size * pairs_per_row:,.0f} pairs; a recipe for "
+        f"batches of {size:,} pairs needs {key}={rows}, with its own learning rate and steps"
+    )
 
 
 def summarize(

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from bert_jax.base.batch import NEXT_SENTENCE_FIELDS, SENTENCE_ORDER_FIELDS
 from bert_jax.base.progress import empty_table
+from bert_jax.batches.packing import pack
 from bert_jax.batches.rows.windows import WindowedRows, select_rows
 from bert_jax.batches.stream import Stream
 from bert_jax.store.token_store import TokenStore
@@ -35,6 +36,7 @@ MAIN_ROWS = (
     "sentences longer than a row",
     "tokens seen in an epoch",
     "padding",
+    "pairs in a row (mean)",
     "epochs of this run",
 )
 
@@ -72,24 +74,28 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
       positions in rows that are padding; `label_fractions`, the fraction of each value of each
       field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`; `sources`,
       with the `tokens` of each source of `data.sources` and the `repeats` of its text in an epoch,
-      by name.
+      by name. If pairs share rows, also `pairs_per_row`, their mean number; `label_fractions` are
+      then fractions of the pairs.
     """
-    rows: WindowedRows = stream.examples.rows
+    rows: WindowedRows = stream.rows
     store, spec, reader = rows.store, stream.spec, copy.copy(rows)
     reader.store = recorder = _Recorder(store)
-    sampled_tokens = num_rows = padding = 0
+    sampled_tokens = num_pairs = num_real = 0
     is_seen, sentence_lengths, document_lengths = [], [], []
     labels: dict[str, list[np.ndarray]] = {}
+    pair_lengths: list[np.ndarray] = []
     for block, plan in rows.planned_blocks():
         start, stop = block.sentence_starts[[0, -1]].tolist()
         is_seen.append((start, np.zeros(stop - start, bool)))
         sampled_tokens += stop - start
         sentence_lengths.append(np.diff(block.sentence_starts))
         document_lengths.append(np.diff(block.document_starts))
-        num_rows += len(plan[0])
+        num_pairs += len(plan[0])
+        if spec.max_pairs_per_row > 1:
+            pair_lengths.append(rows.lengths(plan))
         for first in range(0, len(plan[0]), _ROWS_AT_ONCE):
             batch = reader.assemble(select_rows(plan, slice(first, first + _ROWS_AT_ONCE)))
-            padding += int((batch["attention_mask"] == 0).sum())
+            num_real += int(batch["attention_mask"].sum())
             for name, values in batch.items():
                 if values.ndim == 1:
                     labels.setdefault(name, []).append(values)
@@ -101,7 +107,10 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
             inside = positions[(positions >= start) & (positions < start + len(is_seen_T))]
             is_seen_T[inside - start] = True
     seen = sum(int(is_seen_T.sum()) for _, is_seen_T in is_seen)
-    fraction = sampled_tokens / store.num_tokens
+    fraction, num_rows = sampled_tokens / store.num_tokens, num_pairs
+    if pair_lengths:
+        sizes = spec.max_seq_length, spec.max_pairs_per_row
+        num_rows = len(pack(np.concatenate(pair_lengths), *sizes)[1])
     room = spec.max_seq_length - rows.tokenizer.template.num_special(is_pair=False)
     rows_per_epoch = max(1, round(num_rows / fraction))
     num_positions = max(1, num_rows * spec.max_seq_length)
@@ -120,10 +129,10 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
         "too_long": float((sentence_S > room).mean()),
         "unknown": unknown / store.num_tokens,
         "seen": seen / sampled_tokens,
-        "padding": padding / num_positions,
+        "padding": (num_rows * spec.max_seq_length - num_real) / num_positions,
         "label_fractions": {
             name: {
-                str(label): float(count / num_rows)
+                str(label): float(count / num_pairs)
                 for label, count in zip(
                     *np.unique(np.concatenate(values), return_counts=True), strict=True
                 )
@@ -131,9 +140,10 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
             for name, values in labels.items()
         },
         "rows_per_epoch": rows_per_epoch,
-        "tokens_per_epoch": round((num_positions - padding) / fraction),
+        "tokens_per_epoch": round(num_real / fraction),
         "epochs": num_steps * spec.batch_size / rows_per_epoch,
         "sources": rows.sources() if any(store.sources) else {},
+        **({"pairs_per_row": num_pairs / num_rows} if pair_lengths else {}),
     }
 
 
@@ -164,7 +174,8 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     if report["padding"] > 0.4:
         found.append(
             f"{report['padding']:.0%} of the positions in rows are padding, which costs time: set "
-            "a shorter max_seq_length, or config.data.rows=full_sentences"
+            "a larger config.data.max_pairs_per_row, a shorter max_seq_length, or "
+            "config.data.rows=full_sentences"
         )
     repeats = {name: epochs * x["repeats"] for name, x in report.get("sources", {}).items()}
     most = max(repeats, key=repeats.__getitem__, default="")
@@ -230,6 +241,8 @@ def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> T
                     f"{report['label_fractions'][name].get(label, 0):.1%}"
                 ),
             )
+    if "pairs_per_row" in first:
+        add("pairs in a row (mean)", lambda report: f"{report['pairs_per_row']:.2f}")
     add("tokens in the rows of an epoch", lambda report: f"{report['tokens_per_epoch']:,}")
     add("rows in an epoch", lambda report: f"{report['rows_per_epoch']:,}")
     if first["epochs"]:

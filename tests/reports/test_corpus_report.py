@@ -44,6 +44,19 @@ def test_shares_are_those_counted_by_hand():
     assert report["label_fractions"] == {}
 
 
+def test_segments_that_share_rows():
+    """Segments of 7, 12, 4 and 7 tokens with [CLS] and [SEP]: 12 + 4, and 7 + 7."""
+    report = report_of([[5], [10], [2], [5]], rows="segments", max_pairs_per_row=4)
+    assert report["pairs_per_row"] == 2
+    assert report["padding"] == pytest.approx(2 / 32)
+    assert report["rows_per_epoch"] == 2 and report["tokens_per_epoch"] == 30
+    assert report["epochs"] == 6
+    console = Console(width=100, record=True)
+    console.print(corpus_report.table([report]))
+    assert re.search(r"pairs in a row \(mean\) .* 2.00", console.export_text())
+    assert "pairs_per_row" not in report_of([[5], [10]], rows="segments")
+
+
 def test_labels_of_pairs():
     report = report_of([[4] * 200, [4] * 200])
     fractions = report["label_fractions"]["next_sentence_labels"]

@@ -1,0 +1,68 @@
+"""A run with packed rows is trained, interrupted, resumed and evaluated."""
+
+import json
+
+import pytest
+
+from bert_jax.config import stage
+from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining.input import open_run_input, stream_spec
+from bert_jax.training.metrics import read_metrics
+from bert_jax.training.stages import resolve_stages
+from tests import runs
+from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
+
+LENGTH = 64
+
+
+def config(texts, max_pairs_per_row=4):
+    stages = (stage(fraction=1.0, max_seq_length=LENGTH),)
+    values = {"data.max_pairs_per_row": max_pairs_per_row, "data.short_seq_prob": 0.7}
+    return small_run(texts, **values, **{"train.stages": stages, "train.batch_size": 8})
+
+
+@pytest.fixture(scope="module")
+def finished(texts, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("packed") / "run"
+    pretrain.train(config(texts), directory)
+    return directory
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(finished, texts, tmp_path):
+    train_with_interruption(config(texts), tmp_path, 5)
+    runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
+
+
+def test_the_run_tells_how_many_rows_keep_the_batch(texts, tmp_path, capsys):
+    pretrain.train(config(texts), tmp_path)
+    report = json.loads((tmp_path / "results.json").read_text())["corpus"][0]
+    ratio = report["pairs_per_row"]
+    assert 1.2 < ratio < 4 and report["padding"] < 0.3
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"rows of 64 tokens have {ratio:.2f} pairs on average" in printed
+    rows = round(8 / ratio)
+    assert f"needs config.train.stages[0].batch_size={rows}, with its own" in printed
+
+
+def test_speeds_count_pairs_and_their_tokens(finished, texts):
+    values = config(texts)
+    (of_run,) = resolve_stages(values)
+    stream = open_run_input(values, finished).stream(stream_spec(values, of_run))
+    batches = list(stream.batches(0, 6))
+    lines = [line for line in read_metrics(finished) if line.get("sequences_per_second")]
+    assert len(lines) > 3
+    for line in lines:
+        batch = batches[line["step"] - 1]
+        length = (batch["attention_mask"] > 0).sum() / batch["next_sentence_weights"].sum()
+        found = line["tokens_per_second"] / line["sequences_per_second"]
+        assert found == pytest.approx(length, rel=1e-6)
+
+
+def test_evaluation_has_the_rows_of_a_run_without_packing(finished, texts, tmp_path):
+    pretrain.train(config(texts, max_pairs_per_row=1), tmp_path)
+    packed, single = (
+        json.loads((directory / "results.json").read_text()) for directory in (finished, tmp_path)
+    )
+    for name in ("num_sequences", "unigram_mlm_loss", "constant_nsp_loss"):
+        assert packed[name] == single[name]
+    assert packed["mlm_loss"] != single["mlm_loss"]
