@@ -63,6 +63,8 @@ setup(
     extras_require={
         # For prepare --runner. Older versions have no wheels for Python 3.13.
         "beam": ["apache-beam>=2.70"],
+        # For NVIDIA GPUs, with drivers for CUDA 12 or later. `jax[cuda13]` needs newer ones.
+        "cuda": ["jax[cuda12]>=0.10"],
         # For gs:// paths. This installs gcsfs and the Google packages that orbax and etils need.
         "gcs": ["etils[epath-gcs]>=1.12"],
         # For hf:// paths.
