@@ -91,10 +91,12 @@ COMMON: Section = {
     ),
     "fused_attention": Field(
         True,
-        "Whether a TPU (v4 or later) computes attention in one kernel that never writes the "
-        "probabilities to memory. The kernel needs bfloat16, a sequence length that is a multiple "
-        "of 128 and at most 512, and heads whose total width on each device is a multiple of 128 "
-        "(two heads of depth 64, for example). Otherwise the key has no effect.",
+        "Whether a kernel that never writes the probabilities to memory computes attention in "
+        "bfloat16. That for TPUs (v4 or later) needs a sequence length that is a multiple of 128 "
+        "and at most 512, and heads whose total width on each device is a multiple of 128 (two "
+        "heads of depth 64, for example). That for NVIDIA GPUs (compute capability 8.0 or "
+        "later) needs a multiple of 64, at least 256, and heads of depth 16, 32, 64 or 128; it has "
+        "not run on a GPU yet. Otherwise the key has no effect.",
     ),
     "remat": free_field(
         "none",

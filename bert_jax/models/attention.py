@@ -4,10 +4,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models import fused_attention
+from bert_jax.models import fused_attention, gpu_attention
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.layers import add_bias, weight_init, zeros_init
+
+# The module of the attention kernel of each kind of device.
+_KERNELS = {"tpu": fused_attention, "gpu": gpu_attention}
 
 
 class SelfAttention(nn.Module):
@@ -38,10 +41,10 @@ class SelfAttention(nn.Module):
         """
         c = self.config
         hidden_BxLxD = hidden_BxLxD.astype(c.dtype)
-        # The kernel masks the same keys for all queries, or keeps sequences apart.
+        # The kernels mask the same keys for all queries, or keep sequences apart.
         mask = bias_Bx1xQxL if bias_Bx1xQxL.shape[2] == 1 else ends_BxP
         fused = c.fused_attention and c.dtype == jnp.bfloat16 and mask is not None
-        if fused and fused_attention.fits(c, hidden_BxLxD.shape[1]):
+        if fused and _KERNELS[c.fused_attention].fits(c, hidden_BxLxD.shape[1]):
             return self._fused(hidden_BxLxD, mask, deterministic)
 
         scale = jnp.asarray(c.head_depth**-0.5, c.dtype)
@@ -66,7 +69,7 @@ class SelfAttention(nn.Module):
         return add_bias(output_BxLxD, bias_D)
 
     def _fused(self, hidden_BxLxD, mask, deterministic):
-        """Computes attention with a TPU kernel, which reads and writes heads side by side."""
+        """Computes attention with a kernel, which reads and writes heads side by side."""
         c = self.config
         heads_BxLxD = [
             add_bias(
@@ -78,9 +81,9 @@ class SelfAttention(nn.Module):
         shape = (hidden_BxLxD.shape[0], c.num_attention_heads)
         rate = 0.0 if deterministic else c.attention_probs_dropout_prob
         keys = Dropout(rate).keys(shape) if rate else (jnp.zeros(shape, jnp.int32),) * 2
-        # The kernel takes the bias as [B, 1, L].
+        # The kernels take the bias as [B, 1, L].
         mask = mask[:, 0] if mask.ndim == 4 else mask
-        context_BxLxD = fused_attention.fused_attention(
+        context_BxLxD = _KERNELS[c.fused_attention].fused_attention(
             *heads_BxLxD, mask, keys, depth=c.head_depth, rate=rate
         )
         kernel_AxKxD, bias_D = self._output_projection()

@@ -151,8 +151,8 @@ class BertConfig:
     dtype: Any = np.dtype("float32")
     scan_layers: bool = False
     remat: str = "none"
-    # Has an effect on TPUs only.
-    fused_attention: bool = False
+    # The devices whose kernel computes attention, "tpu" or "gpu"; empty for none.
+    fused_attention: str = ""
 
     @property
     def head_depth(self) -> int:

@@ -29,12 +29,14 @@ MAX_LENGTH = 512
 _POSITIONS_A_STEP = 1024
 
 # The axes that a product contracts.
-_ROWS, _COLUMNS = (0,), (1,)
+ROWS, COLUMNS = (0,), (1,)
+# The logical axes of an array [B, L, A*K], and of one value for each head of a sequence.
+ALL_HEADS, EACH_HEAD = ("batch", None, "activation_heads"), ("batch", "activation_heads")
 
 
 def fits(config: BertConfig, length: int) -> bool:
     """Returns whether the kernel supports a sequence length and the heads on each device."""
-    heads, rest = divmod(config.num_attention_heads, num_shards(_spec()[2]))
+    heads, rest = divmod(config.num_attention_heads, num_head_shards())
     fills_lanes = LANES % config.head_depth == 0 and heads * config.head_depth % LANES == 0
     return not rest and fills_lanes and length % LANES == 0 and length <= MAX_LENGTH
 
@@ -124,26 +126,40 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
             interpret=interpret,
         )(first, second, mask, *arrays)
 
-    spec = _spec()
+    mask_axes = ("batch",) + (None,) * (inputs[3].ndim - 1)
+    axes = [ALL_HEADS] * 3 + [mask_axes, EACH_HEAD, EACH_HEAD, ALL_HEADS]
+    return on_each_device(local, inputs, axes[: len(inputs)], [ALL_HEADS] * num_outputs)
+
+
+def on_each_device(function, inputs, in_axes, out_axes):
+    """Calls a function on the part of its inputs that each device has.
+
+    Args:
+      function: Takes arrays; returns a sequence of arrays.
+      inputs: The arrays.
+      in_axes, out_axes: The logical axes of each input and output.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return local(*inputs)
-    keys_spec = PartitionSpec(spec[0], spec[2])
-    mask_spec = PartitionSpec(spec[0], *[None] * (inputs[3].ndim - 1))
-    in_specs = (spec, spec, spec, mask_spec, keys_spec, keys_spec, spec)
+        return function(*inputs)
     return jax.shard_map(
-        local,
-        in_specs=in_specs[: len(inputs)],
-        out_specs=(spec,) * num_outputs,
-        # The outputs of the kernel do not declare over which axes they vary.
+        function,
+        in_specs=tuple(map(_spec, in_axes)),
+        out_specs=tuple(map(_spec, out_axes)),
+        # The outputs of a kernel do not declare over which axes they vary.
         check_vma=False,
     )(*inputs)
 
 
-def _spec() -> PartitionSpec:
-    """Returns the sharding of [B, L, A*K] by the logical rules in scope."""
-    spec = nn.logical_to_mesh_axes(("batch", None, "activation_heads"))
-    return PartitionSpec(None, None, None) if spec is None else spec
+def _spec(axes: tuple[str | None, ...]) -> PartitionSpec:
+    """Returns the sharding of an array by the logical rules in scope."""
+    spec = nn.logical_to_mesh_axes(axes)
+    return PartitionSpec(*[None] * len(axes)) if spec is None else spec
+
+
+def num_head_shards() -> int:
+    """Returns the number of devices that share the heads of a sequence."""
+    return num_shards(_spec(EACH_HEAD)[1])
 
 
 def _forward_kernel(first, second, mask, query, key, value, output, *, depth, rate):
@@ -160,7 +176,7 @@ def _forward_kernel(first, second, mask, query, key, value, output, *, depth, ra
             if rate:
                 keys = first[0, i, head], second[0, i, head]
                 probs = jnp.where(_kept(keys, length, rate), probs, 0)
-            total += _dot(probs.astype(v.dtype), _only(lanes, v), _COLUMNS, _ROWS)
+            total += dot(probs.astype(v.dtype), _only(lanes, v), COLUMNS, ROWS)
         output[i] = (total * (1 / (1 - rate))).astype(output.dtype)
 
 
@@ -179,7 +195,7 @@ def _backward_kernel(
         for head, lanes in heads:
             q_head, k_head, g_head = (_only(lanes, x) for x in (q, k, g))
             probs = _probs(q_head, k, mask[i] if apart is None else apart)
-            d_probs = _dot(g_head, v, _COLUMNS, _COLUMNS)
+            d_probs = dot(g_head, v, COLUMNS, COLUMNS)
             dropped = probs
             if rate:
                 keys = first[0, i, head], second[0, i, head]
@@ -188,9 +204,9 @@ def _backward_kernel(
                 d_probs = jnp.where(kept, d_probs, 0)
             inner = jnp.sum(d_probs * probs, axis=-1, keepdims=True)
             d_scores = (probs * (d_probs - inner)).astype(q.dtype)
-            dq += _dot(d_scores, k_head, _COLUMNS, _ROWS)
-            dk += _dot(d_scores, q_head, _ROWS, _ROWS)
-            dv += _dot(dropped.astype(v.dtype), g_head, _ROWS, _ROWS)
+            dq += dot(d_scores, k_head, COLUMNS, ROWS)
+            dk += dot(d_scores, q_head, ROWS, ROWS)
+            dv += dot(dropped.astype(v.dtype), g_head, ROWS, ROWS)
         d_query[i] = (dq * depth**-0.5).astype(d_query.dtype)
         d_key[i] = dk.astype(d_key.dtype)
         d_value[i] = dv.astype(d_value.dtype)
@@ -227,7 +243,7 @@ def _sequences_apart(ends: jax.Array, i: jax.Array, length: int) -> jax.Array:
 
 
 def _probs(q: jax.Array, k: jax.Array, bias: jax.Array) -> jax.Array:
-    scores = _dot(q, k, _COLUMNS, _COLUMNS) + bias
+    scores = dot(q, k, COLUMNS, COLUMNS) + bias
     exponentials = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     return exponentials * (1 / jnp.sum(exponentials, axis=-1, keepdims=True))
 
@@ -238,7 +254,8 @@ def _kept(keys: tuple[jax.Array, jax.Array], length: int, rate: float) -> jax.Ar
     return keeps(row * length + column, keys, rate)
 
 
-def _dot(a, b, a_axes, b_axes):
+def dot(a, b, a_axes, b_axes):
+    """Returns the product that sums over an axis of each matrix, in float32."""
     return jax.lax.dot_general(
         a, b, ((a_axes, b_axes), ((), ())), preferred_element_type=jnp.float32
     )

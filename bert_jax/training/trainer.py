@@ -104,16 +104,14 @@ class Trainer:
         """
         widths = config.model.hidden_size, config.model.embedding_size
         mesh = mesh_lib.make_mesh(config.mesh, devices, sharding=config.sharding, widths=widths)
-        device = mesh.devices.flat[0]
-        # On TPU v2 and v3 the compiler of Pallas kernels aborts.
-        has_kernels = device.platform == "tpu" and device.device_kind not in ("TPU v2", "TPU v3")
+        kernel = _attention_kernel(mesh.devices.flat[0])
         model_config = BertConfig(
             **config.model,
             sinusoidal_positions=config.sinusoidal_positions,
             dtype=jnp.dtype(config.dtype),
             scan_layers=config.scan_layers,
             remat=config.remat,
-            fused_attention=config.fused_attention and has_kernels,
+            fused_attention=kernel if config.fused_attention else "",
         )
         model = make_model(model_config)
         layout = Layout.create(
@@ -291,6 +289,18 @@ class Trainer:
             size = nn.unbox(box).size
             total += size * c.vocab_size // c.padded_vocab_size if is_padded else size
         return total
+
+
+def _attention_kernel(device: jax.Device) -> str:
+    """Returns the platform of a device that can run the attention kernel, else an empty string."""
+    if device.platform == "tpu":
+        # On TPU v2 and v3 the compiler of Pallas kernels aborts.
+        return "" if device.device_kind in ("TPU v2", "TPU v3") else "tpu"
+    if device.platform == "gpu":
+        # Older ones of NVIDIA have no products of bfloat16; those of AMD are called "gfx90a".
+        capability = device.compute_capability
+        return "gpu" if capability[0].isdigit() and float(capability) >= 8 else ""
+    return ""
 
 
 def check_memory(trainer: Trainer, accumulation_steps: int) -> None:

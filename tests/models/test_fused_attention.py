@@ -1,41 +1,42 @@
-"""The TPU attention kernel, run as plain JAX, against a plain implementation."""
+"""The attention kernels of TPUs and GPUs, run as plain JAX, against a plain implementation."""
 
 import dataclasses
 import functools
+from unittest import mock
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh
 
-from bert_jax.models import BertConfig
-from bert_jax.models import fused_attention as fused_lib
+from bert_jax.models import BertConfig, gpu_attention
+from bert_jax.models import fused_attention as tpu_attention
 from bert_jax.models.attention import SelfAttention, attention_bias, sequence_ends
 from bert_jax.models.dropout import keeps, mask_keys
 
 RATE = 0.1
 
 
-@pytest.fixture(params=[pytest.param((64, 4, 128), marks=pytest.mark.slow), (32, 4, 128)], ids=str)
-def case(request):
-    """Returns projections for (depth, heads, length); one sequence ends with padding."""
-    depth, heads, length = request.param
+def make_case(depth, heads, length, dtype):
+    """Returns projections, the last of them weights of the output; one sequence ends in padding."""
     generator = np.random.default_rng(0)
     arrays = [
-        jnp.asarray(generator.normal(size=(2, length, heads * depth)), jnp.bfloat16)
-        for _ in range(4)
+        jnp.asarray(generator.normal(size=(2, length, heads * depth)), dtype) for _ in range(4)
     ]
     bias = np.zeros((2, 1, length), np.float32)
     bias[1, :, length - 40 :] = np.finfo(np.float32).min
-    return depth, heads, arrays, jnp.asarray(bias), mask_keys(jax.random.key(7), (2, heads))
+    # Nothing reads the output at padding, which differs from that of plain attention.
+    arrays[3] *= jnp.asarray(bias[:, 0, :, None] == 0, dtype)
+    return arrays, jnp.asarray(bias), mask_keys(jax.random.key(7), (2, heads))
 
 
-def written_out(depth, heads, query, key, value, bias, keys, rate):
+def written_out(depth, query, key, value, bias, keys, rate):
     """A plain implementation in float32; returns [B, L, A*K]."""
 
     def split(x):
-        return x.astype(jnp.float32).reshape(*x.shape[:2], heads, depth)
+        return x.astype(jnp.float32).reshape(*x.shape[:2], -1, depth)
 
     scores = jnp.einsum("BQAK,BLAK->BAQL", split(query) * depth**-0.5, split(key))
     probs = jax.nn.softmax(scores + bias[:, None])
@@ -53,37 +54,70 @@ def relative(found, expected):
     return np.abs(found - expected).max() / np.abs(expected).max()
 
 
-@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), RATE])
-def test_output_and_gradients_match_plain_attention(case, rate):
-    depth, heads, (query, key, value, weight), bias, keys = case
+@pytest.mark.parametrize(
+    ("kernels", "depth", "heads", "length", "dtype", "rate"),
+    [
+        (tpu_attention, 32, 4, 128, "bfloat16", RATE),
+        (gpu_attention, 32, 2, 128, "float32", RATE),
+        (gpu_attention, 64, 2, 512, "bfloat16", RATE),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                (tpu_attention, 32, 4, 128, "bfloat16", 0.0),
+                (tpu_attention, 64, 4, 128, "bfloat16", RATE),
+                (tpu_attention, 64, 4, 128, "bfloat16", 0.0),
+                (gpu_attention, 64, 2, 512, "bfloat16", 0.0),
+                (gpu_attention, 64, 2, 512, "float32", RATE),
+                (gpu_attention, 128, 1, 256, "float32", 0.0),
+            ]
+        ),
+    ],
+)
+def test_output_and_gradients_match_plain_attention(kernels, depth, heads, length, dtype, rate):
+    (query, key, value, weight), bias, keys = make_case(depth, heads, length, dtype)
 
     def kernel(q, k, v):
-        return fused_lib.fused_attention(
-            q, k, v, bias, keys, depth=depth, rate=rate, interpret=True
-        )
+        return kernels.fused_attention(q, k, v, bias, keys, depth=depth, rate=rate, interpret=True)
 
     def reference(q, k, v):
-        return written_out(depth, heads, q, k, v, bias, keys, rate)
+        return written_out(depth, q, k, v, bias, keys, rate)
 
-    def loss(function):
-        return lambda *x: jnp.sum(function(*x).astype(jnp.float32) * weight.astype(jnp.float32))
+    def loss_and_output(function):
+        def loss(*inputs):
+            output = function(*inputs).astype(jnp.float32) * weight.astype(jnp.float32)
+            return jnp.sum(output), output
 
-    # bfloat16 has 8 bits; sums of hundreds of rounded terms lose at most two of them.
-    assert relative(kernel(query, key, value), reference(query, key, value)) < 2**-7
-    found = jax.grad(loss(kernel), (0, 1, 2))(query, key, value)
+        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))
+
+    found, output = loss_and_output(kernel)(query, key, value)
     floats = [x.astype(jnp.float32) for x in (query, key, value)]
-    for one, other in zip(found, jax.grad(loss(reference), (0, 1, 2))(*floats), strict=True):
-        assert relative(one, other) < 2**-6
+    expected, exact = loss_and_output(reference)(*floats)
+    # bfloat16 has 8 bits; sums of hundreds of rounded terms lose at most two of them.
+    limit = 2**-7 if dtype == "bfloat16" else 2**-19
+    assert relative(output, exact) < limit
+    for one, other in zip(found, expected, strict=True):
+        assert relative(one, other) < 2 * limit
 
 
-def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch):
+def test_gpu_queries_see_only_the_keys_with_their_own_number():
+    """Three sequences share a row. The first block of keys has nothing for most queries."""
+    (query, key, value, _), _, keys = make_case(32, 2, 192, "float32")
+    numbers = np.zeros((2, 192), np.int32)
+    numbers[0, 50:], numbers[0, 130:], numbers[1, :190] = 1, 2, 1
+    bias = np.where(numbers[:, :, None] == numbers[:, None], 0, np.finfo(np.float32).min)
+    found = gpu_attention._attention(32, RATE, True, query, key, value, numbers, *keys)
+    assert relative(found, written_out(32, query, key, value, bias, keys, RATE)) < 2**-19
+
+
+@pytest.mark.parametrize(("platform", "kernels"), [("tpu", tpu_attention), ("gpu", gpu_attention)])
+def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch, platform, kernels):
     """Dropout is on: both use the same masks."""
-    kernel = functools.partial(fused_lib.fused_attention, interpret=True)
-    monkeypatch.setattr(fused_lib, "fused_attention", kernel)
+    kernel = mock.Mock(side_effect=functools.partial(kernels.fused_attention, interpret=True))
+    monkeypatch.setattr(kernels, "fused_attention", kernel)
     unfused = BertConfig(10, 256, 1, 4, 64, attention_probs_dropout_prob=RATE, dtype=jnp.bfloat16)
-    fused = dataclasses.replace(unfused, fused_attention=True)
-    hidden = jnp.asarray(np.random.default_rng(1).normal(size=(2, 128, 256)), jnp.bfloat16)
-    bias = jnp.zeros((2, 1, 1, 128))
+    fused = dataclasses.replace(unfused, fused_attention=platform)
+    hidden = jnp.asarray(np.random.default_rng(1).normal(size=(2, 256, 256)), jnp.bfloat16)
+    bias = jnp.zeros((2, 1, 1, 256))
     weights = nn.unbox(SelfAttention(unfused).init(jax.random.key(0), hidden, bias, True))
     weights = jax.tree.map(lambda x: x * 5 + 0.01, weights)
 
@@ -94,23 +128,29 @@ def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch):
     for deterministic in (True, False):
         one, other = output(fused, deterministic), output(unfused, deterministic)
         assert relative(one, other) < 2**-6, deterministic
+    assert kernel.call_count == 2
     assert relative(output(unfused, True), output(unfused, False)) > 2**-4
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE])
-def test_the_kernel_keeps_the_sequences_of_a_row_apart(monkeypatch, rate):
+@pytest.mark.parametrize(
+    ("platform", "kernels", "length"), [("tpu", tpu_attention, 128), ("gpu", gpu_attention, 256)]
+)
+def test_the_kernels_keep_the_sequences_of_a_row_apart(
+    monkeypatch, platform, kernels, length, rate
+):
     """One row has two sequences and padding, the other only one. The gradients are the same too."""
-    kernel = functools.partial(fused_lib.fused_attention, interpret=True)
-    monkeypatch.setattr(fused_lib, "fused_attention", kernel)
+    kernel = functools.partial(kernels.fused_attention, interpret=True)
+    monkeypatch.setattr(kernels, "fused_attention", kernel)
     unfused = BertConfig(10, 128, 1, 2, 64, attention_probs_dropout_prob=rate, dtype=jnp.bfloat16)
-    fused = dataclasses.replace(unfused, fused_attention=True)
-    mask = np.zeros((2, 128), np.int32)
+    fused = dataclasses.replace(unfused, fused_attention=platform)
+    mask = np.zeros((2, length), np.int32)
     mask[0, :90], mask[0, 50:90], mask[1] = 1, 2, 1
     bias = attention_bias(jnp.asarray(mask), segment_ids_BxL=jnp.asarray(mask))
     ends = sequence_ends(jnp.asarray(mask), 3)
-    assert ends.tolist() == [[50, 90, 90], [128, 128, 128]]
+    assert ends.tolist() == [[50, 90, 90], [length] * 3]
     rng = np.random.default_rng(1)
-    hidden = jnp.asarray(rng.normal(size=(2, 128, 128)), jnp.bfloat16)
+    hidden = jnp.asarray(rng.normal(size=(2, length, 128)), jnp.bfloat16)
     weights = nn.unbox(SelfAttention(unfused).init(jax.random.key(0), hidden, bias, True))
     weights = jax.tree.map(lambda x: x * 5 + 0.01, weights)
     # Nothing reads the outputs at padding.
@@ -135,16 +175,35 @@ def test_the_kernel_keeps_the_sequences_of_a_row_apart(monkeypatch, rate):
     assert not gradient[0, 90:].any()
 
 
+@pytest.mark.parametrize("depth", [16, 64, 128])
+def test_gpu_kernels_can_be_lowered_for_cuda(depth):
+    (query, key, value, _), bias, keys = make_case(depth, 2, 512, "bfloat16")
+
+    def loss(*inputs):
+        output = gpu_attention.fused_attention(*inputs, bias, keys, depth=depth, rate=RATE)
+        return jnp.sum(output.astype(jnp.float32))
+
+    # jax 0.12 asks for a device; nothing is compiled for it.
+    device = AbstractDevice(device_kind="NVIDIA H100", num_cores=None, platform="gpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), abstract_device=device)):
+        traced = jax.jit(jax.grad(loss, (0, 1, 2))).trace(query, key, value)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count('@"__gpu$xla.gpu.triton"') + text.count("@__gpu$xla.gpu.triton") == 2
+
+
 @pytest.mark.parametrize(
-    ("heads", "width", "length", "fits"),
+    ("heads", "width", "length", "on_tpu", "on_gpu"),
     [
-        (16, 1024, 128, True),
-        (12, 768, 512, True),
-        (4, 256, 96, False),  # not a multiple of 128
-        (4, 256, 1024, False),  # scores too large for on-chip memory
-        (3, 192, 128, False),  # one head in its lanes
-        (4, 160, 128, False),  # depth 40
+        (16, 1024, 128, True, False),  # too short to pay on a GPU
+        (12, 768, 512, True, True),
+        (4, 256, 320, False, True),  # not a multiple of 128
+        (4, 256, 1024, False, True),  # scores too large for on-chip memory
+        (3, 192, 256, False, True),  # one head in its lanes
+        (4, 160, 256, False, False),  # depth 40
+        (4, 256, 272, False, False),
     ],
 )
-def test_fits(heads, width, length, fits):
-    assert fused_lib.fits(BertConfig(10, width, 1, heads, 64), length) == fits
+def test_fits(heads, width, length, on_tpu, on_gpu):
+    config = BertConfig(10, width, 1, heads, 64)
+    assert tpu_attention.fits(config, length) == on_tpu
+    assert gpu_attention.fits(config, length) == on_gpu

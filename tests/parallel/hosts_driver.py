@@ -20,7 +20,8 @@ from bert_jax.config import cli
 
 def count_reads(file: str) -> None:
     from bert_jax.reports import corpus_report
-    from bert_jax.store.token_store import TokenStore, token_dtype
+    from bert_jax.store.part import token_dtype
+    from bert_jax.store.token_store import TokenStore
 
     read = {"train": 0, "heldout": 0}
     tokens_at = TokenStore.tokens_at

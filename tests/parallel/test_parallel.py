@@ -132,13 +132,14 @@ def test_checkpoint_of_eight_devices_can_be_restored_on_one(folder, trainer):
 
 
 @pytest.mark.slow
-def test_the_attention_kernel_is_right_on_a_mesh(tmp_path):
-    """Each device runs the kernel on its own sequences and heads, with their dropout masks."""
+def test_the_attention_kernels_are_right_on_a_mesh(tmp_path):
+    """Each device runs a kernel on its own sequences and heads, with their dropout masks."""
     on_eight_devices(tmp_path)
     found = json.loads((tmp_path / "kernel.json").read_text())
-    assert found["sharded"]
-    # bfloat16 has 8 bits; with another mask, the difference would be 0.6.
-    assert found["difference"] < 2**-6
+    for platform in ("tpu", "gpu"):
+        assert found[platform]["sharded"]
+        # bfloat16 has 8 bits; with another mask, the difference would be 0.6.
+        assert found[platform]["difference"] < 2**-6
 
 
 def test_evaluation_does_not_depend_on_the_devices(results):

@@ -1,4 +1,6 @@
-"""A batch that the memory cannot hold is refused before the run begins; the first state."""
+"""What the memory cannot hold is refused; the attention kernel of a device; the first state."""
+
+from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -50,3 +52,20 @@ def test_initial_weights_do_not_depend_on_the_level_of_optimization():
 
     params = jax.jit(create, compiler_options={"xla_backend_optimization_level": 3})()
     assert_same_bits(trainer.init_state().params, params)
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "capability", "kernel"),
+    [
+        ("tpu", "TPU v3", "", ""),
+        ("tpu", "TPU v5 lite", "", "tpu"),
+        ("gpu", "NVIDIA T4", "7.5", ""),
+        ("gpu", "NVIDIA A100", "8.0", "gpu"),
+        ("gpu", "NVIDIA B200", "10.0", "gpu"),
+        ("gpu", "AMD Instinct MI250X", "gfx90a", ""),
+        ("cpu", "cpu", "", ""),
+    ],
+)
+def test_the_device_chooses_the_attention_kernel(platform, kind, capability, kernel):
+    device = SimpleNamespace(platform=platform, device_kind=kind, compute_capability=capability)
+    assert trainer_lib._attention_kernel(device) == kernel
