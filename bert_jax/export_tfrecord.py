@@ -7,15 +7,20 @@ The files contain the pairs and masks of `--dupe_factor` epochs of training on t
 DIR/vocab.txt is the vocabulary. `--config.data.format=google_tfrecord` reads the files.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from absl import flags
 
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import cli, default_config, derived_predictions
-from bert_jax.store.manifest import tokenizer_flags
+from bert_jax.config.data import SAMPLING
+from bert_jax.store.manifest import recorded_options, tokenizer_flags
 from bert_jax.store.record_store import training_flags
 from bert_jax.store.token_store import TokenStore, read_metadata
+from bert_jax.text.named_sources import check_sampling
 from bert_jax.text.sources import join_inputs
 
 
@@ -41,6 +46,10 @@ def define_flags() -> None:
         "masked_lm_prob", data.masked_lm_prob, "Fraction of masked tokens.", **bounds
     )
     flags.DEFINE_float("short_seq_prob", data.short_seq_prob, "Fraction of shorter rows.", **bounds)
+    flags.DEFINE_float(
+        "sampling_exponent", None, "As in config.data; by default that of the store.", **bounds
+    )
+    flags.DEFINE_string("source_weights", None, "As in config.data; by default those of the store.")
     flags.DEFINE_boolean("whole_word_masking", data.whole_word_masking, "Mask whole words.")
 
 
@@ -66,6 +75,9 @@ def main(_) -> None:
     split = store / args.split
     if not split.exists():
         raise UserError(f"{split} does not exist: no document of this token store was held out")
+    sampling = _sampling(recorded_options(metadata))
+    documents = TokenStore(split)
+    check_sampling(documents.sources, *sampling.values())
     # Imported late to load TensorFlow after the checks.
     from bert_jax.batches.stream import StreamSpec
     from bert_jax.batches.tfrecord_writer import write_tfrecords
@@ -79,10 +91,11 @@ def main(_) -> None:
         masked_lm_prob=args.masked_lm_prob,
         short_seq_prob=args.short_seq_prob,
         whole_word_masking=args.whole_word_masking,
+        **sampling,
     )
     tokenizer = tokenizers.load(store / "tokenizer")
     written = write_tfrecords(
-        TokenStore(split),
+        documents,
         tokenizer,
         spec,
         output,
@@ -104,6 +117,24 @@ def main(_) -> None:
         f"{tokenizer.vocab_size:,} tokens is in {vocabulary}\n"
         f"next: python -m bert_jax.main --config=configs/base.py --workdir=DIR {next_flags}"
     )
+
+
+def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns how sources are drawn: as the flags say, or else as the store's options do."""
+    exponent, weights = flags.FLAGS.sampling_exponent, flags.FLAGS.source_weights
+    if exponent is not None and weights is not None:
+        raise UserError(
+            f"--sampling_exponent is {exponent:g}, but --source_weights is {weights}; leave one of "
+            "them out"
+        )
+    if exponent is None and weights is None:
+        exponent, weights = (options.get(key) for key in SAMPLING)
+    elif weights is not None:
+        weights = [weights]
+    return {
+        "sampling_exponent": 1.0 if exponent is None else exponent,
+        "source_weights": tuple(weights or ()),
+    }
 
 
 if __name__ == "__main__":
