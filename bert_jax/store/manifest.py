@@ -199,7 +199,7 @@ def check_metadata(
     if difference := input_difference(metadata, data):
         raise UserError(
             f"the token store {output} was made from other texts ({difference}): "
-            "use another directory or the same texts"
+            f"use another directory or the same data.{input_key(metadata)}"
         )
 
 
