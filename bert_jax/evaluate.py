@@ -65,6 +65,9 @@ def main(_) -> None:
         raise UserError("--workdir is missing: the work directory of the run to evaluate")
     for name in ("data", "output"):
         files.checked_path(args[name].value, f"--{name}")
+    for name in _OF_TEXT:
+        if args[name].present and not args.data:
+            raise UserError(f"--{name} is for the text of --data, which is missing")
     with cli.joined_hosts():
         if args.data and workdir.holds_finetuning(args.workdir):
             for name in (*_OF_TEXT, "max_sequences"):

@@ -1,4 +1,4 @@
-"""Multilingual BERT: `multilingual.py:base` (178 M parameters), or `:tiny`.
+"""Multilingual BERT: `multilingual.py:base` (179 M parameters), or `:tiny`.
 
 Source: google-research/bert, multilingual.md. The model and the recipe are BERT-base's. The text is
 that of 104 Wikipedias, cased, with a WordPiece vocabulary of 119,547 pieces. Languages are drawn by

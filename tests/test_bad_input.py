@@ -128,3 +128,8 @@ class TestFewAndShortDocuments:
         # `evaluate --data` has no key for the text.
         assert words in message and "data.input" not in message
         assert sorted(finished[0].rglob("*")) == before
+
+
+def test_flags_for_other_text_need_other_text(tmp_path):
+    message = command("evaluate", f"--workdir={tmp_path}", "--format=lines")
+    assert message == "--format is for the text of --data, which is missing"

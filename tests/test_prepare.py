@@ -254,7 +254,10 @@ def test_text_on_standard_input(tmp_path, monkeypatch, capsys):
     (tmp_path / "a.txt").write_text(text)
     changes = {"rows": "segments", "heldout_fraction": 0.0, "language": "xx"}
     make(options(tmp_path / "a.txt", **changes), tmp_path / "file", 80)
-    assert "warning: data.language has xx" in capsys.readouterr().out
+    assert (
+        "warning: there are no rules for splitting xx into sentences (data.language)"
+        in capsys.readouterr().out
+    )
     piped = options("-", **changes)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     metadata = make(piped, tmp_path / "piped", 80)

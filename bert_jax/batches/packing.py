@@ -21,7 +21,7 @@ from bert_jax.batches.random_keys import (
     keyed_generator,
     random_key,
 )
-from bert_jax.batches.rows.windows import WindowedRows, select_rows
+from bert_jax.batches.rows.windows import WindowedRows, occurrences, select_rows
 
 Batch = dict[str, np.ndarray]
 
@@ -119,7 +119,7 @@ class SharedRows:
         }
         shared["input_ids"][:] = self._rows.tokenizer.pad_id
         row_N = np.repeat(np.arange(num_rows), size_R)
-        place_N = _number_in_row(row_N)
+        place_N = occurrences(row_N)
         length_N = batch["attention_mask"].sum(axis=1)
         before_N = np.cumsum(length_N) - length_N
         start_N = before_N - before_N[np.cumsum(size_R) - size_R][row_N]
@@ -154,7 +154,7 @@ class SharedRows:
         weights = [batch[name] for name, field in fields.items() if field.dtype == "float32"]
         sequence_T, slot_T = np.nonzero(np.any(weights, axis=0))
         row_T, start_T = row_N[sequence_T], start_N[sequence_T]
-        place_T = _number_in_row(row_T)
+        place_T = occurrences(row_T)
         fits_T = place_T < self._spec.max_predictions_per_seq
         for name, field in fields.items():
             value_T = batch[name][sequence_T, slot_T] + (start_T if field.high == "L" else 0)
@@ -171,7 +171,7 @@ def pack(
     """Packs sequences into rows. The number of rows depends only on the histogram of the lengths.
 
     Args:
-      length_N: int [N], each from 1 to `max_length`. Of equal lengths, the first come first.
+      length_N: int [N], each from 1 to `max_length`. Sequences of the same length keep their order.
       max_length: L, the room of a row.
       max_sequences: P, the largest number of sequences of a row.
 
@@ -224,8 +224,3 @@ def _patterns(count_L1: np.ndarray, max_sequences: int) -> Iterator[tuple[tuple[
                 break
     for rows in rows_L1:
         yield from rows
-
-
-def _number_in_row(row_N: np.ndarray) -> np.ndarray:
-    """Numbers the elements of each row from 0; the rows ascend."""
-    return np.arange(len(row_N)) - np.searchsorted(row_N, row_N)

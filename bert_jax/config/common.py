@@ -112,8 +112,8 @@ COMMON: Section = {
     ),
     "compile_effort": free_field(
         "full",
-        "How well the TPU compiler optimizes the steps: full, or fast, which takes about half of "
-        "the time for steps that are a few percent slower, for trials.",
+        "How well the TPU compiler optimizes the steps: full, or fast, for trials: it compiles in "
+        "less time, and the steps are a few percent slower.",
         choices=("full", "fast"),
     ),
     "optimizer": {

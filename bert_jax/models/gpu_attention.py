@@ -66,19 +66,10 @@ def fused_attention(
 ) -> jax.Array:
     """Returns softmax(query key^T / sqrt(depth) + mask) after dropout, times value.
 
-    Padding sees only padding, so its output, which nothing reads, differs from plain attention.
-
-    Args:
-      query, key, value: [B, L, A*K] of one dtype; L is a multiple of 64.
-      mask: float32 [B, 1, L], 0 for real keys and very low for padding; or int32 [B, P], the
-        position after each sequence of a row, as for the TPU kernel.
-      mask_keys_BxA: From `dropout.mask_keys`; not read if `rate` is 0.
-      depth: K.
-      rate: The dropout rate of the probabilities.
-      interpret: Runs the kernels as plain JAX on any device, for tests.
-
-    Returns:
-      [B, L, A*K] in the dtype of the query.
+    The arguments are those of the TPU kernel, `fused_attention.fused_attention`, with these
+    differences: `query`, `key` and `value` may have any dtype, L is a multiple of 64, and a mask
+    [B, 1, L] is 0 for real keys and very low for padding. Padding sees only padding, so its output,
+    which nothing reads, differs from plain attention.
     """
     if mask.ndim == 3:
         numbers_BxL = (mask[:, 0] == 0).astype(jnp.int32)

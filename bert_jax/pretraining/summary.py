@@ -71,8 +71,8 @@ def announce(
         if sources := corpus_report.source_table(reports):
             terminal().print(sources)
         if config.data.max_pairs_per_row > 1:
-            parts = num_data_shards(trainer.mesh) * config.train.gradient_accumulation_steps
-            parts = math.lcm(parts, jax.process_count() * config.train.gradient_accumulation_steps)
+            parts = math.lcm(num_data_shards(trainer.mesh), jax.process_count())
+            parts *= config.train.gradient_accumulation_steps
             for stage, report in zip(trainer.stages, reports, strict=True):
                 say(pairs_per_step(stage, report["pairs_per_row"], parts))
         warnings = [*warnings, *corpus_report.warnings(reports)]

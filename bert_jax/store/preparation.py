@@ -100,10 +100,11 @@ def prepare(
         return metadata
     languages = {data.language, *map(language_of, named_inputs(data.sources))}
     if unknown := sorted(filter(None, languages.difference(LANGUAGES))):
+        key = "sources" if data.sources else "language"
         say(
-            f"warning: data.{'sources' if data.sources else 'language'} has {', '.join(unknown)}, "
-            "without rules for sentences of its own: those of a related language or of English "
-            f"are used (the languages with rules: {', '.join(LANGUAGES)})"
+            f"warning: there are no rules for splitting {', '.join(unknown)} into sentences "
+            f"(data.{key}): those of a related language or of English are used (the languages with "
+            f"rules: {', '.join(LANGUAGES)})"
         )
     check_sampling(named_inputs(data.sources), data.sampling_exponent, data.source_weights)
     if is_static:

@@ -18,7 +18,7 @@ A split of several parts (format version 2) has instead
                                last
         00000/ ...             the parts; each has all the files above
         token_counts.npy       their sum
-        token_counts_NAME.npy  the sum over the parts of each source, if data.sources names several
+        token_counts_NAME.npy  the sum over the parts of each source, if data.sources names them
         checksums.npz          of these counts
 
 Neither writing nor reading holds more than a small part of the corpus in memory. A store in object

@@ -1,7 +1,7 @@
 """The named sources of `data.sources`: groups of files or data sets, each in one language.
 
-A run may draw more or less of a source than its size would give: the smaller ones are usually
-raised, so that a model of many languages learns them too.
+A run may read a source more or less often than the others. Usually it reads the small ones more
+often, so that a model of many languages learns them too.
 """
 
 import re
@@ -12,7 +12,7 @@ from bert_jax.text.sources import Source, find_sources, join_inputs, split_input
 
 # What `repeats` counts in. Integers of this size are the same on every machine.
 REPEAT_UNIT = 2**20
-# A language code, and anything after it that tells two sources of a language apart.
+# A language code, and a suffix if a language has several sources: "en", "en-books".
 _NAME = re.compile(r"([a-z]{2,3})([-_][\w-]*)?", re.ASCII)
 # A path has other characters, or begins with "./".
 _PREFIX = re.compile(r"([\w-]+)=(.*)", re.DOTALL)
@@ -151,7 +151,9 @@ def check_sampling(names: Iterable[str], exponent: float, weights: Sequence[str]
 def repeats(
     sizes: Mapping[str, int], exponent: float = 1.0, weights: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Returns how often the text of each source is read while all text is read once on average.
+    """Returns how often the text of each source is read in an epoch.
+
+    On average over the tokens, an epoch reads the text once.
 
     The share of a source in what is read is its share in `sizes` to the power of `exponent`,
     renormalized, or follows `weights`.

@@ -160,7 +160,7 @@ def test_sources_of_few_documents_hold_out_their_ends(texts, tmp_path):
 
 
 def test_a_single_held_out_document_returns_to_its_source(texts, tmp_path):
-    """Of the held-out documents of `el`, one is a copy, and is removed."""
+    """One of the two held-out documents of a source is removed as a copy of the other."""
     text = "This is the very same text. It is held out twice, as it happens."
     for n in range(40):
         (tmp_path / f"{n:02}.txt").write_text(text if n in HeldOut(0.05) else f"{text} No {n}.")

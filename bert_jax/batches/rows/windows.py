@@ -93,7 +93,7 @@ class WindowedRows(abc.ABC):
             before = np.cumsum(block_sentences) - block_sentences
             # A window closes at the first block that begins after `shuffle_sentences` sentences.
             closes = np.flatnonzero(np.diff(before // self.spec.shuffle_sentences)) + 1
-            windows = np.split(block_N, closes), np.split(_occurrences(block_N), closes)
+            windows = np.split(block_N, closes), np.split(occurrences(block_N), closes)
             self._epoch_windows = (epoch, windows)
         return windows
 
@@ -188,7 +188,7 @@ class WindowedRows(abc.ABC):
             yield next(blocks[source]), self._generator(epoch, number, *key)
 
 
-def _occurrences(number_N: np.ndarray) -> np.ndarray:
+def occurrences(number_N: np.ndarray) -> np.ndarray:
     """Returns how often each number occurs before its place, int64 [N]."""
     order = np.argsort(number_N, kind="stable")
     ordered_N = number_N[order]
