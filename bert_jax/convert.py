@@ -12,7 +12,7 @@ the class of `transformers` for its head, with the names of its labels.
 from absl import flags
 from etils import epath
 
-from bert_jax.base import files
+from bert_jax.base import compilation_cache, files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import cli
@@ -90,6 +90,7 @@ def main(_) -> None:
             raise UserError(f"--{name} is missing; see python -m bert_jax.convert --help")
     for name in ("input", "output", "vocab"):
         files.checked_path(args[name].value, f"--{name}")
+    compilation_cache.keep_compiled_programs()
     for warning in convert(
         args.input,
         args.output,

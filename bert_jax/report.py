@@ -11,7 +11,7 @@ checkpoint predicts for your own mask. Every run and sweep writes such a page at
 
 from absl import flags
 
-from bert_jax.base import files
+from bert_jax.base import compilation_cache, files
 from bert_jax.config import cli
 from bert_jax.config.command_line import UsageError
 
@@ -31,6 +31,8 @@ def main(_) -> None:
     from bert_jax.reports.record import read_runs
 
     path = files.checked_path(args.output, "--output")
+    if args.fill_mask:
+        compilation_cache.keep_compiled_programs()
     runs = [run for directory in dict.fromkeys(args.workdir) for run in read_runs(directory)]
     files.write_whole(path, page(runs, args.fill_mask).encode())
     print(f"written to {path}")

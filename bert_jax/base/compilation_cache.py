@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from bert_jax.base import files
 from bert_jax.base.processes import num_cores
 
 # Programs that were not read for this long are removed.
@@ -21,14 +22,23 @@ _FIRST_VERSION = (0, 10, 2)
 _FAILED = re.compile(r"Error (?:reading|writing) persistent compilation cache entry for '(\w+)'")
 
 
-def keep_compiled_programs() -> None:
-    """Turns on JAX's persistent compilation cache, in a folder of the user.
+def keep_compiled_programs(directory: str | None = None) -> None:
+    """Turns on JAX's persistent compilation cache, in a directory or in a folder of the user.
 
-    It does nothing if the user has set `JAX_COMPILATION_CACHE_DIR` or turned the cache off with
-    `JAX_ENABLE_COMPILATION_CACHE=false`, or if the folder cannot be written. It imports JAX.
+    Without a directory, it does nothing if the user has set `JAX_COMPILATION_CACHE_DIR` or turned
+    the cache off with `JAX_ENABLE_COMPILATION_CACHE=false`, or if the folder cannot be written. It
+    imports JAX.
+
+    Raises:
+      UserError: The directory cannot be made.
     """
     import jax
 
+    if directory:
+        path = files.checked_path(directory, "--compilation_cache_dir")
+        files.make_directory(path, "--compilation_cache_dir")
+        jax.config.update("jax_compilation_cache_dir", str(path))
+        return
     if jax.config.jax_compilation_cache_dir is not None:
         return
     if not jax.config.jax_enable_compilation_cache or jax.__version_info__ < _FIRST_VERSION:

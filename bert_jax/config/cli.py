@@ -145,6 +145,13 @@ def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     flags.DEFINE_integer(
         "process_id", None, f"{text}the number of this process, from 0.", flag_values=values
     )
+    flags.DEFINE_string(
+        "compilation_cache_dir",
+        None,
+        "Directory of compiled programs, which all processes share. It holds native code: nobody "
+        "else may write to it.",
+        flag_values=values,
+    )
 
 
 @contextlib.contextmanager
@@ -168,8 +175,11 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     # This import loads JAX, so the flags are checked first.
     from bert_jax.parallel import multihost
 
-    if not by_flags and not multihost.is_launched_by_cluster():
-        compilation_cache.keep_compiled_programs()
+    alone = not by_flags and not multihost.is_launched_by_cluster()
+    # The processes of a run must share a directory, because only process 0 writes programs.
+    if alone or values.compilation_cache_dir:
+        compilation_cache.keep_compiled_programs(values.compilation_cache_dir)
+    if alone:
         yield
         return
     multihost.join(*hosts)

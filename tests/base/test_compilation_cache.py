@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(
 )
 # Prints the bits of a result, and how many programs were read and written.
 PROGRAM = """
+import sys
 from bert_jax.base.compilation_cache import keep_compiled_programs
 import jax, jax.numpy as jnp
 counts = {"hits": 0, "misses": 0}
@@ -23,7 +24,7 @@ def count(event, **_):
     for name in counts:
         counts[name] += event == f"/jax/compilation_cache/cache_{name}"
 jax.monitoring.register_event_listener(count)
-keep_compiled_programs()
+keep_compiled_programs(*sys.argv[1:])
 x = jnp.sin(jnp.arange(4096, dtype=jnp.float32)).reshape(64, 64)
 print(float(jax.jit(lambda x: jnp.tanh(x @ x).sum())(x)).hex(), counts["hits"], counts["misses"])
 """
@@ -37,9 +38,9 @@ def environment(home, **variables):
     return env | variables
 
 
-def run(home, **variables):
+def run(home, *directory, **variables):
     """Runs PROGRAM; returns the result's bits, and the numbers of programs read and written."""
-    command = [sys.executable, "-c", PROGRAM]
+    command = [sys.executable, "-c", PROGRAM, *map(str, directory)]
     env = environment(home, **variables)
     done = subprocess.run(command, cwd=runs.ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done.stderr
@@ -85,6 +86,18 @@ def test_there_is_no_cache_if_it_is_off_or_cannot_be_written(tmp_path, name, var
     (tmp_path / "file").touch()
     assert run(tmp_path / name, **variables)[1:] == (0, 0)
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_directory_that_was_typed_is_used(tmp_path):
+    named = tmp_path / "shared" / "compiled"
+    other = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "other"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    result, hits, misses = run(tmp_path / "home", named, **other)
+    assert hits == 0 and misses == len(sorted(named.glob("*-cache"))) > 0
+    assert run(tmp_path / "home", named, **other) == (result, misses, 0)
+    assert os.listdir(tmp_path) == ["shared"]
 
 
 @pytest.mark.slow
