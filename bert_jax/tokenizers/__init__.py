@@ -1,4 +1,4 @@
-"""Tokenizers behind one interface: WordPiece, SentencePiece, byte-level BPE and fastBPE."""
+"""Tokenizers behind one interface: WordPiece, SentencePiece and three kinds of BPE."""
 
 from bert_jax.tokenizers.base import CONVENTIONS, MASK, SPECIAL_TOKENS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.factory import (

@@ -63,6 +63,13 @@ CONVENTIONS = {
     "camembert": _ROBERTA._replace(
         first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
     ),
+    # The dictionary of XLM and FlauBERT. transformers opens a sequence with <s>, the authors with
+    # </s>.
+    "xlm": SpecialTokens(
+        *("<pad>", "<unk>", "<s>", "</s>", "<special1>"),
+        num_segments=1,
+        first=("<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))),
+    ),
     "albert": SPECIAL_TOKENS._replace(
         pad="<pad>",
         unk="<unk>",

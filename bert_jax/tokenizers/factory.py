@@ -11,6 +11,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import (
     byte_bpe,
     fastbpe,
+    moses_bpe,
     sentencepiece,
     training,
     training_words,
@@ -90,6 +91,16 @@ KINDS = {
         (fastbpe.VOCABULARY_FILE,),
         fastbpe.CODES_FILE,
     ),
+    "moses_bpe": _Kind(
+        moses_bpe.MosesBpeTokenizer,
+        moses_bpe.read_vocabulary,
+        training.train_moses_bpe,
+        {"lowercase": False},
+        (moses_bpe.VOCABULARY_FILE,),
+        moses_bpe.MERGES_FILE,
+        training_words.moses_bpe_words,
+        training.train_moses_bpe_on_counts,
+    ),
 }
 # An example of an options file: the kind, and options of all kinds.
 _EXAMPLE = {"kind": ""}
@@ -153,7 +164,8 @@ def from_file(
       kind: One of KINDS.
       path: A directory with the files, or a single file: a vocab.txt (wordpiece); a .model, or a
         tokenizer.json with a Unigram model (sentencepiece); a vocab.json with merges.txt beside
-        it, or a tokenizer.json (byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe).
+        it, or a tokenizer.json (byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe); a
+        vocab.json with merges.txt beside it (moses_bpe).
       special_tokens: See `Tokenizer`.
       options: Options of any kind; this kind ignores those that it does not have.
 
@@ -204,7 +216,7 @@ def training_words_of(kind: str, **options: Any) -> training_words.WordsOfText:
     """Returns a function of a text that returns the words to count for `train_on_counts`.
 
     Args:
-      kind: "wordpiece" or "byte_bpe".
+      kind: "wordpiece", "byte_bpe" or "moses_bpe".
       options: As for `from_file`.
     """
     known = KINDS[kind]
@@ -222,7 +234,7 @@ def train_on_counts(
     """Returns the tokenizer that `train` returns for a text with these words.
 
     Args:
-      kind: "wordpiece" or "byte_bpe".
+      kind: "wordpiece", "byte_bpe" or "moses_bpe".
       counts: Words, as `training_words_of` returns them, and how often each occurs.
       vocab_size: The number of tokens.
       special_tokens: As for `train`.

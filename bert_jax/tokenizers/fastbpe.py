@@ -6,7 +6,6 @@ be segmented beforehand, with "_" between the syllables of a word. The ids equal
 `transformers`' PhobertTokenizer, except that it turns every line break into <unk>.
 """
 
-import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,22 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 from etils import epath
-from tokenizers import models
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
-    CACHE_WORDS,
     SpecialTokens,
     Tokenizer,
     read_vocabulary_file,
     vocabulary_lines,
 )
+from bert_jax.tokenizers.word_bpe import END, WordBpe
 
 VOCABULARY_FILE, CODES_FILE = "vocab.txt", "bpe.codes"
 CONTINUED = "@@"
-_END = "</w>"
-# The library's unknown piece; no word contains a space.
-_UNKNOWN = " "
 
 
 class FastBpeFiles(NamedTuple):
@@ -58,28 +53,17 @@ class FastBpeTokenizer(Tokenizer):
         by_name = dict(zip((VOCABULARY_FILE, CODES_FILE), contents, strict=True))
         tokens = [*special_tokens.first, *words, *special_tokens.last]
         super().__init__({}, b"\0".join(contents), by_name, tokens, special_tokens)
-        # The library marks pieces that end a word, not those that continue it. It needs an id for
-        # every piece that a merge joins, even if vocab.txt lacks the piece.
-        spellings = dict.fromkeys([_UNKNOWN, *map(_inner_spelling, words)])
-        spellings.update(dict.fromkeys(x for a, b in merges for x in (a, b, a + b)))
-        self._ids = [self.ids.get(_outer_spelling(s), self.unk_id) for s in spellings]
-        self._lengths = [len(s.removesuffix(_END)) for s in spellings]
-        model = models.BPE(
-            {spelling: i for i, spelling in enumerate(spellings)},
-            merges,
-            unk_token=_UNKNOWN,
-            end_of_word_suffix=_END,
-        )
-        self._pieces = functools.lru_cache(CACHE_WORDS)(
-            lambda word: [piece.id for piece in model.tokenize(word)]
-        )
+        # bpe.codes marks pieces that end a word, not those that continue it.
+        ids = {_inner_spelling(word): self.ids[word] for word in words}
+        self._bpe = WordBpe(ids, merges, self.unk_id)
 
     def is_word_start(self, token: str) -> bool:
         return True
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        ids, pieces = self._bpe.ids, self._bpe.pieces
         return [
-            np.array([self._ids[p] for word in s.split() for p in self._pieces(word)], np.int32)
+            np.array([ids[p] for word in s.split() for p in pieces(word)], np.int32)
             for s in sentences
         ]
 
@@ -88,10 +72,10 @@ class FastBpeTokenizer(Tokenizer):
         spans: list[tuple[int, int]] = []
         for word in re.finditer(r"\S+", text):
             start = word.start()
-            for piece in self._pieces(word.group()):
-                ids.append(self._ids[piece])
-                spans.append((start, start + self._lengths[piece]))
-                start += self._lengths[piece]
+            for piece in self._bpe.pieces(word.group()):
+                ids.append(self._bpe.ids[piece])
+                spans.append((start, start + self._bpe.lengths[piece]))
+                start += self._bpe.lengths[piece]
         return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -122,8 +106,4 @@ def read_files(path: epath.Path | Path, codes_path: epath.Path | Path) -> FastBp
 
 
 def _inner_spelling(token: str) -> str:
-    return token.removesuffix(CONTINUED) if token.endswith(CONTINUED) else token + _END
-
-
-def _outer_spelling(spelling: str) -> str:
-    return spelling.removesuffix(_END) if spelling.endswith(_END) else spelling + CONTINUED
+    return token.removesuffix(CONTINUED) if token.endswith(CONTINUED) else token + END

@@ -3,7 +3,7 @@
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
@@ -16,7 +16,12 @@ from bert_jax.tokenizers.base import SpecialTokens
 from bert_jax.tokenizers.byte_bpe import Merges
 from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
 from bert_jax.tokenizers.sentencepiece import normalize
-from bert_jax.tokenizers.training_words import without_long_runs, wordpiece_words
+from bert_jax.tokenizers.training_words import (
+    moses_bpe_words,
+    without_long_runs,
+    wordpiece_words,
+)
+from bert_jax.tokenizers.word_bpe import END
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
 # A text with more characters may use half of the vocabulary for them, and what is left after
@@ -52,7 +57,7 @@ def train_wordpiece(
     texts = [" ".join(words(text)) for text in texts]
     num_pieces = vocab_size - len(special_tokens.last)
     characters = _by_frequency(Counter(chain.from_iterable(texts)))
-    base = _base_tokens(characters, num_pieces, special_tokens)
+    base = _base_tokens(characters, num_pieces, special_tokens, _pieces)
     # The trainer breaks ties between pieces by id, and numbers "##x" tokens in the order of a hash
     # map, which varies from run to run. As special tokens, they have fixed ids.
     trainer = trainers.WordPieceTrainer(
@@ -68,7 +73,7 @@ def train_wordpiece(
     backend.train_from_iterator(texts, trainer, length=len(texts))
     ids = backend.get_vocab()
     tokens = sorted(ids, key=ids.get)[:num_pieces]
-    _add_characters(tokens, characters, num_pieces)
+    _add_characters(tokens, characters, num_pieces, _pieces)
     return _filled(tokens, vocab_size, special_tokens)
 
 
@@ -77,12 +82,8 @@ def train_wordpiece_on_counts(
 ) -> list[str]:
     """Returns the vocabulary that `train_wordpiece` returns for a text with these words."""
     num_pieces = vocab_size - len(special_tokens.last)
-    character_counts: Counter[str] = Counter()
-    for word, count in counts:
-        for character in word:
-            character_counts[character] += count
-    characters = _by_frequency(character_counts)
-    tokens = _base_tokens(characters, num_pieces, special_tokens)
+    characters = _by_frequency(_character_counts(counts))
+    tokens = _base_tokens(characters, num_pieces, special_tokens, _pieces)
     ids = {token: i for i, token in enumerate(tokens)}
     # As in the library, a character without a token is left out of its words.
     words = (
@@ -90,15 +91,66 @@ def train_wordpiece_on_counts(
         for word, count in counts
     )
     learn_merges(words, tokens, num_pieces, prefix="##")
-    _add_characters(tokens, characters, num_pieces)
+    _add_characters(tokens, characters, num_pieces, _pieces)
     return _filled(tokens, vocab_size, special_tokens)
 
 
-def _add_characters(tokens: list[str], characters: Sequence[str], num_pieces: int) -> None:
+def train_moses_bpe(
+    texts: Iterable[str], *, vocab_size: int, lowercase: bool, special_tokens: SpecialTokens
+) -> tuple[list[str], Merges]:
+    """Trains a vocabulary of `vocab_size` tokens, and its merges.
+
+    The first tokens after the special ones are the characters, inside a word and at its end. As for
+    WordPiece, "[unused0]", ... fill up the vocabulary if the corpus is too small.
+
+    Raises:
+      UserError: The characters of the corpus do not fit in `vocab_size`.
+    """
+    words = moses_bpe_words(lowercase=lowercase)
+    counts = Counter(word for text in texts for word in words(text))
+    return train_moses_bpe_on_counts(
+        list(counts.items()), vocab_size=vocab_size, special_tokens=special_tokens
+    )
+
+
+def train_moses_bpe_on_counts(
+    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
+) -> tuple[list[str], Merges]:
+    """Returns what `train_moses_bpe` returns for a text with these words."""
+
+    def pieces_of(character: str) -> list[str]:
+        return [character, character + END]
+
+    num_pieces = vocab_size - len(special_tokens.last)
+    characters = _by_frequency(_character_counts(counts))
+    tokens = _base_tokens(characters, num_pieces, special_tokens, pieces_of)
+    ids = {token: i for i, token in enumerate(tokens)}
+    spelled = (([*word[:-1], word[-1] + END], count) for word, count in counts)
+    words = (([ids[x] for x in parts if x in ids], count) for parts, count in spelled)
+    pairs = learn_merges(words, tokens, num_pieces)
+    merges = [(tokens[first], tokens[second]) for first, second in pairs]
+    _add_characters(tokens, characters, num_pieces, pieces_of)
+    return _filled(tokens, vocab_size, special_tokens), merges
+
+
+def _character_counts(counts: WordCounts) -> Counter[str]:
+    characters: Counter[str] = Counter()
+    for word, count in counts:
+        for character in word:
+            characters[character] += count
+    return characters
+
+
+def _add_characters(
+    tokens: list[str],
+    characters: Sequence[str],
+    num_pieces: int,
+    pieces_of: Callable[[str], list[str]],
+) -> None:
     """Adds the characters that are not among the tokens, as far as there is room."""
     known = set(tokens)
     for character in characters:
-        pieces = _pieces(character)
+        pieces = pieces_of(character)
         if len(tokens) + len(pieces) <= num_pieces and character not in known:
             tokens += pieces
 
@@ -118,17 +170,20 @@ def _by_frequency(counts: Counter[str]) -> list[str]:
 
 
 def _base_tokens(
-    characters: Sequence[str], num_pieces: int, special_tokens: SpecialTokens
+    characters: Sequence[str],
+    num_pieces: int,
+    special_tokens: SpecialTokens,
+    pieces_of: Callable[[str], list[str]],
 ) -> list[str]:
-    """Returns the first special tokens, the characters, and "##x" for those that continue words.
+    """Returns the first special tokens, the characters, and their other pieces ("##x" or "x</w>").
 
     These are as many characters as fit into half of the vocabulary, but at least MIN_ALPHABET.
     """
-    sizes = accumulate(len(_pieces(character)) for character in characters)
+    sizes = accumulate(len(pieces_of(character)) for character in characters)
     number = max(MIN_ALPHABET, sum(size <= num_pieces // 2 for size in sizes))
     characters = sorted(characters[:number])
-    continuing = [piece for character in characters for piece in _pieces(character)[1:]]
-    base = [*special_tokens.first, *characters, *continuing]
+    others = [piece for character in characters for piece in pieces_of(character)[1:]]
+    base = [*special_tokens.first, *characters, *others]
     if len(base) >= num_pieces:
         num_last = len(special_tokens.last)
         raise UserError(

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from tokenizers import pre_tokenizers
 
 from bert_jax.tokenizers.byte_bpe import ASCII_WORDS
+from bert_jax.tokenizers.moses_bpe import moses_words
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
 WordsOfText = Callable[[str], list[str]]
 # Longer runs without a space are cut to train byte-level BPE, whose time is quadratic in them.
 _LONG_RUN = re.compile(r"\S{200}(?=\S)")
 _CACHE_WORDS = 2**18
+# Longer words are left out of the training of moses_bpe, for the same reason.
+_LONGEST_WORD = 200
 
 
 def wordpiece_words(*, lowercase: bool, max_input_chars_per_word: int) -> WordsOfText:
@@ -44,6 +47,12 @@ def byte_bpe_words(*, add_prefix_space: bool) -> WordsOfText:
         return found
 
     return words
+
+
+def moses_bpe_words(*, lowercase: bool) -> WordsOfText:
+    """Returns a function of a text that returns its words of up to 200 characters."""
+    split = moses_words(lowercase=lowercase)
+    return lambda text: [word for word in split(text) if len(word) <= _LONGEST_WORD]
 
 
 def without_long_runs(text: str) -> list[str]:

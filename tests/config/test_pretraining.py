@@ -145,7 +145,9 @@ FASTBPE = {
             {"data__vocab": "vocab.txt", "data__vocab_from": "counts"},
             "config.data.vocab is vocab.txt, so no vocabulary is trained",
         ),
-        ({"data__special_tokens": "camembert"}, "tokenizer=sentencepiece; set roberta"),
+        ({"data__special_tokens": "camembert"}, "works only with config.data.tokenizer=sentencep"),
+        ({"data__special_tokens": "xlm"}, "tokenizer=moses_bpe, but config.data.tokenizer is wor"),
+        ({"data__tokenizer": "moses_bpe"}, "moses_bpe needs config.data.special_tokens=xlm"),
         (
             {"train__num_steps": 12, "profile__num_steps": 4},
             "config.profile covers steps 10 to 13, but the run ends with step 12; set an earlier",

@@ -112,12 +112,21 @@ def test_fingerprint_depends_on_options_and_vocabulary(tmp_path):
     assert len(set(prints)) == 4
 
 
-TRAINED = ("wordpiece", "unigram", "bpe", "byte_bpe")
+TRAINED = {
+    "wordpiece": "bert",
+    "unigram": "bert",
+    "bpe": "bert",
+    "byte_bpe": "bert",
+    "moses_bpe": "xlm",
+}
 TRAIN = """
 import sys
+from bert_jax.tokenizers import CONVENTIONS
 from tests.tokenizers import test_tokenizers as tests
-for kind in tests.TRAINED:
-    tests.train(kind, tests.sample_texts(6), 600).save(f"{sys.argv[1]}/{kind}")
+for kind, convention in tests.TRAINED.items():
+    special = CONVENTIONS[convention]
+    tokenizer = tests.train(kind, tests.sample_texts(6), 600, special_tokens=special)
+    tokenizer.save(f"{sys.argv[1]}/{kind}")
 """
 
 
@@ -148,7 +157,7 @@ def test_alphabet_is_bounded_by_frequency_and_the_vocabulary():
     assert set("thepolfsa").union(rare) < set(large.tokens) and large.num_unused > 1000
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "moses_bpe"])
 def test_training_on_a_long_word_takes_no_longer_than_on_other_text(kind):
     word = "".join(random.Random(0).choices("abcdef", k=200_000))
     started = time.monotonic()
@@ -166,6 +175,8 @@ def test_training_on_a_long_word_takes_no_longer_than_on_other_text(kind):
         ("sentencepiece", [" ", ""], 100, "it has no text"),
         ("byte_bpe", sample_texts(1), 260, "the 256 bytes and the special tokens alone take 261"),
         ("byte_bpe", [" ", ""], 300, "no text to train"),
+        ("moses_bpe", sample_texts(1), 60, "60 tokens is too small for this corpus"),
+        ("moses_bpe", [" ", ""], 300, "no text to train"),
     ],
 )
 def test_unusable_corpora_and_sizes_are_refused(kind, texts, size, words):
@@ -246,6 +257,7 @@ def test_load_needs_a_saved_tokenizer(tmp_path):
         ("wordpiece", "albert"),
         ("unigram", "albert"),
         ("byte_bpe", "roberta"),
+        ("moses_bpe", "xlm"),
     ],
 )
 def test_conventions_of_special_tokens(kind, convention, tmp_path):
@@ -262,9 +274,10 @@ def test_conventions_of_special_tokens(kind, convention, tmp_path):
     np.testing.assert_array_equal(tokenizer.encode_aligned(text)[0], ids)
     cls, sep, mask = tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
     row = tokenizer.join(ids, ids)
-    if convention in ("albert", "bert"):
+    if convention in ("albert", "bert", "xlm"):
         assert row.input_ids_L.tolist() == [cls, *ids, sep, *ids, sep]
-        assert row.num_first == len(ids) + 2
+        is_split = special.num_segments == 2
+        assert row.num_first == (len(ids) + 2 if is_split else len(row.input_ids_L))
     else:
         assert row.input_ids_L.tolist() == [cls, *ids, sep, sep, *ids, sep]
         assert row.num_first == len(row.input_ids_L)
