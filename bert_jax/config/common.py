@@ -158,8 +158,9 @@ COMMON: Section = {
             "peak * s / warmup_steps during the warm-up, then peak * (1 - t)^decay_power; the rate "
             "drops a little at the end of the warm-up. linear_after_warmup (RoBERTa): the decay "
             "begins at the peak, and t counts only the steps after the warm-up. product (ELECTRA): "
-            "during the warm-up, the decay is multiplied by s / warmup_steps.",
-            choices=("bert", "linear_after_warmup", "product"),
+            "during the warm-up, the decay is multiplied by s / warmup_steps. inverse_root (XLM, "
+            "FlauBERT): after the warm-up, peak * (warmup_steps / s)^0.5.",
+            choices=("bert", "linear_after_warmup", "product", "inverse_root"),
         ),
         "peak_learning_rate": steering_field(
             1e-4, "Learning rate that the warm-up rises toward.", above=0
@@ -172,7 +173,8 @@ COMMON: Section = {
         ),
         "decay_power": steering_field(
             1.0,
-            "Exponent of the decay to 0, (1 - t)^decay_power; schedule.shape defines t.",
+            "Exponent of the decay to 0, (1 - t)^decay_power; schedule.shape defines t. "
+            "inverse_root has none.",
             above=0,
         ),
     },
@@ -245,10 +247,25 @@ def layer_numbers(text: str, key: str) -> tuple[int, ...]:
         ) from None
 
 
-def check_mesh(mesh: ConfigDict) -> None:
-    """Refuses a mesh with more than one size to infer."""
-    if sum(size == -1 for size in mesh.values()) > 1:
+def check_common(config: ConfigDict) -> None:
+    """Refuses values of COMMON that contradict each other.
+
+    Raises:
+      UserError: The message names the keys.
+    """
+    if sum(size == -1 for size in config.mesh.values()) > 1:
         raise UserError("config.mesh has more than one axis of size -1; only one can be inferred")
+    if config.schedule.shape == "inverse_root":
+        if not config.schedule.warmup_steps:
+            raise UserError(
+                "config.schedule.warmup_steps is 0, but config.schedule.shape=inverse_root needs a "
+                "warm-up, from whose end the decay is counted"
+            )
+        if config.schedule.decay_power != 1:
+            raise UserError(
+                f"config.schedule.decay_power is {config.schedule.decay_power:g}, but "
+                "config.schedule.shape=inverse_root has an exponent of its own; leave it at 1"
+            )
 
 
 def check_profile(profile: ConfigDict, num_steps: int) -> None:

@@ -15,7 +15,7 @@ from bert_jax.config.common import (
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
     MODEL,
-    check_mesh,
+    check_common,
     check_model,
     layer_numbers,
 )
@@ -380,7 +380,7 @@ def validate(config: ConfigDict) -> None:
             "(train=FILE,validation=FILE) or tfds:NAME"
         )
     _check_features(config)
-    check_mesh(config.mesh)
+    check_common(config)
 
 
 def _check_features(config: ConfigDict) -> None:

@@ -13,7 +13,7 @@ from bert_jax.config.common import (
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
     MODEL,
-    check_mesh,
+    check_common,
     check_model,
     check_profile,
     layer_numbers,
@@ -243,7 +243,7 @@ def validate(config: ConfigDict) -> None:
         )
     check_data(config.data)
     check_packing(config)
-    check_mesh(config.mesh)
+    check_common(config)
     check_profile(config.profile, total_steps(config.train))
 
 

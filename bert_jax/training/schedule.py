@@ -1,4 +1,4 @@
-"""The learning-rate schedule: linear warm-up, then polynomial decay to 0."""
+"""The learning-rate schedule: linear warm-up, then polynomial or inverse-root decay."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,6 +7,9 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from bert_jax.training.stages import Stage
+
+# `warmup_init_lr` of AdamInverseSqrtWithWarmup in XLM's optim.py.
+_INVERSE_ROOT_START = 1e-7
 
 
 def make_schedule(
@@ -19,7 +22,9 @@ def make_schedule(
     of the run, not from the end of the warm-up, so the rate never quite reaches the peak. With
     linear_after_warmup, as in fairseq's polynomial_decay_schedule.py, the rate is then
     `peak * (1 - (s - warmup) / (total - warmup))^power`. With product, as in electra's
-    optimization.py, it is `peak * min(1, s / warmup) * (1 - s / total)^power`.
+    optimization.py, it is `peak * min(1, s / warmup) * (1 - s / total)^power`. With inverse_root,
+    as in XLM's optim.py, the rate is `1e-7 + (peak - 1e-7) * s / warmup` in the warm-up, then
+    `peak * (warmup / s)^0.5`, whatever the total.
 
     A stage with its own peak has its own curve, counted from its first step (the LAMB recipe, You
     et al. 2020); all other stages share one curve. Each part of a stage's extra steps has its own
@@ -32,6 +37,11 @@ def make_schedule(
     def curve(step, peak, warmup, total):
         # A fraction is rounded down to full steps, as in run_classifier.py.
         warmup_steps = int(warmup * total) if warmup < 1 else warmup
+        if schedule.shape == "inverse_root":
+            warmup_steps = max(1, warmup_steps)
+            rising = _INVERSE_ROOT_START + (peak - _INVERSE_ROOT_START) * step / warmup_steps
+            falling = peak * jnp.sqrt(warmup_steps / jnp.maximum(step, 1.0))
+            return jnp.where(step < warmup_steps, rising, falling)
         start = warmup_steps if schedule.shape == "linear_after_warmup" else 0
         progress = (step - start) / (total - start)
         decayed = peak * jnp.maximum(1.0 - progress, 0.0) ** schedule.decay_power

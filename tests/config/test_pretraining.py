@@ -148,6 +148,8 @@ FASTBPE = {
         ({"data__special_tokens": "camembert"}, "works only with config.data.tokenizer=sentencep"),
         ({"data__special_tokens": "xlm"}, "tokenizer=moses_bpe, but config.data.tokenizer is wor"),
         ({"data__tokenizer": "moses_bpe"}, "moses_bpe needs config.data.special_tokens=xlm"),
+        ({"schedule__shape": "inverse_root", "schedule__warmup_steps": 0.0}, "needs a warm-up"),
+        ({"schedule__shape": "inverse_root", "schedule__decay_power": 2.0}, "leave it at 1"),
         (
             {"train__num_steps": 12, "profile__num_steps": 4},
             "config.profile covers steps 10 to 13, but the run ends with step 12; set an earlier",

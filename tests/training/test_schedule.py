@@ -81,6 +81,26 @@ def test_the_shapes_of_roberta_and_electra(power, warmup):
             np.testing.assert_allclose(rate(step), formula(step), rtol=1e-5, atol=1e-10)
 
 
+def test_the_shape_of_xlm():
+    """Compares with `get_lr_for_step` of AdamInverseSqrtWithWarmup in XLM's optim.py."""
+    config = default_config()
+    config.train.num_steps, config.train.stages = 1000, (stage_of(1.0),)
+    config.schedule.update(shape="inverse_root", peak_learning_rate=6e-4, warmup_steps=24.0)
+    rate, _ = schedule_of(config)
+
+    def xlm(updates):
+        if updates < 24:
+            return 1e-7 + updates * (6e-4 - 1e-7) / 24
+        return 6e-4 * 24**0.5 * updates**-0.5
+
+    for step in range(1000):
+        np.testing.assert_allclose(rate(step), xlm(step), rtol=1e-6)
+    # A quarter of the peak after 16 times the warm-up, however long the run is.
+    np.testing.assert_allclose(rate(16 * 24), 1.5e-4, rtol=1e-6)
+    config.train.num_steps = 500
+    assert schedule_of(config)[0](400) == rate(400)
+
+
 def test_each_stage_of_lambs_recipe_has_its_own_curve():
     """You et al. 2020: 7,038 + 1,563 steps, 6e-3 and 4e-3, warm-up .2843 and .128."""
     config = default_config()
