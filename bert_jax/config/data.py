@@ -220,8 +220,9 @@ DATA: Section = {
         "masked_lm",
         "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
         "(any position, special tokens too; with whole_word_masking, all tokens of a word are "
-        "masked, kept or replaced together), spans (SpanBERT's spans of 1 to 10 words; all tokens "
-        "of a span are masked, kept or replaced together), ngrams (ALBERT's n-grams of up to 3 "
+        "masked, kept or replaced together), xlm (a coin of its own decides for each position, "
+        "special tokens too), spans (SpanBERT's spans of 1 to 10 words; all tokens of a span are "
+        "masked, kept or replaced together), ngrams (ALBERT's n-grams of up to 3 "
         "words), electra (85 % of the chosen tokens become [MASK], the others are kept), "
         "distilbert (rare tokens are chosen more often), none (no token is replaced), or your own.",
     ),

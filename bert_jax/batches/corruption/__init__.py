@@ -18,6 +18,7 @@ first. `random_keys.draw_rows` draws random bits that meet this rule.
 CORRUPTIONS = {
     "masked_lm": "bert_jax.batches.corruption.masked_lm:BERT",
     "roberta": "bert_jax.batches.corruption.masked_lm:ROBERTA",
+    "xlm": "bert_jax.batches.corruption.masked_lm:XLM",
     "spans": "bert_jax.batches.corruption.masked_lm:SPANS",
     "ngrams": "bert_jax.batches.corruption.masked_lm:NGRAMS",
     "distilbert": "bert_jax.batches.corruption.masked_lm:DISTILBERT",

@@ -35,7 +35,8 @@ class MaskingRules:
       rate_of: What `config.data.masked_lm_prob` is a fraction of: "tokens" (with [CLS] and [SEP]),
         "text" (the tokens that may be chosen), or "groups".
       rounding: How the number to choose is rounded: "nearest" (halves to even, at least 1),
-        "up", or "random" (up with a probability equal to the fraction, else down).
+        "up", or "random" (up with a probability equal to the fraction, else down). With "coins",
+        each group is chosen or not by a coin of its own; `rate_of` must then be "groups".
       count_power: A token's weight in the choice is its count in the corpus raised to this
         power. 0 gives all tokens the same weight; any other value excludes [UNK] and must not be
         combined with whole words.
@@ -147,13 +148,18 @@ class MaskedTokens:
         if self._is_weighted:
             choice_bits_BxC = weighted_order(choice_bits_BxC, self._weight_V[ids_BxL])
         counted_BxL = {"tokens": mask_BxL, "text": is_text_BxL, "groups": is_start_BxL}
-        number_B = num_to_predict(
-            counted_BxL[rules.rate_of].sum(axis=1),
-            self._masked_lm_prob,
-            slots,
-            rules.rounding,
-            uniform(number_bits_B),
-        )
+        if rules.rounding == "coins":
+            # Groups are chosen in the order of their bits.
+            is_chosen_BxL = is_start_BxL & (uniform(choice_bits_BxC) < self._masked_lm_prob)
+            number_B = np.minimum(slots, is_chosen_BxL.sum(axis=1))
+        else:
+            number_B = num_to_predict(
+                counted_BxL[rules.rate_of].sum(axis=1),
+                self._masked_lm_prob,
+                slots,
+                rules.rounding,
+                uniform(number_bits_B),
+            )
         quota_B, limit = number_B, {}
         if rules.rate_of == "groups":
             quota_B, limit = np.full(num_rows, slots), {"max_groups_B": number_B}
@@ -212,6 +218,9 @@ BERT = MaskingRules()
 ROBERTA = MaskingRules(
     specials=True, rate_of="groups", rounding="random", coin="group", random_ids="no_specials"
 )
+
+# `mask_out` in XLM's trainer.py. (It never chooses the first token of a row.)
+XLM = MaskingRules(specials=True, rate_of="groups", rounding="coins")
 
 # `PairWithSpanMaskingScheme` in SpanBERT's masking.py, with the options of its pre-training
 # command.

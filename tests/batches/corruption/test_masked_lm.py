@@ -103,6 +103,30 @@ def test_choice_matches_the_original(seed, length, whole, most, prob):
         assert masked["masked_lm_positions"][row, :number].tolist() == expected
 
 
+def test_the_rules_of_xlm():
+    """Each real token has a coin of its own, as in `mask_out` of XLM's trainer.py."""
+    ids, used = make_rows(4000, 64, 60, seed=4)
+    spec = make_spec(max_predictions_per_seq=40, masked_lm_prob=0.15, whole_word_masking=False)
+    batch = {"input_ids": ids, "attention_mask": used}
+    masked = masked_lm.XLM(make_tokenizer(60), spec, None).corrupt(batch, KEY, 0)
+    number, real = masked["masked_lm_weights"].sum(axis=1), used.sum(axis=1)
+    # Binomial: the variance of a row's number is 0.15 * 0.85 of its length.
+    deviations = (number - 0.15 * real) / np.sqrt(0.15 * 0.85 * real)
+    assert abs(deviations.mean()) < 0.05 and abs(deviations.std() - 1) < 0.05
+    is_chosen = np.zeros(ids.shape, bool)
+    rows, slots = np.nonzero(masked["masked_lm_weights"])
+    is_chosen[rows, masked["masked_lm_positions"][rows, slots]] = True
+    for token in (CLS, SEP):
+        assert abs(is_chosen[ids == token].mean() - 0.15) < 0.02
+    assert not is_chosen[used == 0].any()
+    # Neighbors are independent.
+    both = used[:, 1:] > 0
+    assert abs((is_chosen[:, 1:] & is_chosen[:, :-1])[both].mean() - 0.15**2) < 0.002
+    few = make_spec(max_predictions_per_seq=3, masked_lm_prob=0.15, whole_word_masking=False)
+    masked = masked_lm.XLM(make_tokenizer(60), few, None).corrupt(batch, KEY, 0)
+    assert masked["masked_lm_weights"].sum(axis=1).max() == 3
+
+
 @pytest.fixture(scope="module", params=[False, True], ids=["tokens", "words"])
 def many(request):
     """Returns rows, attention masks, rules, and masked rows with over 10^5 predictions."""
