@@ -299,6 +299,12 @@ def check_model(model: Mapping[str, Any], source: str = "") -> None:
             f"{source}config.model.layer_groups is {model['layer_groups']}, more than "
             f"config.model.num_hidden_layers, {model['num_hidden_layers']}"
         )
+    for key, allowed in (("embedding_size", (0, model["hidden_size"])), ("generator_size", (0,))):
+        if not model["head_transform"] and model[key] not in allowed:
+            raise UserError(
+                f"{source}config.model.{key} is {model[key]}, but config.model.head_transform is "
+                f"False; without that layer it must be {' or '.join(map(str, allowed))}"
+            )
 
 
 def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:

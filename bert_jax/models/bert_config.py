@@ -132,11 +132,23 @@ class BertConfig:
         or_equal=-1,
         of_weights=False,
     )
+    norm: str = _key(
+        "post",
+        "Position of LayerNorm in each block: post (after each residual sum, as in BERT) or pre "
+        "(before each sublayer, and none after the last block, as in FlauBERT-large).",
+        choices=("post", "pre"),
+    )
+    head_transform: bool = _key(
+        True,
+        "Whether the language-model head has a dense layer, an activation and a LayerNorm before "
+        "its decoder. In FlauBERT it is the decoder alone.",
+    )
     pooler_act: str = _key(
         "tanh",
         "Activation of the pooler: tanh, or gelu or relu for the classifiers of ELECTRA and "
-        "DistilBERT.",
-        choices=("tanh", "gelu", "relu"),
+        "DistilBERT. none means that the pooler has no layer: classifiers read the state of the "
+        "first token, as in FlauBERT.",
+        choices=("tanh", "gelu", "relu", "none"),
     )
     generator_size: float = _key(
         0.0,

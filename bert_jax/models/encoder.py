@@ -10,7 +10,10 @@ from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward; LayerNorm after each residual sum (post-LN)."""
+    """Attention, then feed-forward; LayerNorm where `config.norm` says.
+
+    The parameters have the same names for both positions of LayerNorm.
+    """
 
     config: BertConfig
     deterministic: bool
@@ -30,23 +33,29 @@ class Block(nn.Module):
         attention_rate = c.attention_output_dropout_prob
         if attention_rate < 0:
             attention_rate = c.hidden_dropout_prob
+        attention_norm = LayerNorm(c, name="attention_layer_norm")
+        output_norm = LayerNorm(c, name="output_layer_norm")
+        is_pre = c.norm == "pre"
+
         attended_BxLxD = SelfAttention(c, name="attention")(
-            hidden_BxLxD, bias_Bx1xQxL, self.deterministic, ends_BxP
+            attention_norm(hidden_BxLxD) if is_pre else hidden_BxLxD,
+            bias_Bx1xQxL,
+            self.deterministic,
+            ends_BxP,
         )
-        hidden_BxLxD = LayerNorm(c, name="attention_layer_norm")(
-            hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
-        )
+        hidden_BxLxD = hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
+        if not is_pre:
+            hidden_BxLxD = attention_norm(hidden_BxLxD)
 
         inner_BxLxF = Projection(
             c, c.intermediate_size, ("embed", "mlp"), activated=True, name="intermediate"
-        )(hidden_BxLxD)
+        )(output_norm(hidden_BxLxD) if is_pre else hidden_BxLxD)
         inner_BxLxF = nn.with_logical_constraint(inner_BxLxF, ("batch", None, "activation_mlp"))
         inner_BxLxF = ACTIVATIONS[c.hidden_act](inner_BxLxF)
         output_BxLxD = Projection(c, c.hidden_size, ("mlp", "embed"), name="output")(inner_BxLxF)
         output_BxLxD = nn.with_logical_constraint(output_BxLxD, ("batch", None, None))
-        return LayerNorm(c, name="output_layer_norm")(
-            hidden_BxLxD + dropout(output_BxLxD, c.hidden_dropout_prob)
-        )
+        hidden_BxLxD = hidden_BxLxD + dropout(output_BxLxD, c.hidden_dropout_prob)
+        return hidden_BxLxD if is_pre else output_norm(hidden_BxLxD)
 
 
 class Encoder(nn.Module):

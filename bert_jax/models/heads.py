@@ -20,8 +20,8 @@ NO_PROBABILITY = float(jnp.finfo(jnp.bfloat16).min)
 class Pooler(nn.Module):
     """A layer with `config.pooler_act` on the state of one token, after dropout.
 
-    The token is [CLS], the first one. In a causal model, where [CLS] attends only to itself, it is
-    the last real token.
+    With `pooler_act` none, there is only the dropout. The token is [CLS], the first one. In a
+    causal model, where [CLS] attends only to itself, it is the last real token.
     """
 
     config: BertConfig
@@ -35,15 +35,18 @@ class Pooler(nn.Module):
         cls_positions_BxP: jax.Array | None = None,
     ) -> jax.Array:
         """Returns pooled_BxD, or pooled_BxPxD for the P tokens at `cls_positions_BxP`."""
-        dense = Projection(self.config, self.config.hidden_size, ("embed", "pooled"), name="dense")
+        c = self.config
         if cls_positions_BxP is None:
-            token = pooled_token(self.config, hidden_BxLxD, attention_mask_BxL)
+            token = pooled_token(c, hidden_BxLxD, attention_mask_BxL)
         else:
             token = states_at(hidden_BxLxD, cls_positions_BxP)
         axes = ("batch",) + (None,) * (token.ndim - 1)
         token = nn.with_logical_constraint(token, axes)
-        token = Dropout(self.config.pooler_dropout_prob)(token, deterministic)
-        pooled = ACTIVATIONS[self.config.pooler_act](dense(token))
+        token = Dropout(c.pooler_dropout_prob)(token, deterministic)
+        if c.pooler_act == "none":
+            return token
+        dense = Projection(c, c.hidden_size, ("embed", "pooled"), name="dense")
+        pooled = ACTIVATIONS[c.pooler_act](dense(token))
         return nn.with_logical_constraint(pooled, axes)
 
 
@@ -60,15 +63,17 @@ def pooled_token(
 class LanguageModelHead(nn.Module):
     """Dense layer, activation and LayerNorm, then a decoder tied to the word embeddings.
 
-    The decoder's own bias is a parameter of this module.
+    Without `config.head_transform` there is only the decoder. The decoder's own bias is a parameter
+    of this module.
     """
 
     config: BertConfig
 
     def setup(self):
         c = self.config
-        self.transform = Projection(c, c.embedding_width, ("embed", "pooled"))
-        self.layer_norm = LayerNorm(c)
+        if c.head_transform:
+            self.transform = Projection(c, c.embedding_width, ("embed", "pooled"))
+            self.layer_norm = LayerNorm(c)
         self.output_bias = self.param("output_bias", zeros_init("vocab"), (c.padded_vocab_size,))
 
     def __call__(
@@ -96,6 +101,8 @@ class LanguageModelHead(nn.Module):
     def transformed(self, hidden_BxMxD: jax.Array) -> jax.Array:
         """Returns the input of the decoder, hidden_BxMxE."""
         hidden_BxMxD = nn.with_logical_constraint(hidden_BxMxD, ("batch", None, None))
+        if not self.config.head_transform:
+            return hidden_BxMxD
         hidden_BxMxE = self.transform(hidden_BxMxD)
         return self.layer_norm(ACTIVATIONS[self.config.hidden_act](hidden_BxMxE))
 

@@ -50,7 +50,8 @@ def token_sums(
 def language_model_head_flops(config: BertConfig) -> int:
     """Computes the FLOPs of a language-model head for one prediction, forward."""
     width = config.embedding_width
-    return 2 * (config.hidden_size * width + width * config.vocab_size)
+    transform = config.hidden_size * width if config.head_transform else 0
+    return 2 * (transform + width * config.vocab_size)
 
 
 class TokenPrediction(Term):

@@ -76,7 +76,7 @@ def task_flops_per_sequence(
     # LayerRates counts blocks with shared parameters as one.
     num_frozen = sum(c.group_of(layer) < frozen_layers for layer in range(num_run))
     projection = _embeddings(c, length)
-    has_pooler = model.POOLED and not model.features
+    has_pooler = model.POOLED and not model.features and c.pooler_act != "none"
     head_width = width * max(1, len(model.features))
     trained = 2 * width**2 * has_pooler + _bilstm(head_width, model.bilstm_size, length)
     head_width = 2 * model.bilstm_size or head_width

@@ -53,6 +53,8 @@ def test_defaults_are_valid_and_berts_own():
         "embedding_size": 0,
         "generator_size": 0.0,
         "layer_groups": 0,
+        "norm": "post",
+        "head_transform": True,
         "attention_output_dropout_prob": -1.0,
         "pooler_act": "tanh",
         "pooler_dropout_prob": 0.0,
@@ -148,6 +150,8 @@ FASTBPE = {
         ({"data__special_tokens": "camembert"}, "works only with config.data.tokenizer=sentencep"),
         ({"data__special_tokens": "xlm"}, "tokenizer=moses_bpe, but config.data.tokenizer is wor"),
         ({"data__tokenizer": "moses_bpe"}, "moses_bpe needs config.data.special_tokens=xlm"),
+        ({"model__head_transform": False, "model__embedding_size": 64}, "it must be 0 or 768"),
+        ({"model__head_transform": False, "model__generator_size": 0.5}, "is 0.5, but config.mod"),
         ({"schedule__shape": "inverse_root", "schedule__warmup_steps": 0.0}, "needs a warm-up"),
         ({"schedule__shape": "inverse_root", "schedule__decay_power": 2.0}, "leave it at 1"),
         (

@@ -41,6 +41,11 @@ def test_pretraining_by_hand():
     # Without next-sentence prediction there is no pooler.
     masked_lm = make_terms(("masked_lm",))
     assert pretraining_flops_per_sequence(small, masked_lm, 2, 1) == 3 * (112 + 32 + 28)
+    # FlauBERT's head is the decoder alone, and its classifier has no pooler.
+    flaubert = dataclasses.replace(small, head_transform=False, pooler_act="none")
+    assert pretraining_flops_per_sequence(flaubert, masked_lm, 2, 1) == 3 * (112 + 32 + 20)
+    model = make_task_model("sequence_classification", 5, flaubert)
+    assert task_flops_per_sequence(model, 2) == 3 * (112 + 32 + 20)
     # In the left-to-right model, every position is predicted.
     next_token = make_terms(("next_token",))
     assert pretraining_flops_per_sequence(small, next_token, 2, 1) == 3 * (112 + 32 + 2 * 28)

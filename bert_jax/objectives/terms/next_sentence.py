@@ -96,7 +96,7 @@ class NextSentence(Term):
 
     def head_flops(self, config, length, num_predictions):
         # Only the pooler counts; the product for a few classes is negligible.
-        return 2 * config.hidden_size**2
+        return 2 * config.hidden_size**2 * (config.pooler_act != "none")
 
 
 @dataclasses.dataclass(frozen=True)
