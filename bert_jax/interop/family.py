@@ -123,8 +123,10 @@ class Family:
         default.
       config_offsets: Maps keys of `config.model` to the number that a config.json adds to
         their values.
+      value_names: Maps keys of `config.model` to the values that stand for theirs in a config.json.
       fixed: Keys of `config.model` and the one value that the family supports. Other keys that
         a config.json lacks must have their default values, unless they affect only training.
+      multiples: Maps more such keys to another key and a factor, whose product is their one value.
       constants: Keys of a config.json and the one value that the family supports.
       written: Keys and values that are written to every config.json.
       token_ids: Maps keys of a config.json to the attributes of a tokenizer that they repeat.
@@ -152,7 +154,9 @@ class Family:
     base_prefixes: tuple[str, ...] = ()
     optional_config_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     config_offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    value_names: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    multiples: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     token_ids: Mapping[str, str] = dataclasses.field(
@@ -164,6 +168,11 @@ class Family:
     zero_tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     buffers: tuple[str, ...] = ()
     google_values: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+
+    def fixed_values(self, model: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns `fixed` and the values of `multiples` for a model with these keys."""
+        multiples = {key: n * model[other] for key, (other, n) in self.multiples.items()}
+        return {**self.fixed, **multiples}
 
     def pretraining_class(self, causal: bool, terms: Sequence[str] | None) -> PreTrainingClass:
         """Finds the first class that fits a model; None stands for unknown terms."""

@@ -106,7 +106,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     names = foreign_names(family.names, "huggingface", pretrained.model_config.num_groups)
     keys = write_family_keys(model, family, pretrained.source, pretrained.tokenizer)
     if pretrained.head:
-        _check_head(pretrained)
+        _check_head(pretrained, family)
         task_class = family.task_classes[pretrained.head]
         class_name, pipeline = task_class.name, task_class.pipeline
         names |= foreign_names(task_class.names, "huggingface", 0)
@@ -147,7 +147,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     files.write_json(path / CONFIG, config)
 
 
-def _check_head(pretrained: Pretrained) -> None:
+def _check_head(pretrained: Pretrained, family: Family) -> None:
     """Raises UserError if `transformers` has no class for a fine-tuned model."""
     problem = ""
     if pretrained.features:
@@ -156,6 +156,8 @@ def _check_head(pretrained: Pretrained) -> None:
         problem = "has a BiLSTM (config.train.bilstm_size)"
     elif pretrained.model["causal"] and TASK_MODELS[pretrained.head].POOLED:
         problem = "is causal and pools the last token"
+    elif pretrained.head not in family.task_classes:
+        problem = f"is a {family.title} with a head for {pretrained.head}"
     if problem:
         raise UserError(f"{pretrained.source} {problem}, which no class of transformers supports")
 

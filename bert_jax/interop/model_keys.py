@@ -55,6 +55,13 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
         if config.get(key, value) != value:
             raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value!r}")
     keys = {**family.config_keys, **family.optional_config_keys}
+    for ours, names in family.value_names.items():
+        value = config.get(keys[ours], names[MODEL_KEYS[ours]])
+        known = [name for name, theirs in names.items() if theirs == value]
+        if not known:
+            choices = " or ".join(map(repr, names.values()))
+            raise UserError(f"{path}: {keys[ours]} is {value!r}; it must be {choices}")
+        config = {**config, keys[ours]: known[0]}
     model = read_model_keys(config, keys, path)
     for key, value in family.fixed.items():
         if key in keys and model[key] != value:
@@ -62,7 +69,7 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
     for key, offset in family.config_offsets.items():
         model[key] -= offset
         MODEL[key].check(f"{path}: {keys[key]} less {offset}", model[key])
-    return model | family.fixed
+    return model | family.fixed_values(model)
 
 
 def write_family_keys(
@@ -77,12 +84,15 @@ def write_family_keys(
       UserError: The family does not support such a model or tokenizer.
     """
     keys = {**family.config_keys, **family.optional_config_keys}
+    fixed = family.fixed_values(model)
     for key, default in MODEL_KEYS.items():
-        is_free = key in TRAINING_ONLY or (key in keys and key not in family.fixed)
-        if not is_free and model[key] != (value := family.fixed.get(key, default)):
+        allowed = list(family.value_names.get(key, ()))
+        if not (key in TRAINING_ONLY or (key in keys and key not in fixed)):
+            allowed = [fixed.get(key, default)]
+        if allowed and model[key] not in allowed:
             raise UserError(
                 f"config.model.{key} of {source} is {model[key]!r}; a {family.title} of "
-                f"transformers has only {value!r}"
+                f"transformers has only {' or '.join(map(repr, allowed))}"
             )
     shape = BertConfig(**model)
     values = {
@@ -92,6 +102,7 @@ def write_family_keys(
         "layer_groups": shape.num_groups,
         **{key: model[key] + offset for key, offset in family.config_offsets.items()},
         **{key: 1 for key in family.zero_tables if not model[key]},
+        **{key: names[model[key]] for key, names in family.value_names.items()},
     }
     config = {theirs: values[ours] for ours, theirs in family.config_keys.items()}
     config |= family.written

@@ -2,7 +2,7 @@
 
 tests/tokenizers/test_family_parity.py compares ours with them. To record again, the first in an
 environment with bert_jax, the second in one with transformers<5 (recorded with 4.57.6 on Python
-3.11) and sentencepiece:
+3.11), sentencepiece and sacremoses:
 
     python -m tests.golden.record_family_tokenization models tests/golden/family_tokenizers.zip
     python tests/golden/record_family_tokenization.py ids tests/golden/family_tokenizers.zip \
@@ -34,13 +34,24 @@ CLASSES = {
     "albert": "AlbertTokenizer",
     "albert_cased": "AlbertTokenizer",
     "phobert": "PhobertTokenizer",
+    "flaubert": "FlaubertTokenizer",
+    "flaubert_uncased": "FlaubertTokenizer",
 }
 # Arguments of the classes.
-OPTIONS = {"roberta_prefix": {"add_prefix_space": True}, "albert_cased": {"do_lower_case": False}}
+OPTIONS = {
+    "roberta_prefix": {"add_prefix_space": True},
+    "albert_cased": {"do_lower_case": False},
+    "flaubert_uncased": {"do_lowercase": True},
+}
 # Directories that have the vocabulary of another one.
-SAME = {"roberta_prefix": "roberta", "camembert": "xlm_roberta", "albert_cased": "albert"}
+SAME = {
+    "roberta_prefix": "roberta",
+    "camembert": "xlm_roberta",
+    "albert_cased": "albert",
+    "flaubert_uncased": "flaubert",
+}
 SPECIALS = ("<s>", "</s>", "<pad>", "<unk>", "<mask>", "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]")
-SPECIALS += ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
+SPECIALS += ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED", "<special1>")
 
 FURTHER = [
     "It isn't; we're I'll they've he'd I'm 'tis SHE'S it'S don''t ''quoted'' ``quoted'' `a` '''",
@@ -53,6 +64,29 @@ FURTHER = [
     "l'été, c'est-à-dire aujourd'hui ; œuvre « cœur » à 10 €",
     "▁the ▁▁ Ġthe @@ a@@ b@@ </w> a</w>",
     "snake_case camelCase x=y+z; foo(bar)[0] != {baz} #hash @at 50% ~tilde ^caret |pipe| \\slash",
+]
+# Further texts for the tokenizers of French.
+FRENCH = [
+    "Le chat mange une pomme.",
+    "L'été dernier, nous sommes allés à la mer ; c'était magnifique !",
+    "« Qu'est-ce que c'est ? », demanda-t-elle.",
+    "«\u00a0Bonjour\u00a0!\u00a0», dit-il\u00a0: «\u00a0il est 8\u00a0h\u00a030.\u00a0»",
+    "Elle répondit : « Non… », puis s'en alla.",
+    "Le prix est de 1\u00a0234,56\u00a0€, soit 12\u00a0% de moins qu'en 2019.",
+    "M. Dupont, Mme Durand et le Dr. Martin habitent au n°\u00a05, rue de l'Église.",
+    "J’aime l’œuvre d’Émile Zola – surtout « L’Assommoir » — et vous ?",
+    "Aujourd'hui, quelqu'un m'a dit qu'il n'y avait plus rien à faire...",
+    "Va-t'en ! Donnez-le-moi, s'il vous plaît ; je m'en occuperai.",
+    "Article 1er. – Les hommes naissent et demeurent libres et égaux en droits.",
+    "Cf. p. 12, etc. Le 1er janvier 2020, à 14h30, au 10e étage.",
+    'Il a dit "oui", "non", puis "peut-être". Voilà.',
+    "E\u0301cole, ho\u0302tel et nai\u0308f s'écrivent aussi avec des signes combinants.",
+    "Ça coûte 3,50 € (T.V.A. comprise) ; voir https://www.exemple.fr/page?id=3&lang=fr.",
+    "ÉCOLE SUPÉRIEURE DE PHYSIQUE ET DE CHIMIE INDUSTRIELLES DE LA VILLE DE PARIS",
+    "Qu’il fasse beau, qu'il pleuve ou qu‘il vente : ``on y va'' !",
+    "Les États-Unis et l'U.R.S.S. signèrent l'accord le 8/12/1987 à 18:45.",
+    "Un cœur, des œufs, un bœuf, Lætitia, cænogenèse.",
+    "Température : -5 ºC ; taille : 30\u00a0cm ; nº\u00a07.",
 ]
 MASKED = [
     "Paris is the {} of France.",
@@ -69,6 +103,10 @@ def texts() -> list[str]:
     from record_tokenization import HAND_PICKED, random_texts
 
     return [*HAND_PICKED, *FURTHER, *random_texts()[:700]]
+
+
+def texts_of(name: str) -> list[str]:
+    return [*texts(), *(FRENCH if name.startswith("flaubert") else ())]
 
 
 def write_models(output: Path) -> None:
@@ -105,6 +143,10 @@ def write_models(output: Path) -> None:
     files["albert/spiece.model"] = (albert / model).read_bytes()
     vocabulary, codes = fast_bpe(sample, 700)
     files["phobert/vocab.txt"], files["phobert/bpe.codes"] = vocabulary, codes
+    sample += 2 * FRENCH
+    flaubert = train("moses_bpe", 1200, "xlm")
+    for name in ("vocab.json", "merges.txt"):
+        files[f"flaubert/{name}"] = (flaubert / name).read_bytes()
     with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
@@ -155,7 +197,7 @@ def record(models: Path, output: Path) -> None:
             tokenizer = getattr(transformers, class_name).from_pretrained(
                 directory, **OPTIONS.get(name, {})
             )
-            golden["runs"][name] = results(tokenizer, golden["texts"])
+            golden["runs"][name] = results(tokenizer, texts_of(name))
     content = json.dumps(golden, ensure_ascii=False, separators=(",", ":")).encode()
     output.write_bytes(gzip.compress(content, mtime=0))
 
@@ -199,11 +241,11 @@ def check(exported: Path, golden_path: Path) -> None:
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 exported / name, use_fast=use_fast
             )
-            found = results(tokenizer, golden["texts"])
+            found = results(tokenizer, texts_of(name))
             wrong = [
                 (text, theirs, ours)
                 for text, theirs, ours in zip(
-                    golden["texts"], recorded["ids"], found["ids"], strict=True
+                    texts_of(name), recorded["ids"], found["ids"], strict=True
                 )
                 if theirs != ours and ours is not None and theirs is not None
             ]

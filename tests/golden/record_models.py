@@ -33,6 +33,8 @@ from transformers import (
     ElectraConfig,
     ElectraForMaskedLM,
     ElectraForPreTraining,
+    FlaubertConfig,
+    FlaubertWithLMHeadModel,
     PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
@@ -161,6 +163,26 @@ SHAPES = {
         type_vocab_size=2,
         hidden_act="gelu",
     ),
+    "flaubert": dict(
+        model_type="flaubert",
+        vocab_size=63,
+        emb_dim=20,
+        n_layers=3,
+        n_heads=5,
+        max_position_embeddings=17,
+        layer_norm_eps=1e-12,
+    ),
+    "flaubert_pre": dict(
+        model_type="flaubert",
+        vocab_size=47,
+        emb_dim=18,
+        n_layers=3,
+        n_heads=3,
+        max_position_embeddings=19,
+        pre_norm=True,
+        gelu_activation=False,
+        layer_norm_eps=1e-6,
+    ),
 }
 CLASSES = {
     "albert": (AlbertConfig, AlbertForPreTraining),
@@ -169,6 +191,7 @@ CLASSES = {
     "distilbert": (DistilBertConfig, DistilBertForMaskedLM),
     "electra": (ElectraConfig, ElectraForPreTraining),
     "ElectraForMaskedLM": (ElectraConfig, ElectraForMaskedLM),
+    "flaubert": (FlaubertConfig, FlaubertWithLMHeadModel),
 }
 SENTENCES = (
     ("BERT reads both sides.",),
@@ -330,6 +353,8 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
         outputs |= pair_outputs("sop", pooled, sop_logits, batch["sentence_order_labels"])
     elif model.config.model_type == "electra":
         mlm_logits = model.generator_lm_head(model.generator_predictions(hidden_states[-1]))
+    elif model.config.model_type == "flaubert":
+        mlm_logits = model.pred_layer.proj(hidden_states[-1])
     else:
         mlm_logits = model.lm_head(hidden_states[-1])
     outputs["mlm_logits"] = gather(mlm_logits, batch["masked_lm_positions"])
@@ -370,7 +395,7 @@ def detection(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
 
 def encode(bert: PreTrainedModel, batch: dict):
     """Returns all hidden states, the embeddings' first, and the pooled output, if any."""
-    has_types = bert.config.model_type != "distilbert"
+    has_types = bert.config.model_type not in ("distilbert", "flaubert")
     names = ("input_ids", "attention_mask", *(["token_type_ids"] if has_types else []))
     inputs = {name: torch.tensor(batch[name]).long() for name in names}
     output = bert(**inputs, output_hidden_states=True)
@@ -411,7 +436,11 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
 
 def is_scale(name: str) -> bool:
     """Returns whether a parameter is the scale of a LayerNorm."""
-    return name.endswith(("LayerNorm.weight", "layer_norm.weight"))
+    return "layernorm" in name.lower().replace("_", "") and name.endswith("weight")
+
+
+def is_key_bias(name: str) -> bool:
+    return name.endswith(("key.bias", "k_lin.bias"))
 
 
 def masked_antibodies() -> dict[str, np.ndarray]:
@@ -469,7 +498,7 @@ def save(name: str, values: dict) -> None:
         f"{path.name}: {path.stat().st_size / 1e3:.0f} kB; float32's own errors: hidden states "
         f"{errors['hidden_states']:.1e}, loss {errors['loss']:.1e}, gradients "
         # A key's bias changes no probability: its gradient is only rounding error.
-        f"{max(v for k, v in gradients.items() if not k.endswith('key.bias')):.1e} relative"
+        f"{max(v for k, v in gradients.items() if not is_key_bias(k)):.1e} relative"
     )
 
 

@@ -51,6 +51,12 @@ FAMILIES["distilbert"] = {
 FAMILIES["electra"] = {"embedding_size": 10, "pooler_act": "gelu", "pooler_dropout_prob": 0.1}
 # Groups of one layer and of two.
 FAMILIES["albert"] = {"embedding_size": 7, "layer_groups": 2}
+FAMILIES["flaubert"] = {
+    "type_vocab_size": 0,
+    "head_transform": False,
+    "pooler_act": "none",
+    "intermediate_size": 48,
+}
 
 
 def make_tokenizer(convention: str = "bert", **options) -> WordPieceTokenizer:
@@ -81,7 +87,8 @@ def make_finetuned(
 
 
 def _pretrained(weights, values, family, **attributes) -> Pretrained:
-    conventions = dict.fromkeys(("bert", "distilbert", "electra"), "bert") | {"albert": "albert"}
+    conventions = dict.fromkeys(("bert", "distilbert", "electra", "flaubert"), "bert")
+    conventions["albert"] = "albert"
     tokenizer = make_tokenizer(conventions.get(family, "roberta"))
     return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)
 

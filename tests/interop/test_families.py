@@ -20,6 +20,8 @@ from bert_jax.objectives.terms.next_sentence import NextSentence
 from tests.interop.small_bert import (
     FAMILIES,
     copies,
+    edit_json,
+    make_finetuned,
     make_pretrained,
     make_tokenizer,
     same_weights,
@@ -195,11 +197,47 @@ def test_a_roberta_has_two_more_positions(tmp_path):
         ("roberta", {"causal": True}, "config.model.causal of a test is True"),
         ("albert", {"embedding_size": 0}, "ALBERT must have it"),
         ("albert", {"causal": True}, "ALBERT .* only False"),
+        ("flaubert", {"hidden_act": "gelu_new"}, "'gelu_new'; a FlauBERT .* only 'gelu' or 'relu'"),
+        ("flaubert", {"intermediate_size": 20}, "intermediate_size of a test is 20; .* only 48"),
+        ("flaubert", {"pooler_act": "tanh"}, "pooler_act of a test is 'tanh'; .* only 'none'"),
     ],
 )
 def test_models_that_a_family_does_not_have(tmp_path, family, model, message):
     with pytest.raises(UserError, match=message):
         formats.write(make_pretrained(family=family, **model), tmp_path / "hf", "huggingface")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("asm", True, "asm is True; it must be False"),
+        ("causal", True, "causal is True; it must be False"),
+        ("n_langs", 2, "n_langs is 2; it must be 1"),
+        ("pre_norm", "both", "pre_norm is 'both'; it must be False or True"),
+        ("summary_type", "mean", "summary_type is 'mean'; it must be 'first'"),
+    ],
+)
+def test_a_flaubert_with_other_parts_is_refused(tmp_path, key, value, message):
+    formats.write(make_pretrained(family="flaubert"), tmp_path / "hf", "huggingface")
+    edit_json(tmp_path / "hf" / "config.json", **{key: value})
+    with pytest.raises(UserError, match=message):
+        formats.read(tmp_path / "hf")
+
+
+def test_flaubert_has_no_class_for_multiple_choice(tmp_path):
+    pretrained = make_finetuned("multiple_choice", family="flaubert")
+    with pytest.raises(UserError, match="a FlauBERT with a head for multiple_choice, which no"):
+        formats.write(pretrained, tmp_path / "hf", "huggingface")
+
+
+def test_a_prenorm_flaubert_keeps_every_bit(tmp_path):
+    pretrained = make_pretrained(family="flaubert", norm="pre", hidden_act="relu")
+    model, weights = dict(pretrained.model), copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["pre_norm"] is True and config["gelu_activation"] is False
+    again = formats.read(tmp_path / "hf")
+    assert again.model == model and same_weights(again.weights, weights)
 
 
 def test_a_roberta_needs_its_special_tokens(tmp_path):

@@ -65,6 +65,8 @@ RANDOM = (
     "albert",
     "electra",
     "electra_generator",
+    "flaubert",
+    "flaubert_pre",
 )
 REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
@@ -313,7 +315,7 @@ def _outputs_errors(outputs: dict, reference: dict[str, np.ndarray]) -> dict[str
 
 
 def is_rounding_alone(name: str) -> bool:
-    return name.endswith(("attention.self.key.bias", "attention.key.bias", "attention.k_lin.bias"))
+    return name.endswith(("attention.self.key.bias", "attention.key.bias", "k_lin.bias"))
 
 
 def _query(name: str) -> str:

@@ -6,6 +6,7 @@ tests/golden/record_family_tokenization.py recorded them; see its docstring.
 import dataclasses
 import gzip
 import json
+import sys
 import unicodedata
 import zipfile
 from types import SimpleNamespace
@@ -19,12 +20,13 @@ from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, validate_data
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.flaubert import FLAUBERT
 from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from bert_jax.pretraining import settings
 from bert_jax.store.manifest import given_tokenizer
 from bert_jax.tokenizers import CONVENTIONS
 from tests.golden.inputs import real_package
-from tests.golden.record_family_tokenization import CLASSES, MASKED, PAIR, SAME
+from tests.golden.record_family_tokenization import CLASSES, FRENCH, MASKED, PAIR, SAME
 from tests.tokenizers.test_parity import GOLDEN
 
 ALBERT = {"sentencepiece_rules": "albert", "special_tokens": CONVENTIONS["albert"]}
@@ -37,7 +39,11 @@ OURS = {
     "albert": ("sentencepiece", {"lowercase": True, **ALBERT}),
     "albert_cased": ("sentencepiece", ALBERT),
     "phobert": ("fastbpe", {}),
+    "flaubert": ("moses_bpe", {"special_tokens": CONVENTIONS["xlm"]}),
+    "flaubert_uncased": ("moses_bpe", {"lowercase": True, "special_tokens": CONVENTIONS["xlm"]}),
 }
+# White space among the control characters.
+BREAKS = "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85"
 ALBERT_FAMILY = dataclasses.replace(BERT, tokenizer="AlbertTokenizer")
 FAMILIES = {
     "xlm_roberta": XLM_ROBERTA,
@@ -45,6 +51,7 @@ FAMILIES = {
     "albert": ALBERT_FAMILY,
     "albert_cased": ALBERT_FAMILY,
     **dict.fromkeys(("roberta", "roberta_prefix", "phobert"), ROBERTA),
+    **dict.fromkeys(("flaubert", "flaubert_uncased"), FLAUBERT),
 }
 
 
@@ -80,16 +87,29 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def tokenizer(name, models):
+    if name.startswith("flaubert"):
+        pytest.importorskip("sacremoses")
     return read(name, models)
 
 
-def test_ids_match_transformers(tokenizer, name, golden):
-    # PhobertTokenizer turns a line break into <unk>. AlbertTokenizer lower-cases each character by
-    # itself and before NFKD; bert_jax follows the authors' program.
-    exceptions = {"phobert": "\n", "albert": "Σ\u03f9"}.get(name, "")
+@pytest.fixture(scope="module")
+def texts(name, golden):
+    return [*golden["texts"], *(FRENCH if name.startswith("flaubert") else ())]
+
+
+def test_ids_match_transformers(tokenizer, name, golden, texts):
+    # PhobertTokenizer turns a line break into <unk>, and FlaubertTokenizer removes it.
+    # AlbertTokenizer lower-cases each character by itself and before NFKD; bert_jax follows the
+    # authors' program.
+    exceptions = {
+        "phobert": "\n",
+        "albert": "Σ\u03f9",
+        "flaubert": BREAKS,
+        "flaubert_uncased": BREAKS,
+    }.get(name, "")
     wrong, num_compared = [], 0
-    ours = tokenizer.encode_batch(golden["texts"])
-    for text, ids, theirs in zip(golden["texts"], ours, golden["runs"][name]["ids"], strict=True):
+    ours = tokenizer.encode_batch(texts)
+    for text, ids, theirs in zip(texts, ours, golden["runs"][name]["ids"], strict=True):
         if theirs is None or set(text) & set(exceptions):
             continue
         num_compared += 1
@@ -107,11 +127,13 @@ def test_masks_and_pairs_match_transformers(tokenizer, name, golden):
         assert tokenizer.join(ids).input_ids_L.tolist() == theirs, text
     row = tokenizer.join(*tokenizer.encode_batch(PAIR))
     assert row.input_ids_L.tolist() == recorded["pair"]
-    assert row.num_first == recorded["types"].count(0)
+    # FlauBERT has no token types, but its tokenizer in transformers can give them.
+    is_pair = not name.startswith("flaubert")
+    assert row.num_first == (recorded["types"].count(0) if is_pair else len(row.input_ids_L))
 
 
-def test_spans_of_pieces(tokenizer, golden):
-    for text in golden["texts"]:
+def test_spans_of_pieces(tokenizer, texts):
+    for text in texts:
         ids, spans = tokenizer.encode_aligned(text)
         assert ids.tolist() == tokenizer.encode_batch([text])[0].tolist()
         assert spans.shape == (len(ids), 2) and (np.diff(spans, axis=0) >= 0).all()
@@ -147,8 +169,8 @@ def test_saving_and_conversions_keep_the_ids(tokenizer, name, models, tmp_path):
 
 
 def test_a_library_file_gives_the_recorded_ids(tokenizer, name, golden, tmp_path):
-    if name == "phobert":
-        pytest.skip("PhobertTokenizer has no fast version")
+    if tokenizer.kind in ("fastbpe", "moses_bpe"):
+        pytest.skip(f"{CLASSES[name]} has no fast version")
     export(name, tokenizer, tmp_path)
     library = LibraryTokenizer.from_file(str(tmp_path / "tokenizer.json"))
     special = tokenizer.special_tokens
@@ -167,6 +189,29 @@ def test_a_library_file_gives_the_recorded_ids(tokenizer, name, golden, tmp_path
     pair = library.encode(*PAIR)
     assert pair.ids == golden["runs"][name]["pair"]
     assert pair.type_ids == golden["runs"][name]["types"]
+
+
+def test_replaced_characters_keep_their_places(models):
+    pytest.importorskip("sacremoses")
+    tokenizer = read("flaubert", models)
+
+    def places(text):
+        ids, spans = tokenizer.encode_aligned(text)
+        return [(tokenizer.piece_text(i), text[a:b]) for i, (a, b) in zip(ids, spans, strict=True)]
+
+    assert places("«\u00a0O…\u00a0!\u00a0» 3\u00a0600 e\u0301t") == [
+        *(('"', "«"), ("O", "O"), (".", "…"), (".", "…"), (".", "…"), ("!", "!"), ('"', "»")),
+        *(("3", "3"), (",", "\u00a0"), ("6", "6"), ("0", "0"), ("0", "0")),
+        *(("é", "e\u0301"), ("t", "t")),
+    ]
+    # Moses puts the comma behind the quotation mark.
+    assert places('a,"b') == [("a", "a"), ('"', ',"'), (",", ',"'), ("b", "b")]
+
+
+def test_a_missing_package_is_named(models, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(UserError, match=r"needs sacremoses, .* pip install -e '.\[moses\]'"):
+        read("flaubert", models)
 
 
 def test_words_match_gpt2(golden, tmp_path):
@@ -227,7 +272,11 @@ def test_init_from_takes_the_same_tokenizer(given, tokenizer, name, models, tmp_
     assert given_tokenizer(data, tokenizer.vocab_size).fingerprint == tokenizer.fingerprint
 
 
-FILES = {"byte_bpe": ("vocab.json", "merges.txt"), "fastbpe": ("vocab.txt", "bpe.codes")}
+FILES = {
+    "byte_bpe": ("vocab.json", "merges.txt"),
+    "fastbpe": ("vocab.txt", "bpe.codes"),
+    "moses_bpe": ("vocab.json", "merges.txt"),
+}
 BYTES = '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5, "ab": 6, "<mask>": 7}'
 
 
@@ -244,6 +293,8 @@ BYTES = '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5, "ab": 6, 
         ("fastbpe", "a 1\nb\n", "a b 1\n", "vocab.txt:2: 'b' must be a new token and its count"),
         ("fastbpe", "a 1\n", "a b 1\na b\n", "bpe.codes:2: 'a b' must be two pieces and a count"),
         ("fastbpe", "a 1\n", None, "bpe.codes: No such file"),
+        ("moses_bpe", BYTES, "a b 7\na\n", "merges.txt:2: 'a' must be two pieces"),
+        ("moses_bpe", BYTES.replace("<mask>", "mask"), "a b\n", "has no <mask>"),
     ],
 )
 def test_unusable_vocabularies_are_refused(kind, first, second, words, tmp_path):

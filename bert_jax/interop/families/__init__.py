@@ -13,6 +13,7 @@ FAMILIES = {
     "xlm_roberta": "bert_jax.interop.families.roberta:XLM_ROBERTA",
     "distilbert": "bert_jax.interop.families.distilbert:DISTILBERT",
     "camembert": "bert_jax.interop.families.roberta:CAMEMBERT",
+    "flaubert": "bert_jax.interop.families.flaubert:FLAUBERT",
 }
 
 

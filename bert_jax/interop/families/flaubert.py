@@ -1,0 +1,129 @@
+"""FlauBERT: the blocks of XLM, post-LN or pre-norm, with a language-model head of one layer."""
+
+from bert_jax.interop.family import DENSE, OUTPUT, Family, Names, PreTrainingClass, TaskClass
+
+# layout, our name, Hugging Face's
+_EMBEDDINGS = """
+table word_embeddings embeddings.weight
+table position_embeddings position_embeddings.weight
+vector layer_norm/scale layer_norm_emb.weight
+vector layer_norm/bias layer_norm_emb.bias
+"""
+_ATTENTION = """
+heads_in query_kernel q_lin.weight
+heads_bias query_bias q_lin.bias
+heads_in key_kernel k_lin.weight
+heads_bias key_bias k_lin.bias
+heads_in value_kernel v_lin.weight
+heads_bias value_bias v_lin.bias
+heads_out output_kernel out_lin.weight
+vector output_bias out_lin.bias
+"""
+_LAYER_NORM = """
+vector scale weight
+vector bias bias
+"""
+_BLOCK = "bert/encoder/layer_{}/"
+_CONFIG_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "emb_dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "hidden_act": "gelu_activation",
+    "norm": "pre_norm",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "max_position_embeddings": "max_position_embeddings",
+    "initializer_range": "init_std",
+    "layer_norm_eps": "layer_norm_eps",
+}
+_SUMMARY = {
+    "summary_type": "first",
+    "summary_use_proj": True,
+    "summary_activation": None,
+    "summary_proj_to_labels": True,
+}
+
+FLAUBERT = Family(
+    title="FlauBERT",
+    model_types=("flaubert",),
+    names=(
+        Names("bert/embeddings/", "transformer.", _EMBEDDINGS),
+        Names(f"{_BLOCK}attention/", "transformer.attentions.{}.", _ATTENTION),
+        Names(f"{_BLOCK}attention_layer_norm/", "transformer.layer_norm1.{}.", _LAYER_NORM),
+        Names(f"{_BLOCK}intermediate/", "transformer.ffns.{}.lin1.", DENSE),
+        Names(f"{_BLOCK}output/", "transformer.ffns.{}.lin2.", DENSE),
+        Names(f"{_BLOCK}output_layer_norm/", "transformer.layer_norm2.{}.", _LAYER_NORM),
+        Names("mlm/", "pred_layer.proj.", "vector output_bias bias"),
+    ),
+    pretraining_classes=(
+        PreTrainingClass(
+            "FlaubertWithLMHeadModel",
+            terms=("masked_lm",),
+            weights=("bert/", "mlm/"),
+            pipeline="fill-mask",
+        ),
+        PreTrainingClass("FlaubertModel", terms=(), weights=("bert/",)),
+    ),
+    # FlaubertForMultipleChoice has two output layers, and FlaubertForQuestionAnswering predicts the
+    # end of an answer from its start.
+    task_classes={
+        "sequence_classification": TaskClass(
+            "FlaubertForSequenceClassification",
+            Names("classifier/", "sequence_summary.summary.", OUTPUT),
+            "text-classification",
+        ),
+        "token_classification": TaskClass(
+            "FlaubertForTokenClassification",
+            Names("classifier/", "classifier.", OUTPUT),
+            "token-classification",
+        ),
+        "question_answering": TaskClass(
+            "FlaubertForQuestionAnsweringSimple",
+            Names("classifier/", "qa_outputs.", OUTPUT),
+            "question-answering",
+        ),
+    },
+    tokenizer="FlaubertTokenizer",
+    config_keys=_CONFIG_KEYS,
+    value_names={
+        "hidden_act": {"gelu": True, "relu": False},
+        "norm": {"post": False, "pre": True},
+    },
+    fixed={"type_vocab_size": 0, "head_transform": False, "pooler_act": "none"},
+    multiples={"intermediate_size": ("hidden_size", 4)},
+    constants={"asm": False, "causal": False, "is_encoder": True, "n_langs": 1, **_SUMMARY},
+    # In transformers, sinusoidal_embeddings affects only initial values.
+    written={
+        "asm": False,
+        "causal": False,
+        "is_encoder": True,
+        "n_langs": 1,
+        "sinusoidal_embeddings": False,
+        **_SUMMARY,
+        "summary_first_dropout": 0.1,
+        "torch_dtype": "float32",
+    },
+    token_ids={
+        "bos_token_id": "cls_id",
+        "eos_token_id": "sep_id",
+        "pad_token_id": "pad_id",
+        "bos_index": "cls_id",
+        "eos_index": "sep_id",
+        "pad_index": "pad_id",
+        "unk_index": "unk_id",
+        "mask_index": "mask_id",
+    },
+    encoder_prefixes=("transformer.",),
+    base_prefixes=(
+        "embeddings.",
+        "position_embeddings.",
+        "layer_norm_emb.",
+        "attentions.",
+        "layer_norm1.",
+        "ffns.",
+        "layer_norm2.",
+    ),
+    tied={"pred_layer.proj.weight": "transformer.embeddings.weight"},
+    buffers=("transformer.position_ids",),
+)
