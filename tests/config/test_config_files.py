@@ -9,7 +9,7 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, to_dict, validate
 from bert_jax.config.finetuning import validate as validate_finetuning
-from configs import ablations, electra, roberta, spanbert
+from configs import ablations, electra, flaubert, roberta, spanbert
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.py"))
@@ -18,6 +18,7 @@ ARGUMENTS = {
     "ablations.py": [name + size for name in ablations.ABLATIONS for size in ("", "_tiny")],
     "distilbert.py": ["base", "tiny"],
     "electra.py": electra.SIZES,
+    "flaubert.py": flaubert.SIZES,
     "roberta.py": roberta.SIZES,
     "spanbert.py": spanbert.SIZES,
 }

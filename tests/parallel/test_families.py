@@ -21,7 +21,7 @@ from tests import runs
 from tests.parallel.processes import finish, free_address
 
 # Modules of configs/; test_parallel.py and test_multihost.py test BERT.
-FAMILIES = ("spanbert", "distilbert", "roberta", "electra", "albert")
+FAMILIES = ("spanbert", "distilbert", "roberta", "electra", "albert", "flaubert")
 STEPS = 4
 SMALL = {
     "dtype": "float32",
