@@ -5,6 +5,8 @@ import shutil
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
+DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.29", "nbconvert>=7.16"]
+
 
 class BuildWithConfigs(build_py):
     """Copies configs/ into the package of a wheel; an editable installation reads the checkout."""
@@ -65,6 +67,8 @@ setup(
         "beam": ["apache-beam>=2.70"],
         # For NVIDIA GPUs, with drivers for CUDA 12 or later. `jax[cuda13]` needs newer ones.
         "cuda": ["jax[cuda12]>=0.10"],
+        # For the documentation site: `mkdocs serve`.
+        "docs": DOCS,
         # For gs:// paths. This installs gcsfs and the Google packages that orbax and etils need.
         "gcs": ["etils[epath-gcs]>=1.12"],
         # For the tokenizer of FlauBERT.
@@ -76,7 +80,9 @@ setup(
             # The tests run against an in-process fake of Google Cloud Storage.
             "etils[epath-gcs]>=1.12",
             "hypothesis>=6.100",
+            "ipykernel>=6",
             "jsonschema>=4",
+            *DOCS,
             # The parser that the text passages of Wikipedia are compared with.
             "mwparserfromhell>=0.7",
             "pytest>=8",

@@ -139,7 +139,7 @@ class Bert:
         normalize: bool | None = None,
         stride: int | None = None,
     ) -> np.ndarray | list[np.ndarray]:
-        """Computes contextual features of texts, or of their tokens; a blank text is [CLS] [SEP].
+        """Computes contextual features of texts, or of their tokens; a blank text is `[CLS] [SEP]`.
 
         Args:
           texts: Sentences, or pairs of sentences; or a single sentence.

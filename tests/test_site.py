@@ -1,0 +1,53 @@
+"""The documentation site is built without a network; its links and its reference are complete."""
+
+import html
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.config import default_config, fields, finetune_config
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Builds the site. With --strict, a broken link is an error."""
+    directory = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", directory]
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "http_proxy": "http://localhost:9"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_the_reference_has_every_key_with_its_default_and_meaning(site):
+    for page, config in (
+        ("pretraining_keys", default_config()),
+        ("finetuning_keys", finetune_config("squad")),
+    ):
+        text = (site / "reference" / page / "index.html").read_text()
+        for path, field in fields(config).items():
+            row = text.partition(f'id="{path}"')[2].partition("</tr>")[0]
+            plain = html.unescape(re.sub("<[^>]*>", "", row))
+            assert field.elements is not None or repr(field.default) in plain, path
+            assert field.comment.partition(".")[0].replace("`", "") in plain, path
+
+
+def test_the_reference_has_the_commands_and_their_flags(site):
+    text = (site / "reference" / "commands" / "index.html").read_text()
+    for expected in ('id="compile_check"', "--price_per_chip_hour", 'id="main"', "--coordinator"):
+        assert expected in text
+    assert str(ROOT) not in text
+
+
+def test_pages_load_nothing_from_other_servers(site):
+    for page in site.rglob("*.html"):
+        loaded = re.findall(
+            r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]*)"', page.read_text()
+        )
+        assert not loaded, page
