@@ -96,5 +96,8 @@ setup(
         "torch": ["torch>=2.6"],
         # The TPU's runtime and compiler, for TPU VMs, and for compile_check on any machine.
         "tpu": ["jax[tpu]>=0.10"],
+        # For config.log.trackers.
+        "trackio": ["trackio>=0.43"],
+        "wandb": ["wandb>=0.31"],
     },
 )

@@ -216,7 +216,13 @@ COMMON: Section = {
             "Steps between lines of metrics. 0 means a twentieth of the run, but at most 50 steps, "
             "so that the curves of a short run have 20 points.",
             at_least=0,
-        )
+        ),
+        "trackers": free_field(
+            (),
+            "Experiment trackers that also get the metrics, the config and the results: wandb "
+            "(Weights & Biases), trackio. Without this key, nothing is sent (docs/sharing.md).",
+            choices=("wandb", "trackio"),
+        ),
     },
     "profile": {
         "start_step": free_field(

@@ -34,6 +34,7 @@ from bert_jax.training.recorder import Recorder
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
+from bert_jax.training.trackers import Trackers, check_installed
 
 # A larger fraction of unknown tokens gives a warning.
 _MAX_UNKNOWN_FRACTION = 0.1
@@ -91,7 +92,8 @@ def finetune(
             announce(run.config, run.task, run.trainer, path, step, warnings)
 
             # Train.
-            step, times = train_loop(run, state, resume, checkpointer, guard)
+            trackers = stack.enter_context(Trackers(run.config, path))
+            step, times = train_loop(run, state, resume, checkpointer, guard, trackers)
             if guard.requested:
                 return None
 
@@ -100,6 +102,7 @@ def finetune(
             if is_first:
                 files.write_json(path / workdir.RESULTS, results)
                 write_pages(path)
+                trackers.summarize(results)
                 run.summarize(results)
 
         # Predict with the best checkpoint.
@@ -147,6 +150,7 @@ class FinetuningRun:
         self.stage = task_setup.make_stage(self.config, self.rows)
         self.num_steps = self.stage.num_steps
         check_profile(self.config.profile, self.num_steps)
+        check_installed(self.config)
         self.trainer = task_setup.make_trainer(self.config, self.stage)
         self.warnings += warmup_warnings(self.config.schedule, [self.stage])
         if self.rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:

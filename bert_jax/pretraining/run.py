@@ -31,6 +31,7 @@ from bert_jax.training.metrics import read_results
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.stages import Stage, stage_of
 from bert_jax.training.state import TrainState
+from bert_jax.training.trackers import Trackers, check_installed
 from bert_jax.training.trainer import Trainer, check_memory
 
 
@@ -90,7 +91,8 @@ def train(
         announce(config, trainer, run_input, directory, step, warnings, reports, origin)
 
         # Train.
-        step, times = train_loop(run, state, resume, checkpointer, guard)
+        trackers = stack.enter_context(Trackers(config, path))
+        step, times = train_loop(run, state, resume, checkpointer, guard, trackers)
         if guard.requested:
             return None
 
@@ -99,6 +101,7 @@ def train(
         if is_first:
             files.write_json(path / workdir.RESULTS, results)
             write_pages(path)
+            trackers.summarize(results)
             summarize(config, trainer, results, path)
         return results
 
@@ -220,7 +223,8 @@ class PretrainingRun:
 
 
 def _check(config: ConfigDict, directory: epath.PathLike, trainer: Trainer) -> list[str]:
-    """Checks the batch size, the memory and the work directory; returns warnings."""
+    """Checks the batch size, memory, trackers and the work directory; returns warnings."""
+    check_installed(config)
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     if not workdir.has_checkpoints(directory):
         # A run with checkpoints has fitted into memory before, or only prints its results.

@@ -22,6 +22,7 @@ from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
+from bert_jax.training.trackers import Trackers
 from bert_jax.training.trainer import Trainer
 
 
@@ -142,6 +143,7 @@ def train_loop(
     resume: dict[str, Any],
     checkpointer: Checkpointer,
     guard: PreemptionGuard,
+    trackers: Trackers,
 ) -> tuple[int, dict[str, float | None]]:
     """Trains until the run ends or must stop. Only process 0 writes metrics and prints.
 
@@ -151,6 +153,7 @@ def train_loop(
       resume: What the checkpoint of this state stores beside it; empty for a new run.
       checkpointer: Saves states.
       guard: Tells whether a signal asks the run to stop.
+      trackers: Get the metrics too.
 
     Returns:
       The last step, whose state is saved, and the result of `Recorder.times`.
@@ -171,7 +174,9 @@ def train_loop(
                 advice=run.advice,
             )
         )
-        writer = MetricsWriter(run.directory, step, run.best.last_step, enabled=is_first)
+        writer = MetricsWriter(
+            run.directory, step, run.best.last_step, trackers=trackers, enabled=is_first
+        )
         stack.enter_context(closing(writer))
         recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
         profiler = StepProfiler(

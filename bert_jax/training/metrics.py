@@ -1,4 +1,4 @@
-"""Averages and times steps, and writes their metrics to metrics.jsonl and TensorBoard."""
+"""Averages and times steps, and writes their metrics to metrics.jsonl, TensorBoard and trackers."""
 
 import contextlib
 import json
@@ -15,6 +15,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import with_filename
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import Metric
+from bert_jax.training.trackers import Trackers
 from bert_jax.training.workdir import RESULTS
 
 METRICS_FILE = "metrics.jsonl"
@@ -32,7 +33,7 @@ RATES = ("sequences_per_second", "tokens_per_second", "flops_per_second", "mfu")
 
 
 class MetricsWriter:
-    """Appends to WORKDIR/metrics.jsonl and WORKDIR/tensorboard.
+    """Appends to WORKDIR/metrics.jsonl and WORKDIR/tensorboard, and sends the same to trackers.
 
     Object storage cannot append: both are written to scratch files, which are uploaded in full at
     most every UPLOAD_SECONDS and by `flush`. A killed process may lose the lines since the last
@@ -42,6 +43,7 @@ class MetricsWriter:
       workdir: The work directory.
       resumed_step: Lines after this step are removed first, because their steps run again.
       evaluated_step: Lines of evaluations after this step are removed too.
+      trackers: Get each line once, although a resumed run writes some lines again.
       enabled: False writes nothing, for processes other than the first.
     """
 
@@ -51,6 +53,7 @@ class MetricsWriter:
         resumed_step: int,
         evaluated_step: int,
         *,
+        trackers: Trackers | None = None,
         enabled: bool = True,
     ):
         from tensorboardX import SummaryWriter  # The import takes half a second.
@@ -60,15 +63,16 @@ class MetricsWriter:
             return
         # A run that begins anew evaluates step 0 again.
         first_step = resumed_step + 1 if resumed_step else 0
+        written = read_metrics(workdir)
         lines = [
             line
-            for line in read_metrics(workdir)
+            for line in written
             if line["step"] < first_step
-            and (
-                line["step"] <= evaluated_step
-                or not any(name.startswith(EVALUATION_PREFIX) for name in line)
-            )
+            and (line["step"] <= evaluated_step or not _is_evaluation(line))
         ]
+        self._trackers = trackers
+        is_continued = trackers is not None and trackers.is_continued
+        self._sent = {(line["step"], _is_evaluation(line)) for line in written if is_continued}
         self._remote, self._scratch = None, None
         if files.is_remote(workdir):
             self._remote = epath.Path(workdir)
@@ -87,19 +91,23 @@ class MetricsWriter:
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Writes one line; its upload to object storage may follow later.
 
-        TensorBoard gets the numbers only.
+        TensorBoard and trackers get the numbers only.
         """
         if not self._enabled:
             return
         with with_filename(self._path), self._path.open("a") as stream:
             stream.write(json.dumps({"step": step, **_finite(values)}) + "\n")
+        numbers = {}
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                folder = "eval" if name.startswith(EVALUATION_PREFIX) else "train"
+                numbers[f"{folder}/{name.removeprefix(EVALUATION_PREFIX)}"] = value
         with with_filename(self._directory / TENSORBOARD_DIRECTORY):
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    folder = "eval" if name.startswith(EVALUATION_PREFIX) else "train"
-                    name = f"{folder}/{name.removeprefix(EVALUATION_PREFIX)}"
-                    self._tensorboard.add_scalar(name, value, step)
+            for name, value in numbers.items():
+                self._tensorboard.add_scalar(name, value, step)
             self._tensorboard.flush()
+        if self._trackers and (step, _is_evaluation(values)) not in self._sent:
+            self._trackers.log(step, numbers)
         if self._remote and time.monotonic() - self._uploaded_at >= UPLOAD_SECONDS:
             try:
                 self.flush()
@@ -131,6 +139,10 @@ class MetricsWriter:
         finally:
             if self._scratch:
                 self._scratch.cleanup()
+
+
+def _is_evaluation(line: Mapping[str, Any]) -> bool:
+    return any(name.startswith(EVALUATION_PREFIX) for name in line)
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
