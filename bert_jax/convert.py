@@ -1,13 +1,17 @@
 """Converts a model between bert_jax, Hugging Face and google-research/bert.
 
-    python -m bert_jax.convert --input=PATH --output=DIR --to={bert_jax,huggingface,google}
+    python -m bert_jax.convert --input=PATH --output=DIR \
+        --to={bert_jax,huggingface,google,sentence_transformers} [--push_to_hub=OWNER/NAME]
 
 The input may be a work directory or one of its checkpoints, a Hugging Face directory with
 model.safetensors or pytorch_model.bin, or a TF1 checkpoint with its bert_config.json. The format
 is detected. Weights are kept bit for bit along any chain of conversions. In a fine-tuned work
 directory, the best checkpoint is read. A fine-tuned model can only be written for Hugging Face, as
-the class of `transformers` for its head, with the names of its labels.
+the class of `transformers` for its head, with the names of its labels. For sentence-transformers,
+the encoder is written with a pooling and a maximum length.
 """
+
+from typing import Any
 
 from absl import flags
 from etils import epath
@@ -17,7 +21,11 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import cli
 
-KINDS = ("bert_jax", "huggingface", "google")
+KINDS = ("bert_jax", "huggingface", "google", "sentence_transformers")
+# The flags of the last kind.
+_OF_EMBEDDINGS = ("pooling", "normalize", "max_length")
+# The shortest length that embeddings may have: two tokens, with special tokens.
+_MIN_LENGTH = 5
 
 
 def convert(
@@ -28,6 +36,7 @@ def convert(
     lowercase: bool | None = None,
     family: str = "",
     distil_layers: str = "",
+    **embedding: Any,
 ) -> list[str]:
     """Reads a model and writes it in another format.
 
@@ -39,6 +48,8 @@ def convert(
       lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its tokens.
       family: As in `config.family`; by default the family that the source's config names.
       distil_layers: Layers of a BERT, such as "0,2,4,7,9,11", that become a DistilBERT.
+      **embedding: `pooling`, `normalize` and `max_length` of sentence embeddings; see `Embedding`.
+        By default those of the source, or the mean of up to its maximum length.
 
     Returns:
       Warnings, one sentence each, about parts that the source lacks or that are left out.
@@ -59,7 +70,17 @@ def convert(
         raise UserError(f"{source} has no tokenizer; name its vocabulary with --vocab=vocab.txt")
     if distil_layers:
         pretrained.distil(distil_layers)
-    if not pretrained.head:
+    given = {name: value for name, value in embedding.items() if value is not None}
+    longest = pretrained.max_length
+    if not _MIN_LENGTH <= given.get("max_length", longest) <= longest:
+        raise UserError(
+            f"--max_length is {given['max_length']}; for {source} it must be from {_MIN_LENGTH} "
+            f"to {longest}"
+        )
+    pretrained.embedding = pretrained.embedding._replace(**given)
+    if kind == "sentence_transformers":
+        pretrained.cut_padding()
+    elif not pretrained.head:
         pretrained.complete()
     formats.write(pretrained, output, kind)
     return pretrained.warnings
@@ -80,6 +101,23 @@ def define_flags() -> None:
         "Model family: a name or MODULE:NAME; by default the input's.",
     )
     flags.DEFINE_string("distil_layers", "", "Layers of a BERT to write as a DistilBERT: 0,2,4.")
+    text = "--to=sentence_transformers: "
+    flags.DEFINE_enum(
+        "pooling",
+        None,
+        ["mean", "cls"],
+        f"{text}what becomes the vector of a text, the mean over all tokens or the state of [CLS]; "
+        "by default as in the input, or mean.",
+    )
+    flags.DEFINE_bool(
+        "normalize", None, f"{text}scale vectors to length 1; by default as in the input, or no."
+    )
+    flags.DEFINE_integer(
+        "max_length",
+        None,
+        f"{text}number of tokens at which texts are cut; by default as in the input, or the "
+        "longest it was trained with.",
+    )
 
 
 def main(_) -> None:
@@ -90,6 +128,9 @@ def main(_) -> None:
             raise UserError(f"--{name} is missing; see python -m bert_jax.convert --help")
     for name in ("input", "output", "vocab"):
         files.checked_path(args[name].value, f"--{name}")
+    for name in _OF_EMBEDDINGS:
+        if args[name].present and args.to != "sentence_transformers":
+            raise UserError(f"--{name} is for --to=sentence_transformers, not --to={args.to}")
     compilation_cache.keep_compiled_programs()
     for warning in convert(
         args.input,
@@ -99,6 +140,7 @@ def main(_) -> None:
         args.lowercase,
         args.family,
         args.distil_layers,
+        **{name: args[name].value for name in _OF_EMBEDDINGS},
     ):
         say(f"warning: {warning}")
     print(f"{args.to} directory written to {epath.Path(args.output)}")

@@ -89,5 +89,6 @@ def test_mistakes_in_the_flags():
     for arguments, words in (
         (["--output=x", "--to=google"], "--input is missing"),
         (["--input=x", "--output=y", "--to=onnx"], "bert_jax|huggingface|google"),
+        (["--input=x", "--output=y", "--to=google", "--pooling=cls"], "--pooling is for --to=sent"),
     ):
         assert words in command("convert", *arguments)

@@ -14,6 +14,7 @@ from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.weights import ENCODER
 from bert_jax.training.workdir import CHECKPOINTS, CONFIG, SWEEP, TOKENIZER, checkpoint_folder
 
 _CONFIGS = ("config.json", "bert_config.json")
@@ -111,8 +112,8 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     The config, which completes the model, is written last. On failure, nothing remains.
 
     Raises:
-      UserError: The directory is not empty or cannot be written to, or the model is
-        fine-tuned and the kind is not "huggingface".
+      UserError: The directory is not empty or cannot be written to, the model is fine-tuned and
+        the kind is not "huggingface", or sentence embeddings lack a pooling.
     """
     if pretrained.head and kind != "huggingface":
         raise UserError(
@@ -154,9 +155,27 @@ def _write_huggingface(pretrained: Pretrained, path: Path) -> None:
         write_huggingface(part, path / name)
 
 
+def _write_sentence_transformers(pretrained: Pretrained, path: Path) -> None:
+    """Writes the encoder alone, with the settings of `pretrained.embedding`.
+
+    Of a model with a generator, this is the discriminator's.
+    """
+    embedding = pretrained.embedding
+    if embedding.pooling is None:
+        raise UserError(f"{pretrained.source} does not say how it pools tokens: give --pooling")
+    if generator.TERM in pretrained.terms:
+        pretrained = generator.split(pretrained)[generator.DISCRIMINATOR]
+    for name in [name for name in pretrained.weights if not name.startswith(ENCODER)]:
+        del pretrained.weights[name]
+    length = min(embedding.max_length or pretrained.max_length, pretrained.max_length)
+    encoder = dataclasses.replace(pretrained, terms=())
+    write_huggingface(encoder, path, embedding._replace(max_length=length))
+
+
 WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
     "bert_jax": write_native,
     "huggingface": _write_huggingface,
+    "sentence_transformers": _write_sentence_transformers,
     "google": write_google,
 }
 

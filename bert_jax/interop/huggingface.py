@@ -20,7 +20,7 @@ from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import read_family_keys, write_family_keys
 from bert_jax.interop.names import Tensor, collect_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
-from bert_jax.interop.sentence_transformers import read_embedding
+from bert_jax.interop.sentence_transformers import Embedding, read_embedding, write_embedding
 from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
 from bert_jax.interop.weights import POOLER, expected_shapes, head_of, model_shapes
 from bert_jax.models import BertConfig
@@ -96,8 +96,13 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     )
 
 
-def write_huggingface(pretrained: Pretrained, path: Path) -> None:
+def write_huggingface(
+    pretrained: Pretrained, path: Path, embedding: Embedding | None = None
+) -> None:
     """Writes a directory for the model's class and `AutoTokenizer`; empties `pretrained.weights`.
+
+    Args:
+      embedding: If given, sentence-transformers can also load the directory, with these settings.
 
     Raises:
       UserError: `transformers` has no class for such a model.
@@ -140,7 +145,9 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     if pretrained.tokenizer:
         write_huggingface_tokenizer(pretrained.tokenizer, path, family, pretrained.max_length)
     write_training(pretrained, path)
-    card = model_card(pretrained, family, class_name, pipeline)
+    if embedding:
+        write_embedding(embedding, model["hidden_size"], path)
+    card = model_card(pretrained, family, class_name, pipeline, embedding)
     files.write_whole(path / "README.md", card.encode())
     # safetensors makes the file readable only by its owner.
     shutil.copymode(path / "README.md", path / SAFETENSORS)

@@ -7,6 +7,7 @@ from typing import Any
 from bert_jax.config import flatten
 from bert_jax.interop.family import Family
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import head_labels
 from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms import make_terms
@@ -21,14 +22,25 @@ _FOLDERS = re.compile(r"(?<![^\s,=])(\w+:/)?/([^\s,=/]+/)*(?=[^\s,=/])")
 _NOT_MEASURED = ["## Results", "", "Not measured.", ""]
 
 
-def model_card(pretrained: Pretrained, family: Family, class_name: str, pipeline: str) -> str:
+def model_card(
+    pretrained: Pretrained,
+    family: Family,
+    class_name: str,
+    pipeline: str,
+    embedding: Embedding | None = None,
+) -> str:
     """Writes Markdown with the front matter that the Hugging Face Hub reads.
 
     If the head of the first term is untrained, there is no `pipeline_tag`: its predictions would
-    be random.
+    be random. With `embedding`, the card is that of a directory of sentence-transformers.
     """
     model, training = pretrained.model, pretrained.training
-    tags = [family.model_types[0]]
+    tags, library = [family.model_types[0]], "transformers"
+    loading = f"`transformers.{class_name}` and `AutoTokenizer`"
+    if embedding:
+        library, pipeline = "sentence-transformers", "sentence-similarity"
+        tags += [library, "feature-extraction"]
+        loading = "`sentence_transformers.SentenceTransformer`"
     if pretrained.head:
         results = _task_results(training.get("results") or {}, training.get("step"))
     else:
@@ -42,17 +54,19 @@ def model_card(pretrained: Pretrained, family: Family, class_name: str, pipeline
     described |= {"causal": model["causal"] or None, "labels": pretrained.labels or None}
     lines = [
         "---",
-        "library_name: transformers",
+        f"library_name: {library}",
         *([f"pipeline_tag: {pipeline}"] if pipeline else []),
         f"tags: [{', '.join(tags)}]",
         "---",
         "",
         f"# {family.title}, L{model['num_hidden_layers']} H{model['hidden_size']}",
         "",
-        f"Written by bert_jax. Load it with `transformers.{class_name}` and `AutoTokenizer`.",
+        f"Written by bert_jax. Load it with {loading}.",
         "",
         *_table("Model", described),
     ]
+    if embedding:
+        lines += _table("Sentence embeddings", embedding._asdict())
     if tokenizer := pretrained.tokenizer:
         lines += _table("Tokenizer", tokenizer.options | {"tokens": tokenizer.vocab_size})
     lines += [*_training(training), *results]

@@ -1,4 +1,4 @@
-"""Reads how a directory of sentence-transformers turns a text into a vector."""
+"""Reads and writes how a directory of sentence-transformers turns a text into a vector."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,11 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
-_TOKENIZER = "tokenizer_config.json"
+_LIBRARY, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.json"
 _MODE = "pooling_mode_"
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
+# The names of the oldest versions, which newer ones read too.
+_TYPE = "sentence_transformers.models."
 
 
 class Embedding(NamedTuple):
@@ -46,6 +48,32 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
             f"{path / _MODULES} or a file that it names is damaged: {type(error).__name__}: {error}"
         ) from None
     return embedding, [f"{path}: {warning}" for warning in warnings]
+
+
+def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
+    """Writes the settings beside the files of the encoder.
+
+    Args:
+      embedding: With a pooling and a length.
+      width: The size of the hidden states.
+    """
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedding.normalize else [])]
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _TYPE + kind}
+        for i, kind in enumerate(kinds)
+    ]
+    for module in modules[1:]:
+        (path / module["path"]).mkdir()
+    modes = ("cls_token", "mean_tokens")
+    pooling = {f"{_MODE}{mode}": _POOLINGS[mode] == embedding.pooling for mode in modes}
+    config = {"word_embedding_dimension": width, **pooling}
+    files.write_json(path / modules[1]["path"] / "config.json", config)
+    settings = {"max_seq_length": embedding.max_length, "do_lower_case": False}
+    files.write_json(path / _SETTINGS, settings)
+    # Without this file, the library would look for it on the Hugging Face Hub.
+    library = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    files.write_json(path / _LIBRARY, library)
+    files.write_whole(path / _MODULES, json.dumps(modules, indent=2).encode())
 
 
 def _read(path: Path) -> tuple[Embedding, list[str]]:

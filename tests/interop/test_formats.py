@@ -39,7 +39,8 @@ def test_chain_of_conversions_keeps_every_bit(tmp_path):
     training = {"step": 7, "config": {}, "corpus": {"documents": 3}, "results": {"mlm_loss": 2.5}}
     original = copies(pretrained.weights)
     pretrained.training = training
-    for i, kind in enumerate([*KINDS, *KINDS[::-1]]):
+    kinds = [kind for kind in KINDS if kind != "sentence_transformers"]  # It has no heads.
+    for i, kind in enumerate([*kinds, *kinds[::-1]]):
         formats.write(pretrained, tmp_path / str(i), kind)
         pretrained = formats.read(tmp_path / str(i))
         assert pretrained.warnings == []

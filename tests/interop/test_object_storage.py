@@ -15,6 +15,8 @@ from tests.interop.small_bert import TOKENS, copies, make_finetuned, make_pretra
 def test_round_trip_through_a_bucket(kind, bucket):
     original = make_pretrained()
     weights = copies(original.weights)
+    if kind == "sentence_transformers":
+        weights = {name: x for name, x in weights.items() if name.startswith("bert/")}
     path = f"gs://{bucket}/models/{kind}"
     formats.write(original, path, kind)
     back = formats.read(path)

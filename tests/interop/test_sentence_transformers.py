@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import bert_jax
+from bert_jax import convert
 from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding
-from tests.interop.small_bert import make_pretrained
+from tests.golden.inputs import real_package
+from tests.interop.small_bert import FAMILIES, make_finetuned, make_pretrained, same_weights
 
 OLD_POOLING = {"word_embedding_dimension": 12, "pooling_mode_cls_token": True}
 
@@ -95,3 +97,69 @@ def test_encode_follows_the_settings_unless_told_otherwise(tmp_path):
     np.testing.assert_allclose(found, states[0] / np.linalg.norm(states[0]), atol=1e-5)
     (states,) = bert.encode(["a b c d"], pooling="tokens", normalize=True)
     np.testing.assert_allclose(np.linalg.norm(states, axis=1), 1, atol=1e-5)
+
+
+# An export of a FlauBERT has its own kind of tokenizer, which the small model lacks.
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"flaubert"}))
+def test_an_export_has_the_encoder_and_the_settings(tmp_path, family):
+    formats.write(make_pretrained(family=family), tmp_path / "hf", "huggingface")
+    source, first, second = (str(tmp_path / name) for name in ("hf", "first", "second"))
+    settings = {"pooling": "cls", "normalize": True, "max_length": 16}
+    assert convert.convert(source, first, "sentence_transformers", **settings) == []
+    ours, theirs = bert_jax.load(source), bert_jax.load(first)
+    assert theirs.embedding == Embedding("cls", True, 16)
+    texts = ["a b c.", "the cab", "d"]
+    expected = ours.encode(texts, pooling="cls", normalize=True)
+    np.testing.assert_array_equal(theirs.encode(texts), expected)
+    # What is not named stays as it was.
+    convert.convert(first, second, "sentence_transformers", pooling="mean")
+    again = formats.read(second)
+    assert again.embedding == Embedding("mean", True, 16)
+    assert same_weights(again.weights, formats.read(first).weights)
+    assert all(name.startswith("bert/") for name in again.weights)
+
+
+def test_the_default_is_the_mean_of_the_whole_text(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "st", "sentence_transformers")
+    assert read_embedding(tmp_path / "st") == (Embedding("mean", False, 40), [])
+    # The library would look for this file on the Hub.
+    assert (tmp_path / "st" / "config_sentence_transformers.json").exists()
+    card = (tmp_path / "st" / "README.md").read_text()
+    for line in ("library_name: sentence-transformers", "pipeline_tag: sentence-similarity"):
+        assert line in card.splitlines()
+
+
+def test_of_a_generator_and_a_discriminator_the_latter_is_exported(tmp_path):
+    terms = ("generator", "replaced_token")
+    both = make_pretrained(family="electra", terms=terms, generator_size=0.5)
+    expected = {name: x for name, x in both.weights.items() if name.startswith("bert/")}
+    formats.write(both, tmp_path / "st", "sentence_transformers")
+    assert same_weights(formats.read(tmp_path / "st").weights, expected)
+
+
+def test_exports_that_are_refused(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    source, out = str(tmp_path / "hf"), str(tmp_path / "out")
+    for length in (4, 41):
+        with pytest.raises(UserError, match=f"max_length is {length}; .* it must be from 5 to 40"):
+            convert.convert(source, out, "sentence_transformers", max_length=length)
+    write(tmp_path / "hf")
+    shutil.rmtree(tmp_path / "hf" / "1_Pooling")
+    with pytest.raises(UserError, match="does not say how it pools tokens: give --pooling"):
+        convert.convert(source, out, "sentence_transformers")
+    with pytest.raises(UserError, match="is fine-tuned; only --to=huggingface"):
+        formats.write(make_finetuned("question_answering"), out, "sentence_transformers")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_library_computes_the_same_vectors(tmp_path, pooling):
+    library = pytest.importorskip("sentence_transformers")
+    source, out = real_package("minilm"), str(tmp_path / "st")
+    settings = {"pooling": pooling, "normalize": pooling == "mean", "max_length": 32}
+    convert.convert(str(source), out, "sentence_transformers", **settings)
+    texts = ["BERT reads both sides.", "", "Café prices rose 4.5 % in 2019. " * 9, "東京 naïve"]
+    model = library.SentenceTransformer(out, device="cpu")
+    assert model.max_seq_length == 32
+    with pytest.warns(UserWarning, match="1 of 4 texts are truncated to 32 tokens"):
+        ours = bert_jax.load(out).encode(texts)
+    np.testing.assert_allclose(ours, model.encode(texts), atol=1e-5)

@@ -23,7 +23,12 @@ from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.trackers import Trackers, check_installed
 from tests import runs
 from tests.finetuning import small
-from tests.small_run import small_run, train_with_interruption, write_documents
+from tests.small_run import (  # noqa: F401
+    compiled_once,
+    small_run,
+    train_with_interruption,
+    write_documents,
+)
 
 
 class Fake:
