@@ -73,8 +73,8 @@ setup(
         "gcs": ["etils[epath-gcs]>=1.12"],
         # For the tokenizer of FlauBERT.
         "moses": ["sacremoses>=0.1.1"],
-        # For hf:// paths.
-        "hub": ["huggingface_hub>=0.25"],
+        # For hf:// paths and convert --push_to_hub.
+        "hub": ["huggingface_hub>=0.36"],
         "test": [
             "check-jsonschema>=0.29",
             # The tests run against an in-process fake of Google Cloud Storage.
