@@ -59,8 +59,9 @@ def read_batch(
         config = settings.complete(config, directory or scratch, source)[0]
         run_input = open_run_input(config, directory or scratch)
         stream = run_input.stream(stream_spec(config, stage))
-        (batch,) = stream.batches(step - 1 - stage.first_step, 1)
-        return batch, stream.describe_batch(step - 1 - stage.first_step), run_input.tokenizer
+        place = step - 1 - stage.stream_first_step
+        (batch,) = stream.batches(place, 1)
+        return batch, stream.describe_batch(place), run_input.tokenizer
 
 
 def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -> list[Text]:

@@ -241,7 +241,7 @@ def _print_report(
     )
     path = store_path(output)
     stream = Stream(TokenStore(path / "train"), tokenizers.load(path / "tokenizer"), spec)
-    reports = [corpus_report.measure(stream, num_steps=0, metadata=metadata)]
+    reports = [corpus_report.measure(stream, num_rows_read=0, metadata=metadata)]
     terminal().print(corpus_report.table(reports))
     if sources := corpus_report.source_table(reports):
         terminal().print(sources)

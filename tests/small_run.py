@@ -77,11 +77,12 @@ def after_step(number, action):
         yield
 
 
+def interrupt():
+    raise KeyboardInterrupt
+
+
 def train_with_interruption(config, directory, step):
     """Trains; the run is interrupted after a step and started again."""
-
-    def interrupt():
-        raise KeyboardInterrupt
 
     with after_step(step, interrupt), pytest.raises(KeyboardInterrupt):
         pretrain.train(config, directory)

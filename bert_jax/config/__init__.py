@@ -18,18 +18,23 @@ from bert_jax.config.common import check_batch, check_profile, check_vocabulary
 from bert_jax.config.finetuning import finetune_config
 from bert_jax.config.pretraining import (
     default_config,
-    derived_predictions,
     from_dict,
-    lamb_stages,
-    max_predictions,
-    prediction_warnings,
-    stage,
     teacher_layers,
-    total_steps,
     validate,
     validate_data,
 )
 from bert_jax.config.schema import Field, differences, flatten, to_dict
+from bert_jax.config.stages import (
+    batch_ramp,
+    derived_predictions,
+    lamb_stages,
+    max_predictions,
+    planned_steps,
+    prediction_warnings,
+    stage,
+    stages_of_tokens,
+    total_steps,
+)
 
 
 def from_stored(values: Mapping[str, Any]) -> ConfigDict:

@@ -11,6 +11,11 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Section, free_field, steering_field
 from bert_jax.models.bert_config import BertConfig
 
+# The shapes of the learning rate that have an exponent, those that have an end factor, and all.
+POWER_SHAPES = ("bert", "linear_after_warmup", "product")
+ENDING_SHAPES = ("linear", "one_minus_sqrt", "cosine")
+SHAPES = (*POWER_SHAPES, "inverse_root", "constant", *ENDING_SHAPES)
+
 MODEL: Section = {
     key.name: Field(**key.metadata) for key in dataclasses.fields(BertConfig) if key.metadata
 }
@@ -119,12 +124,19 @@ COMMON: Section = {
     "optimizer": {
         "name": Field(
             "adamw",
-            "Optimizer: adamw is BERT's Adam with decoupled weight decay.",
-            choices=("adamw", "lamb"),
+            "Optimizer. adamw: BERT's Adam with decoupled weight decay. lamb: the same, scaled by "
+            "the norm of each tensor. stable_adamw: the update of a tensor is divided by the root "
+            "mean square of g / sqrt(v) where that is above 1 (ModernBERT). muon: the matrices of "
+            "the encoder's blocks move along their orthogonalized momentum, all other parameters "
+            "as with adamw.",
+            choices=("adamw", "lamb", "stable_adamw", "muon"),
         ),
         "b1": steering_field(0.9, "Decay rate of the first moment.", at_least=0, below=1),
         "b2": steering_field(0.999, "Decay rate of the second moment.", at_least=0, below=1),
         "eps": steering_field(1e-6, "Added to the square root of the second moment.", above=0),
+        "momentum": steering_field(
+            0.95, "Decay rate of muon's momentum. The others have b1.", at_least=0, below=1
+        ),
         "weight_decay": steering_field(
             0.01,
             "Decoupled weight decay. LayerNorm parameters and biases are exempt, unless decay_all "
@@ -159,8 +171,17 @@ COMMON: Section = {
             "drops a little at the end of the warm-up. linear_after_warmup (RoBERTa): the decay "
             "begins at the peak, and t counts only the steps after the warm-up. product (ELECTRA): "
             "during the warm-up, the decay is multiplied by s / warmup_steps. inverse_root (XLM, "
-            "FlauBERT): after the warm-up, peak * (warmup_steps / s)^0.5.",
-            choices=("bert", "linear_after_warmup", "product", "inverse_root"),
+            "FlauBERT): after the warm-up, peak * (warmup_steps / s)^0.5. The others count t "
+            "as linear_after_warmup does; after the warm-up, constant is the peak, and linear, "
+            "one_minus_sqrt and cosine fall from the peak to end_factor times the peak, in "
+            "proportion to 1 - t, 1 - sqrt(t) and (1 + cos(pi t)) / 2.",
+            choices=SHAPES,
+        ),
+        "end_factor": steering_field(
+            0.0,
+            "Fraction of the peak that linear, one_minus_sqrt and cosine end at.",
+            at_least=0,
+            at_most=1,
         ),
         "peak_learning_rate": steering_field(
             1e-4, "Learning rate that the warm-up rises toward.", above=0
@@ -173,8 +194,8 @@ COMMON: Section = {
         ),
         "decay_power": steering_field(
             1.0,
-            "Exponent of the decay to 0, (1 - t)^decay_power; schedule.shape defines t. "
-            "inverse_root has none.",
+            "Exponent of the decay to 0, (1 - t)^decay_power, of bert, linear_after_warmup and "
+            "product; schedule.shape defines t.",
             above=0,
         ),
     },
@@ -259,19 +280,35 @@ def check_common(config: ConfigDict) -> None:
     Raises:
       UserError: The message names the keys.
     """
+    optimizer, schedule = config.optimizer, config.schedule
     if sum(size == -1 for size in config.mesh.values()) > 1:
         raise UserError("config.mesh has more than one axis of size -1; only one can be inferred")
-    if config.schedule.shape == "inverse_root":
-        if not config.schedule.warmup_steps:
-            raise UserError(
-                "config.schedule.warmup_steps is 0, but config.schedule.shape=inverse_root needs a "
-                "warm-up, from whose end the decay is counted"
-            )
-        if config.schedule.decay_power != 1:
-            raise UserError(
-                f"config.schedule.decay_power is {config.schedule.decay_power:g}, but "
-                "config.schedule.shape=inverse_root has an exponent of its own; leave it at 1"
-            )
+    default = COMMON["optimizer"]["momentum"].default
+    if optimizer.momentum != default and optimizer.name != "muon":
+        raise UserError(
+            f"config.optimizer.momentum is {optimizer.momentum:g}, but has no effect with "
+            f"config.optimizer.name={optimizer.name}; leave it at {default:g}"
+        )
+    check_shape("config.schedule", schedule)
+    if schedule.decay_power != 1 and schedule.shape not in POWER_SHAPES:
+        raise UserError(
+            f"config.schedule.decay_power is {schedule.decay_power:g}, but has no effect with "
+            f"config.schedule.shape={schedule.shape}; leave it at 1"
+        )
+
+
+def check_shape(path: str, values: ConfigDict) -> None:
+    """Refuses a schedule with keys that do not fit its shape; `path` is that of the section."""
+    if values.shape == "inverse_root" and not values.warmup_steps:
+        raise UserError(
+            f"{path}.warmup_steps is 0, but {path}.shape=inverse_root needs a warm-up, from whose "
+            "end the decay is counted"
+        )
+    if values.end_factor and values.shape not in ENDING_SHAPES:
+        raise UserError(
+            f"{path}.end_factor is {values.end_factor:g}, but {path}.shape is {values.shape!r}; "
+            f"it must be one of {', '.join(ENDING_SHAPES)} to end above 0"
+        )
 
 
 def check_profile(profile: ConfigDict, num_steps: int) -> None:

@@ -36,7 +36,7 @@ def check_packing(config: ConfigDict) -> None:
         raise UserError(f"config.data.max_pairs_per_row is {pairs}, but {problem}; set it to 1")
     for i, stage in enumerate(config.train.stages):
         length, limit = stage.max_seq_length, stage.max_predictions_per_seq
-        needed = packed_predictions(length, data.masked_lm_prob, pairs)
+        needed = packed_predictions(length, stage.masked_lm_prob or data.masked_lm_prob, pairs)
         if 0 < limit < needed and data.corruption != "none":
             raise UserError(
                 f"config.train.stages[{i}].max_predictions_per_seq is {limit}, but {pairs} pairs "

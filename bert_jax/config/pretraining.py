@@ -1,8 +1,7 @@
 """The config keys of pre-training: their defaults, meanings and ranges."""
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -19,34 +18,9 @@ from bert_jax.config.common import (
     layer_numbers,
 )
 from bert_jax.config.data import DATA, check_data
-from bert_jax.config.packing import check_packing, packed_predictions
+from bert_jax.config.packing import check_packing
 from bert_jax.config.schema import Change, Field, Section, build, check, free_field, steering_field
-
-STAGE: Section = {
-    "fraction": Field(1.0, "Fraction of train.num_steps.", at_least=0, at_most=1),
-    "max_seq_length": Field(
-        128, "Tokens in each sequence, including [CLS] and both [SEP].", at_least=5
-    ),
-    "max_predictions_per_seq": Field(
-        0,
-        "Largest number of masked positions in a sequence. 0 derives it: max_seq_length times "
-        "data.masked_lm_prob, rounded up to a multiple of 5 (20 for 128 tokens and 80 for 512, as "
-        "in BERT), and as many as data.max_pairs_per_row needs.",
-        at_least=0,
-    ),
-    "batch_size": Field(
-        0, "Sequences in each step, over all devices. 0 means train.batch_size.", at_least=0
-    ),
-    "peak_learning_rate": Field(
-        0.0,
-        "If above 0, the stage has its own schedule with this peak, which starts at the stage's "
-        "first step; the optimizer keeps its moments. 0 means the schedule of the run.",
-        at_least=0,
-    ),
-    "warmup_steps": Field(
-        0.0, "Warm-up of the stage's own schedule, as in schedule.warmup_steps.", at_least=0
-    ),
-}
+from bert_jax.config.stages import EXTRA, STAGE, check_own_keys, check_stages, total_steps
 
 PRETRAINING: Section = {
     **COMMON,
@@ -126,29 +100,7 @@ PRETRAINING: Section = {
             "the sequence length starts a new count. 0 trains to the last step.",
             at_least=0,
         ),
-        "extra": {
-            "steps": Field(
-                (0,),
-                "Steps after num_steps, to train a finished run further. They extend the last "
-                "stage: same lengths, next examples. Each value is a part with its own warm-up and "
-                "decay to 0. Commas separate parts on the command line.",
-                at_least=0,
-                change=Change.WITH_WARNING,
-            ),
-            "peak_learning_rate": Field(
-                0.0,
-                "Learning rate that the warm-up of each part of extra.steps rises toward. 0 means "
-                "the peak of the last stage.",
-                at_least=0,
-                change=Change.WITH_WARNING,
-            ),
-            "warmup_steps": Field(
-                0.1,
-                "Warm-up of each part of extra.steps. A value below 1 is a fraction of its steps.",
-                at_least=0,
-                change=Change.WITH_WARNING,
-            ),
-        },
+        "extra": EXTRA,
     },
     "checkpoint": {
         **COMMON["checkpoint"],
@@ -244,6 +196,7 @@ def validate(config: ConfigDict) -> None:
     check_data(config.data)
     check_packing(config)
     check_common(config)
+    check_own_keys(config)
     check_profile(config.profile, total_steps(config.train))
 
 
@@ -266,9 +219,7 @@ def check_model_and_steps(config: ConfigDict) -> None:
     check(config, PRETRAINING)
     check_model(config.model)
     _check_objective(config)
-    _check_stages(
-        config.train.stages, config.model.max_position_embeddings, config.data.masked_lm_prob
-    )
+    check_stages(config)
 
 
 def _check_objective(config: ConfigDict) -> None:
@@ -296,94 +247,3 @@ def _check_objective(config: ConfigDict) -> None:
         raise UserError(
             f"config.objective.weights is {objective.weights!r}; at least one must be above 0"
         )
-
-
-def stage(**values: Any) -> ConfigDict:
-    """Makes a stage for `train.stages`; `STAGE` defines the keys."""
-    return build(STAGE, values, "train.stages[].")
-
-
-def max_predictions(stage: ConfigDict, masked_lm_prob: float, max_pairs_per_row: int = 1) -> int:
-    """Returns the largest number of predictions in a row of a stage."""
-    return stage.max_predictions_per_seq or max(
-        derived_predictions(stage.max_seq_length, masked_lm_prob),
-        packed_predictions(stage.max_seq_length, masked_lm_prob, max_pairs_per_row),
-    )
-
-
-def derived_predictions(max_seq_length: int, masked_lm_prob: float) -> int:
-    """Computes the number of predictions that a sequence of this length needs."""
-    fives = math.ceil(round(max_seq_length * masked_lm_prob / 5, 6))
-    # [CLS] and both [SEP] tokens are not predicted.
-    return min(5 * fives, max_seq_length - 3)
-
-
-def prediction_warnings(config: ConfigDict) -> list[str]:
-    """Warns of each stage that predicts fewer tokens than data.masked_lm_prob."""
-    if config.data.corruption == "none" or config.data.format == "google_tfrecord":
-        return []
-    rate, warnings = config.data.masked_lm_prob, []
-    for i, stage in enumerate(config.train.stages):
-        limit, length = max_predictions(stage, rate), stage.max_seq_length
-        if stage.fraction and limit < 0.9 * rate * length:
-            warnings.append(
-                f"config.train.stages[{i}].max_predictions_per_seq is {limit}, so only "
-                f"{limit / length:.1%} of the tokens in full rows of {length} are predicted, not "
-                f"config.data.masked_lm_prob={rate:g}; 0 derives the number from the length"
-            )
-    return warnings
-
-
-def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
-    """Makes the mixed-batch stages of You et al. 2020 (arXiv:1904.00962): 7,038 + 1,563 steps."""
-    first_steps, second_steps = 7038, 1563
-    return (
-        stage(
-            fraction=first_steps / (first_steps + second_steps),
-            max_seq_length=128,
-            max_predictions_per_seq=20,
-            batch_size=65536,
-            peak_learning_rate=6e-3,
-            warmup_steps=0.2843,
-        ),
-        stage(
-            fraction=second_steps / (first_steps + second_steps),
-            max_seq_length=512,
-            max_predictions_per_seq=80,
-            batch_size=32768,
-            peak_learning_rate=4e-3,
-            warmup_steps=0.128,
-        ),
-    )
-
-
-def total_steps(train: ConfigDict) -> int:
-    """Returns the number of steps of a run, including `train.extra`."""
-    return train.num_steps + sum(train.extra.steps)
-
-
-def _check_stages(
-    stages: Sequence[ConfigDict], max_position_embeddings: int, masked_lm_prob: float
-) -> None:
-    """Refuses stages whose fractions do not add up to 1, or with impossible sequences."""
-    total = sum(stage.fraction for stage in stages)
-    if not math.isclose(total, 1, abs_tol=1e-6):
-        raise UserError(f"the fractions of config.train.stages add up to {total:g}, not to 1")
-    for i, stage in enumerate(stages):
-        path, length = f"config.train.stages[{i}]", stage.max_seq_length
-        if length > max_position_embeddings:
-            raise UserError(
-                f"{path}.max_seq_length is {length}, longer than the "
-                f"{max_position_embeddings} positions of config.model.max_position_embeddings"
-            )
-        # [CLS] and both [SEP] tokens are never predicted.
-        if stage.max_predictions_per_seq > length - 3:
-            raise UserError(
-                f"{path}.max_predictions_per_seq is {stage.max_predictions_per_seq}; a sequence "
-                f"of {length} has at most {length - 3} tokens to predict"
-            )
-        if not max_predictions(stage, masked_lm_prob):
-            raise UserError(
-                f"config.data.masked_lm_prob is {masked_lm_prob:g}, so small that no token of a "
-                f"sequence of {length} is predicted; BERT's is 0.15"
-            )

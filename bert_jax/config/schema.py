@@ -144,15 +144,20 @@ steering_field = functools.partial(Field, change=Change.IN_ANOTHER_RUN)
 
 
 class _Section(ConfigDict):
-    """A section of a config. A key for a tuple of texts also takes a single text."""
+    """A section of a config. A key for a tuple also takes a single text or number."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         if self.is_locked:
             # The message of ConfigDict lists all keys of the section.
             _refuse_unknown({key: value}, self, "")
-        if isinstance(value, str) and isinstance(self.get(key), tuple):
+        current = self.get(key)
+        if isinstance(current, tuple) and (
+            isinstance(value, str)
+            or isinstance(value, int | float)
+            and all(isinstance(x, int | float) for x in current)
+        ):
             value = (value,)
-        elif isinstance(value, ConfigDict) and isinstance(self.get(key), _Section):
+        elif isinstance(value, ConfigDict) and isinstance(current, _Section):
             # ConfigDict refuses to replace a value by one of another class.
             value = _Section(value)
         super().__setitem__(key, value)
@@ -181,6 +186,9 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
         value = values.get(key, field.default)
         if isinstance(field.default, tuple) and isinstance(value, list):
             value = tuple(value)
+        elif field.default and isinstance(field.default, tuple) and isinstance(value, float):
+            # Configs of old runs have one number for all parts of train.extra.
+            value = (value,)
         field.check_type(f"config.{path}", value)
         if field.elements is not None:
             value = tuple(build(field.elements, v, f"{path}[{i}].") for i, v in enumerate(value))

@@ -152,7 +152,7 @@ class FinetuningRun:
         check_profile(self.config.profile, self.num_steps)
         check_installed(self.config)
         self.trainer = task_setup.make_trainer(self.config, self.stage)
-        self.warnings += warmup_warnings(self.config.schedule, [self.stage])
+        self.warnings += warmup_warnings([self.stage])
         if self.rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
             self.warnings.append(
                 f"{self.rows.unknown_fraction:.0%} of the tokens of the training examples are "

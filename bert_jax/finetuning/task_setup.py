@@ -33,7 +33,7 @@ from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
 from bert_jax.training.flops import task_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates
-from bert_jax.training.stages import Stage
+from bert_jax.training.stages import Stage, curve_of_run
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
@@ -233,11 +233,13 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
         index=0,
         first_step=0,
         end_step=num_steps,
+        stream_first_step=0,
         max_seq_length=length,
         max_predictions_per_seq=0,
         batch_size=config.train.batch_size * choices,
-        peak_learning_rate=0.0,
-        warmup_steps=0.0,
+        masked_lm_prob=0.0,
+        weight_decay=config.optimizer.weight_decay,
+        curve=curve_of_run(config.schedule, num_steps),
     )
 
 

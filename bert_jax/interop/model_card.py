@@ -88,7 +88,11 @@ def _training(training: dict[str, Any]) -> list[str]:
             if key != "stages":
                 facts[f"{section}.{key}"] = value
     for i, stage in enumerate((config.get("train") or {}).get("stages") or []):
-        facts[f"train.stages[{i}]"] = ", ".join(f"{k} {v:g}" for k, v in stage.items() if v)
+        facts[f"train.stages[{i}]"] = ", ".join(
+            f"{key} {value if isinstance(value, str) else f'{value:g}'}"
+            for key, value in stage.items()
+            if value not in (0, "", -1)
+        )
     facts |= {"seed": config.get("seed"), "dtype": config.get("dtype")}
     # The options that the corpus was made with are in the config's `data` already.
     facts |= {

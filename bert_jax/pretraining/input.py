@@ -60,17 +60,23 @@ class RunInput:
         return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
 
     def reports(self, config: ConfigDict, stages: Sequence[Stage]) -> list[dict[str, Any]]:
-        """Measures what each stage sees of the text; see `corpus_report.measure`.
+        """Measures what the stages of each length see of the text; see `corpus_report.measure`.
 
         Rows that were converted from TFRecord files are not measured: the list is empty.
         """
         if isinstance(self.train, RecordStore):
             return []
+        of_length: dict[int, list[Stage]] = {}
+        for stage in stages:
+            of_length.setdefault(stage.max_seq_length, []).append(stage)
         return [
             corpus_report.measure(
-                self.stream(stream_spec(config, stage)), stage.num_steps, self.metadata
+                self.stream(stream_spec(config, first)),
+                first.num_steps * first.batch_size
+                + sum(stage.num_steps * stage.batch_size for stage in others),
+                self.metadata,
             )
-            for stage in stages
+            for first, *others in of_length.values()
         ]
 
     def describe(self) -> str:

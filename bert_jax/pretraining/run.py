@@ -157,10 +157,14 @@ class PretrainingRun:
             if step >= stage.end_step:
                 continue
             stream = self._input.stream(stream_spec(self.config, stage), **shards)
-            is_current = self._resume.get("stage") == stage.index
-            position = self._resume.get("position") if is_current else None
-            first = max(step - stage.first_step, 0)
-            num_steps = stage.num_steps - first
+            done = max(step, stage.first_step)
+            first, num_steps = done - stage.stream_first_step, stage.end_step - done
+            position = None
+            if done > step and first:
+                # The stage extends the one before, which has just ended.
+                position = self._stream.position(first)
+            elif self._resume.get("stage") == stage.index:
+                position = self._resume.get("position")
             with closing(stream.batches(first, num_steps, position)) as rows:
                 # `put` reads ahead. Without the limit, tf.data would end in the middle of a step,
                 # which takes seconds.
@@ -169,13 +173,15 @@ class PretrainingRun:
                     yield stage, batch
 
     def describe_batch(self, step: int) -> dict[str, Any]:
-        return self._stream.describe_batch(step - 1 - self._stage.first_step)
+        return self._stream.describe_batch(step - 1 - self._stage.stream_first_step)
 
     def resume_point(self, step: int) -> dict[str, Any]:
         return {
             "stage": self._stage.index,
-            "stage_first_step": self._stage.first_step,
-            "position": self._stream.position(step - self._stage.first_step),
+            "stage_first_step": self._stage.stream_first_step,
+            # In a part of train.extra, the first step of the part.
+            "first_step": self._stage.first_step,
+            "position": self._stream.position(step - self._stage.stream_first_step),
         }
 
     def is_evaluated(self, step: int) -> bool:

@@ -236,10 +236,17 @@ def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[s
     if step > total_steps(config.train):
         return
     stage = stage_of(trainer.stages, step)
-    if (resume["stage"], resume["stage_first_step"]) != (stage.index, stage.first_step):
+    if (resume["stage"], resume["stage_first_step"]) != (stage.index, stage.stream_first_step):
         raise UserError(
             f"config.train.num_steps is {config.train.num_steps:,}, which would put step {step:,} "
             "of this run in a different stage or at a different position in it; keep the number "
             "and train the finished run further with --config.train.extra.steps=N, or choose a "
             "number with which the current stage begins at the same step as before"
+        )
+    if (first_step := resume.get("first_step", stage.first_step)) != stage.first_step:
+        raise UserError(
+            f"step {step:,} of this run belongs to the steps after step {first_step:,}, and with "
+            f"this config it would belong to those after step {stage.first_step:,}: "
+            "config.train.extra.after_step must not be below the current step, and the parts of "
+            "config.train.extra.steps that have begun must stay"
         )

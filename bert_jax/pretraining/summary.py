@@ -58,14 +58,15 @@ def announce(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "
             f"of {stage.max_seq_length} tokens per step"
         )
-    rate, fixed = config.data.masked_lm_prob, EVALUATION_MASKS["masked_lm_prob"]
-    if run_input.heldout and "masked_lm_positions" in trainer.fields and rate != fixed:
+    fixed = EVALUATION_MASKS["masked_lm_prob"]
+    rates = list(dict.fromkeys(stage.masked_lm_prob for stage in trainer.stages))
+    if run_input.heldout and "masked_lm_positions" in trainer.fields and rates != [fixed]:
         say(
-            f"training predicts {rate:.1%} of the tokens; evaluation always predicts {fixed:.0%}, "
-            "so that runs can be compared"
+            f"training predicts {' then '.join(f'{rate:.1%}' for rate in rates)} of the tokens; "
+            f"evaluation always predicts {fixed:.0%}, so that runs can be compared"
         )
     if not step:
-        warnings = [*warnings, *warmup_warnings(config.schedule, trainer.stages)]
+        warnings = [*warnings, *warmup_warnings(trainer.stages)]
     if reports and not step:
         terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
         if sources := corpus_report.source_table(reports):
@@ -73,8 +74,10 @@ def announce(
         if config.data.max_pairs_per_row > 1:
             parts = math.lcm(num_data_shards(trainer.mesh), jax.process_count())
             parts *= config.train.gradient_accumulation_steps
-            for stage, report in zip(trainer.stages, reports, strict=True):
-                say(pairs_per_step(stage, report["pairs_per_row"], parts))
+            of_length = {report["max_seq_length"]: report for report in reports}
+            for stage in trainer.stages:
+                pairs_per_row = of_length[stage.max_seq_length]["pairs_per_row"]
+                say(pairs_per_step(stage, pairs_per_row, parts))
         warnings = [*warnings, *corpus_report.warnings(reports)]
     for warning in settings.unflagged(warnings, source):
         say(f"warning: {warning}")

@@ -53,16 +53,16 @@ class _Recorder:
         return self._store.tokens_at(positions)
 
 
-def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Measures the rows of a stage.
+def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Measures the rows of the stages of one length.
 
     Statistics of rows and sentences come from a sample of consecutive documents with about two
     million tokens, or from all of a smaller corpus. Random second segments count as seen only if
     they are in the sample.
 
     Args:
-      stream: The stream of the stage. Its rows must be made from a token store.
-      num_steps: The number of training steps of the stage; 0 if there is no run.
+      stream: The stream of one of the stages. Its rows must be made from a token store.
+      num_rows_read: The number of rows that the stages read; 0 if there is no run.
       metadata: The metadata of the token store.
 
     Returns:
@@ -141,7 +141,7 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
         },
         "rows_per_epoch": rows_per_epoch,
         "tokens_per_epoch": round(num_real / fraction),
-        "epochs": num_steps * spec.batch_size / rows_per_epoch,
+        "epochs": num_rows_read / rows_per_epoch,
         "sources": rows.sources() if any(store.sources) else {},
         **({"pairs_per_row": num_pairs / num_rows} if pair_lengths else {}),
     }
@@ -206,7 +206,7 @@ def cut_sentences(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> Table:
-    """Makes a table of the reports of a run's stages, with all rows or only `rows`."""
+    """Makes a table of the reports of a run's lengths, with all rows or only `rows`."""
     first = reports[0]
     lengths = (f"rows of {report['max_seq_length']}" for report in reports)
     result = empty_table("What the model sees of the corpus", "", *lengths)

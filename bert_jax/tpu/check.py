@@ -49,11 +49,11 @@ def check(
         size, tried = largest_that_fits(config, topology, devices, stage_number)
     if size:
         config = with_batch_size_per_chip(config, size, topology)
-    compiled = tried.get(size) or compile_step(config, topology, devices, stage_number)
+    stage = numbered_stage(config, stage_number)
+    compiled = tried.get(size) or compile_step(config, topology, devices, stage)
     if hlo_output and compiled.fits:
         path = files.checked_path(hlo_output, "the file to write")
         files.write_whole(path, compiled.text.encode())
-    stage = numbered_stage(config, stage_number)
     results = report(stage, compiled, topology)
     results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
     results["config"] = config_lib.to_dict(config)
@@ -118,7 +118,8 @@ def largest_that_fits(
         index = min(max(index, low + 1), high - 1)
         size = sizes[index]
         sized = with_batch_size_per_chip(config, size, topology)
-        step = tried[size] = compile_step(sized, topology, devices, stage_number)
+        stage = numbered_stage(sized, stage_number)
+        step = tried[size] = compile_step(sized, topology, devices, stage)
         low, high = (index, high) if step.fits else (low, index)
         verdict = "fits" if step.fits else "does not fit"
         print(f"{size} per chip: {gib(step.total_bytes)}, {verdict}", flush=True)

@@ -12,7 +12,7 @@ from bert_jax import config as config_lib
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.tpu.topologies import Topology
-from bert_jax.training.stages import numbered_stage
+from bert_jax.training.stages import Stage
 
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 # The TPU compiler's messages with the size of a program that is too large.
@@ -55,9 +55,9 @@ class Compiled:
 
 
 def compile_step(
-    config: ConfigDict, topology: Topology, devices: list[jax.Device], stage_number: int
+    config: ConfigDict, topology: Topology, devices: list[jax.Device], stage: Stage
 ) -> Compiled:
-    """Compiles the train step of one stage of a validated config.
+    """Compiles the train step of a stage of a validated config.
 
     Raises:
       UserError: The mesh, the batch or a parameter does not fit the slice.
@@ -66,7 +66,6 @@ def compile_step(
     trainer = make_trainer(config, devices=devices)
     hosts = len({device.process_index for device in devices})
     config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
-    stage = numbered_stage(config, stage_number)
     arguments = trainer.abstract_state(), trainer.abstract_batch(stage), trainer.abstract_frozen()
     started = time.monotonic()
     try:

@@ -42,12 +42,16 @@ def plan(
     devices = topologies.devices(topology)
     if batch_size_per_chip:
         config = with_batch_size_per_chip(config, batch_size_per_chip, topology)
-    stages = []
+    stages, steps = [], {}
     for stage in resolve_stages(config):
-        compiled = compile_step(config, topology, devices, stage.index + 1)
+        # Stages that differ only in rates have the same step.
+        if (sizes := stage.sizes(stage.batch_size)) not in steps:
+            compiled = steps[sizes] = compile_step(config, topology, devices, stage)
+            seconds = compiled.compile_seconds
+            print(f"stage {stage.index + 1} compiled in {seconds:.0f} s", flush=True)
+        compiled = steps[sizes]
         refuse_too_large(stage, compiled, topology)
         stages.append(report(stage, compiled, topology) | {"steps": stage.num_steps})
-        print(f"stage {stage.index + 1} compiled in {compiled.compile_seconds:.0f} s", flush=True)
     results = bill(
         stages,
         state_bytes=compiled.state_bytes,

@@ -1,4 +1,4 @@
-"""BERT's Adam and LAMB, as chains of optax transformations."""
+"""BERT's Adam, LAMB, StableAdamW and Muon, as chains of optax transformations."""
 
 import math
 from collections.abc import Callable
@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
+Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
+# The usual root mean square of Adam's directions (Liu et al. 2025, section 2.2).
+_USUAL_RMS = 0.2
 # Parameters stacked over layers by nn.scan live below this name.
 STACKED_LAYERS = "layers"
 
@@ -23,37 +26,51 @@ class AdamMoments(NamedTuple):
 
 def make_optimizer(
     config: ConfigDict,
-    schedule: Callable[[jax.typing.ArrayLike], jax.Array],
+    schedule: Schedule,
+    weight_decay: float | Schedule,
     scaling: optax.GradientTransformation | None = None,
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """Builds the optimizer of `config.optimizer`.
 
     adamw: google-research/bert's AdamWeightDecayOptimizer. It clips by the global norm, then
     updates by the rate times m / (sqrt(v) + eps) + decay * parameter.
     lamb: the same update, scaled for each tensor of each layer by |parameter| / |update| (You et
     al. 2020, algorithm 2), except for LayerNorm and biases.
+    stable_adamw: adamw's update, divided for each tensor of each layer by max(1, RMS), where RMS is
+    the root mean square of g / sqrt(v) (Wortsman et al. 2023, algorithm 2).
+    muon: Muon (Jordan 2024) for the matrices of the encoder's blocks, adamw for the rest. Muon's
+    update is scaled to the usual size of Adam's, so that both have the same rate and decay (Liu et
+    al. 2025, arXiv:2502.16982, equation 4).
 
     Args:
       config: `config.optimizer`.
       schedule: Maps the step, from 0, to the learning rate.
+      weight_decay: The weight decay, or a function that maps the step, from 0, to it.
       scaling: A transformation to apply just before the learning rate.
+
+    Returns:
+      The optimizer. If `weight_decay` is a function, `update` needs the argument `step`.
     """
+    direction = scale_by_adam(
+        config.b1, config.b2, config.eps, config.bias_correction, config.eps_before_correction
+    )
+    decay = _add_weight_decay(weight_decay, None if config.decay_all else decayed)
     chain = []
     if config.max_grad_norm:
         chain.append(optax.clip_by_global_norm(config.max_grad_norm))
-    chain.append(
-        scale_by_adam(
-            config.b1, config.b2, config.eps, config.bias_correction, config.eps_before_correction
-        )
-    )
-    mask = None if config.decay_all else decayed
-    chain.append(optax.add_decayed_weights(config.weight_decay, mask=mask))
+    if config.name == "stable_adamw":
+        b2 = config.b2 if config.bias_correction else 0.0
+        chain.append(_limit_updates(optax.chain(direction, decay), b2, config.eps))
+    elif config.name == "muon":
+        chain += [_muon_for_blocks(config.momentum, direction), decay]
+    else:
+        chain += [direction, decay]
     if config.name == "lamb":
         chain.append(optax.masked(scale_by_layer_trust_ratio(), decayed))
     if scaling:
         chain.append(scaling)
     chain.append(optax.scale_by_learning_rate(schedule))
-    return optax.chain(*chain)
+    return optax.with_extra_args_support(optax.chain(*chain))
 
 
 def decayed(params: Any) -> Any:
@@ -113,6 +130,91 @@ def _total_weight(decay: float, count: jax.Array) -> jax.typing.ArrayLike:
     return -jnp.expm1(count * math.log(decay)) if decay else 1.0
 
 
+def _add_weight_decay(
+    weight_decay: float | Schedule, mask: Callable[[Any], Any] | None
+) -> optax.GradientTransformation:
+    """Makes a transformation that adds the decay to updates; its state is the same for both kinds.
+
+    optax's own schedule of the decay counts steps in its state, so that a run could not change
+    from a constant to a schedule.
+    """
+    if not callable(weight_decay):
+        return optax.add_decayed_weights(weight_decay, mask)
+
+    def update(updates, state, params=None, *, step, **_):
+        decay = optax.add_decayed_weights(weight_decay(step), mask)
+        return decay.update(updates, state, params)
+
+    init = optax.add_decayed_weights(0.0, mask).init
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _limit_updates(
+    adam_with_decay: optax.GradientTransformationExtraArgs, b2: float, eps: float
+) -> optax.GradientTransformationExtraArgs:
+    """Divides Adam's updates, with the decay, by max(1, RMS of g / sqrt(v)).
+
+    As in StableAdamW of torch-optimi, which ModernBERT uses, v is corrected (`b2` is 0 if it is
+    not) and at least eps^2.
+    """
+
+    def update(gradients, state, params=None, **extra):
+        updates, state = adam_with_decay.update(gradients, state, params, **extra)
+        moments = state[0]
+        nu_hat = _corrected(moments.nu, b2, moments.count)
+
+        def limited(path, update, gradient, nu):
+            square = jnp.square(gradient) / jnp.maximum(nu, eps**2)
+            mean = jnp.mean(square, axis=_axes(path, square), keepdims=True)
+            return update / jnp.maximum(1.0, jnp.sqrt(mean))
+
+        updates = jax.tree_util.tree_map_with_path(limited, updates, gradients, nu_hat)
+        return updates, state
+
+    return optax.GradientTransformationExtraArgs(adam_with_decay.init, update)
+
+
+def _muon_for_blocks(
+    momentum: float, others: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """Makes Muon's directions for the matrices of the encoder's blocks, and `others` elsewhere."""
+
+    def axes_of(updates):
+        return jax.tree_util.tree_map_with_path(matrix_axes, updates)
+
+    def scaled(update, axes):
+        sizes = [math.prod(update.shape[axis] for axis in side) for side in axes]
+        return _USUAL_RMS * math.sqrt(max(sizes)) * update
+
+    def scale(updates, state, params=None):
+        return jax.tree.map(scaled, updates, axes_of(updates)), state
+
+    def labels(params):
+        return jax.tree_util.tree_map_with_path(
+            lambda path, param: "muon" if matrix_axes(path, param) else "others", params
+        )
+
+    muon = optax.chain(
+        optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes_of),
+        optax.GradientTransformation(lambda params: optax.EmptyState(), scale),
+    )
+    return optax.partition({"muon": muon, "others": others}, labels)
+
+
+def matrix_axes(path: tuple, param: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
+    """Returns the axes of rows and columns of a matrix of the encoder's blocks, otherwise None.
+
+    A kernel with one axis for heads and one for their depth is one matrix. Each layer of a scanned
+    tensor is a matrix of its own.
+    """
+    names = names_of(path)
+    if "encoder" not in names or not names[-1].endswith("kernel"):
+        return None
+    axes = _axes(path, param)
+    split = -1 if names[-1] == "output_kernel" else 1
+    return optax.contrib.MuonDimensionNumbers(axes[:split], axes[split:])
+
+
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     """Scales by LAMB's trust ratio, which is 1 where a norm is 0.
 
@@ -121,8 +223,7 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     """
 
     def scale(path, update, param):
-        stacked = STACKED_LAYERS in names_of(path)
-        axes = tuple(range(1 if stacked else 0, param.ndim))
+        axes = _axes(path, param)
         param_norm = jnp.sqrt(jnp.sum(jnp.square(param), axis=axes, keepdims=True))
         update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axis=axes, keepdims=True))
         defined = (param_norm > 0) & (update_norm > 0)
@@ -132,6 +233,11 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
         return jax.tree_util.tree_map_with_path(scale, updates, params), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _axes(path: tuple, leaf: jax.Array) -> tuple[int, ...]:
+    """Returns the axes of one layer's tensor."""
+    return tuple(range(STACKED_LAYERS in names_of(path), leaf.ndim))
 
 
 def names_of(path: tuple) -> list[str]:

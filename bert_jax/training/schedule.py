@@ -1,96 +1,110 @@
-"""The learning-rate schedule: linear warm-up, then polynomial or inverse-root decay."""
+"""The learning rate and the weight decay as functions of the step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
-from bert_jax.training.stages import Stage
+from bert_jax.config.common import POWER_SHAPES
+from bert_jax.training.optimizer import Schedule
+from bert_jax.training.stages import Curve, Stage
 
 # `warmup_init_lr` of AdamInverseSqrtWithWarmup in XLM's optim.py.
 _INVERSE_ROOT_START = 1e-7
 
 
-def make_schedule(
-    schedule: ConfigDict, stages: Sequence[Stage]
-) -> Callable[[jax.typing.ArrayLike], jax.Array]:
+def make_schedule(stages: Sequence[Stage]) -> Schedule:
     """Makes the schedule: a function from a step, counted from 0, to a float32 learning rate.
 
-    With `shape` bert, as in google-research/bert's optimization.py, the rate is
+    With the shape bert, as in google-research/bert's optimization.py, the rate is
     `peak * s / warmup` in the warm-up, then `peak * (1 - s / total)^power`. s counts from the start
     of the run, not from the end of the warm-up, so the rate never quite reaches the peak. With
     linear_after_warmup, as in fairseq's polynomial_decay_schedule.py, the rate is then
-    `peak * (1 - (s - warmup) / (total - warmup))^power`. With product, as in electra's
+    `peak * (1 - t)^power` with `t = (s - warmup) / (total - warmup)`. With product, as in electra's
     optimization.py, it is `peak * min(1, s / warmup) * (1 - s / total)^power`. With inverse_root,
-    as in XLM's optim.py, the rate is `1e-7 + (peak - 1e-7) * s / warmup` in the warm-up, then
+    as in XLM's optim.py, it is `1e-7 + (peak - 1e-7) * s / warmup` in the warm-up, then
     `peak * (warmup / s)^0.5`, whatever the total.
 
-    A stage with its own peak has its own curve, counted from its first step (the LAMB recipe, You
-    et al. 2020); all other stages share one curve. Each part of a stage's extra steps has its own
-    curve too.
-    """
-    shared = [stage for stage in stages if not stage.peak_learning_rate]
-    # Stages that share a curve need not be adjacent; the steps between them do not count.
-    shared_steps = sum(stage.num_planned_steps for stage in shared)
+    With constant, linear, one_minus_sqrt and cosine, as in ModernBERT's scheduler.py, the rate is
+    `peak * (end + (1 - end) * f(t))` after the warm-up, where f(t) is 1, 1 - t, 1 - sqrt(t) or
+    (1 + cos(pi t)) / 2.
 
-    def curve(step, peak, warmup, total):
-        # A fraction is rounded down to full steps, as in run_classifier.py.
-        warmup_steps = int(warmup * total) if warmup < 1 else warmup
-        if schedule.shape == "inverse_root":
-            warmup_steps = max(1, warmup_steps)
-            rising = _INVERSE_ROOT_START + (peak - _INVERSE_ROOT_START) * step / warmup_steps
-            falling = peak * jnp.sqrt(warmup_steps / jnp.maximum(step, 1.0))
-            return jnp.where(step < warmup_steps, rising, falling)
-        start = warmup_steps if schedule.shape == "linear_after_warmup" else 0
-        progress = (step - start) / (total - start)
-        decayed = peak * jnp.maximum(1.0 - progress, 0.0) ** schedule.decay_power
-        if not warmup_steps:
-            return decayed
-        if schedule.shape == "product":
-            return decayed * jnp.minimum(step / warmup_steps, 1.0)
-        return jnp.where(step < warmup_steps, peak * step / warmup_steps, decayed)
+    A stage with its own peak or shape has its own curve, counted from its first step (the LAMB
+    recipe, You et al. 2020); all other stages share one curve. Each part of `config.train.extra`
+    has its own curve too.
+    """
 
     def learning_rate(step: jax.typing.ArrayLike) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)
-        rate, before = jnp.float32(0.0), 0
+        rate = jnp.float32(0.0)
         for stage in stages:
             local = step - stage.first_step
-            if stage.peak_learning_rate:
-                stage_rate = curve(
-                    local, stage.peak_learning_rate, stage.warmup_steps, stage.num_planned_steps
-                )
-            else:
-                stage_rate = curve(
-                    local + before,
-                    schedule.peak_learning_rate,
-                    schedule.warmup_steps,
-                    shared_steps,
-                )
-                before += stage.num_planned_steps
-            rate = jnp.where(step >= stage.first_step, stage_rate, rate)
-            first_step = stage.first_step + stage.num_planned_steps
-            peak = stage.peak_learning_rate or schedule.peak_learning_rate
-            for steps in stage.extra_steps:
-                extra_rate = curve(
-                    step - first_step,
-                    stage.extra_peak_learning_rate or peak,
-                    stage.extra_warmup_steps,
-                    steps,
-                )
-                rate = jnp.where(step >= first_step, extra_rate, rate)
-                first_step += steps
+            if stage.curve.steps_before is not None:
+                local += stage.curve.steps_before
+            rate = jnp.where(step >= stage.first_step, _rate(stage.curve, local), rate)
         return rate
 
     return learning_rate
 
 
-def warmup_warnings(schedule: ConfigDict, stages: Sequence[Stage]) -> list[str]:
-    """Warns, in a list of one sentence, if the warm-up is longer than the run."""
-    num_steps = sum(stage.num_planned_steps for stage in stages)
-    if stages[0].peak_learning_rate or schedule.warmup_steps < num_steps:
-        return []
-    return [
-        f"config.schedule.warmup_steps is {schedule.warmup_steps:g}: in {num_steps:,} steps the "
-        "learning rate never reaches its peak"
-    ]
+def _rate(curve: Curve, step: jax.Array) -> jax.Array:
+    """Computes the learning rate at a step of a curve."""
+    peak, total, warmup_steps = curve.peak_learning_rate, curve.num_steps, curve.num_warmup_steps
+    if curve.shape == "inverse_root":
+        warmup_steps = max(1, warmup_steps)
+        rising = _INVERSE_ROOT_START + (peak - _INVERSE_ROOT_START) * step / warmup_steps
+        falling = peak * jnp.sqrt(warmup_steps / jnp.maximum(step, 1.0))
+        return jnp.where(step < warmup_steps, rising, falling)
+    start = 0 if curve.shape in ("bert", "product") else warmup_steps
+    progress = (step - start) / max(total - start, 1)
+    if curve.shape in POWER_SHAPES:
+        decayed = peak * jnp.maximum(1.0 - progress, 0.0) ** curve.decay_power
+    elif curve.shape == "constant":
+        decayed = jnp.float32(peak)
+    else:
+        progress = jnp.clip(progress, 0.0, 1.0)
+        form = {
+            "linear": 1.0 - progress,
+            "one_minus_sqrt": 1.0 - jnp.sqrt(progress),
+            "cosine": 0.5 + 0.5 * jnp.cos(jnp.pi * progress),
+        }[curve.shape]
+        decayed = peak * (curve.end_factor + (1.0 - curve.end_factor) * form)
+    if not warmup_steps:
+        return decayed
+    if curve.shape == "product":
+        return decayed * jnp.minimum(step / warmup_steps, 1.0)
+    return jnp.where(step < warmup_steps, peak * step / warmup_steps, decayed)
+
+
+def make_weight_decay(stages: Sequence[Stage]) -> float | Schedule:
+    """Returns the weight decay of the run; a function of the step if stages differ in it."""
+    first, *others = (stage.weight_decay for stage in stages)
+    if all(decay == first for decay in others):
+        return first
+
+    def weight_decay(step: jax.typing.ArrayLike) -> jax.Array:
+        decay = jnp.float32(first)
+        for stage in stages:
+            decay = jnp.where(step >= stage.first_step, stage.weight_decay, decay)
+        return decay
+
+    return weight_decay
+
+
+def warmup_warnings(stages: Sequence[Stage]) -> list[str]:
+    """Warns of each warm-up that is longer than its curve, in one sentence."""
+    warnings: dict[str, None] = {}
+    for stage in stages:
+        curve = stage.curve
+        if curve.num_warmup_steps < curve.num_steps:
+            continue
+        key = f"train.stages[{stage.index}]"
+        if curve.steps_before is not None:
+            key = "schedule"
+        elif stage.stream_first_step != stage.first_step:
+            key = "train.extra"
+        warnings[
+            f"config.{key}.warmup_steps is {curve.warmup_steps:g}: in {curve.num_steps:,} steps "
+            "the learning rate never reaches its peak"
+        ] = None
+    return list(warnings)

@@ -6,29 +6,58 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config import max_predictions
+from bert_jax.config import max_predictions, planned_steps
+from bert_jax.config.stages import extra_parts, has_own_schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A curve of the learning rate; see `make_schedule`.
+
+    Attributes:
+      num_steps: The steps of the whole curve, over all stages that share it.
+      steps_before: The steps of the curve in earlier stages; None if only one stage has the curve.
+      shape, peak_learning_rate, warmup_steps, end_factor, decay_power: As in `config.schedule`.
+    """
+
+    num_steps: int
+    steps_before: int | None
+    shape: str
+    peak_learning_rate: float
+    warmup_steps: float
+    end_factor: float
+    decay_power: float
+
+    @property
+    def num_warmup_steps(self) -> float:
+        """The steps of the warm-up; a fraction is rounded down, as in run_classifier.py."""
+        warmup = self.warmup_steps
+        return int(warmup * self.num_steps) if warmup < 1 else warmup
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Consecutive steps with one sequence length: `first_step` <= step < `end_step`.
+    """Consecutive steps with batches of one shape: `first_step` <= step < `end_step`.
 
-    The last steps may be split into parts of `extra_steps` steps, each with its own schedule, whose
-    peak is `extra_peak_learning_rate`, or the peak of the stage if this is 0.
+    Attributes:
+      index: The place in `config.train.stages`. The parts of `config.train.extra` have the index
+        of the stage that they extend.
+      stream_first_step: The step that takes the first example of the stage's stream. It is the
+        first step of the stage or, in a part of `config.train.extra`, of the extended stage.
+      curve: The learning rate.
     """
 
     index: int
     first_step: int
     end_step: int
+    stream_first_step: int
     max_seq_length: int
     max_predictions_per_seq: int
     batch_size: int
-    peak_learning_rate: float
-    warmup_steps: float
+    masked_lm_prob: float
+    weight_decay: float
+    curve: Curve
     max_pairs_per_row: int = 1
-    extra_steps: tuple[int, ...] = ()
-    extra_peak_learning_rate: float = 0.0
-    extra_warmup_steps: float = 0.0
 
     @property
     def num_steps(self) -> int:
@@ -39,19 +68,20 @@ class Stage:
         predictions = self.max_predictions_per_seq
         return num_rows, self.max_seq_length, predictions, self.max_pairs_per_row
 
-    @property
-    def num_planned_steps(self) -> int:
-        """The steps without the extra ones."""
-        return self.num_steps - sum(self.extra_steps)
+
+def curve_of_run(schedule: ConfigDict, num_steps: int, steps_before: int = 0) -> Curve:
+    """Makes the curve of `config.schedule`."""
+    return Curve(num_steps, steps_before, **schedule)
 
 
 def resolve_stages(config: ConfigDict) -> list[Stage]:
     """Turns the fractions of `config.train.stages` into steps and drops empty stages.
 
     Boundaries are rounded from the running sum of the fractions; the stages always cover
-    `train.num_steps` exactly. The steps of `train.extra` are added to the last stage.
+    `train.num_steps` exactly. If `train.extra.after_step` is set, they end there. The parts of
+    `train.extra` follow the last stage.
     """
-    train, stages, done = config.train, [], 0.0
+    train, spans, done = config.train, [], 0.0
     # The total may differ from 1 by rounding. It is summed like `done`, which makes the last
     # quotient exactly 1.
     total = sum((entry.fraction for entry in train.stages), 0.0)
@@ -60,29 +90,82 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
         done += entry.fraction
         end_step = round(done / total * train.num_steps)
         if end_step > first_step:
-            stages.append(
-                Stage(
-                    index=index,
-                    first_step=first_step,
-                    end_step=end_step,
-                    max_seq_length=entry.max_seq_length,
-                    max_predictions_per_seq=max_predictions(
-                        entry, config.data.masked_lm_prob, config.data.max_pairs_per_row
-                    ),
-                    batch_size=entry.batch_size or train.batch_size,
-                    peak_learning_rate=entry.peak_learning_rate,
-                    warmup_steps=entry.warmup_steps,
-                    max_pairs_per_row=config.data.max_pairs_per_row,
-                )
-            )
-    extra_steps = tuple(steps for steps in train.extra.steps if steps)
-    stages[-1] = dataclasses.replace(
-        stages[-1],
-        end_step=stages[-1].end_step + sum(extra_steps),
-        extra_steps=extra_steps,
-        extra_peak_learning_rate=train.extra.peak_learning_rate,
-        extra_warmup_steps=train.extra.warmup_steps,
+            spans.append((index, first_step, end_step))
+    # Stages that share a curve need not be adjacent; the steps between them do not count.
+    shared_steps = sum(
+        end - first for index, first, end in spans if not has_own_schedule(train.stages[index])
     )
+    stages, before, last_step = [], 0, planned_steps(train)
+    for index, first_step, end_step in spans:
+        entry = train.stages[index]
+        if has_own_schedule(entry):
+            curve = _own_curve(entry, config.schedule, end_step - first_step)
+        else:
+            curve = curve_of_run(config.schedule, shared_steps, before)
+            before += end_step - first_step
+        if first_step < last_step:
+            end_step = min(end_step, last_step)
+            stages.append(_make_stage(config, entry, index, first_step, end_step, curve))
+    return [*stages, *_extra_stages(config, stages[-1])]
+
+
+def _own_curve(entry: ConfigDict, schedule: ConfigDict, num_steps: int) -> Curve:
+    shaped = entry if entry.shape else schedule
+    return Curve(
+        num_steps,
+        None,
+        shape=shaped.shape,
+        peak_learning_rate=entry.peak_learning_rate or schedule.peak_learning_rate,
+        warmup_steps=entry.warmup_steps,
+        end_factor=shaped.end_factor,
+        decay_power=schedule.decay_power,
+    )
+
+
+def _make_stage(
+    config: ConfigDict, entry: ConfigDict, index: int, first_step: int, end_step: int, curve: Curve
+) -> Stage:
+    data, decay = config.data, entry.weight_decay
+    return Stage(
+        index=index,
+        first_step=first_step,
+        end_step=end_step,
+        stream_first_step=first_step,
+        max_seq_length=entry.max_seq_length,
+        max_predictions_per_seq=max_predictions(entry, data.masked_lm_prob, data.max_pairs_per_row),
+        batch_size=entry.batch_size or config.train.batch_size,
+        masked_lm_prob=entry.masked_lm_prob or data.masked_lm_prob,
+        weight_decay=config.optimizer.weight_decay if decay == -1 else decay,
+        curve=curve,
+        max_pairs_per_row=data.max_pairs_per_row,
+    )
+
+
+def _extra_stages(config: ConfigDict, last: Stage) -> list[Stage]:
+    """Makes a stage of each part of `train.extra`; `last` is the stage that they extend."""
+    stages, previous = [], last
+    for part in extra_parts(config.train.extra):
+        shaped, warmup = part if part.shape else last.curve, part.warmup_steps
+        if warmup == -1:
+            warmup = 0.0 if previous.curve.shape == "constant" else 0.1
+        curve = dataclasses.replace(
+            last.curve,
+            num_steps=part.steps,
+            steps_before=None,
+            shape=shaped.shape,
+            peak_learning_rate=part.peak_learning_rate or last.curve.peak_learning_rate,
+            warmup_steps=warmup,
+            end_factor=shaped.end_factor,
+        )
+        entry = config.train.stages[last.index].copy_and_resolve_references()
+        if part.masked_lm_prob:
+            entry.masked_lm_prob = part.masked_lm_prob
+        if part.weight_decay != -1:
+            entry.weight_decay = part.weight_decay
+        first_step, end_step = previous.end_step, previous.end_step + part.steps
+        stage = _make_stage(config, entry, last.index, first_step, end_step, curve)
+        previous = dataclasses.replace(stage, stream_first_step=last.first_step)
+        stages.append(previous)
     return stages
 
 
@@ -97,8 +180,9 @@ def numbered_stage(config: ConfigDict, number: int) -> Stage:
     Raises:
       UserError: There is no such stage, or it has no steps.
     """
-    stages = {stage.index + 1: stage for stage in resolve_stages(config)}
+    # The parts of train.extra have the number of the stage that they extend.
+    stages = {stage.index + 1: stage for stage in reversed(resolve_stages(config))}
     if number not in stages:
-        known = ", ".join(map(str, stages))
+        known = ", ".join(map(str, sorted(stages)))
         raise UserError(f"--stage is {number}; this config has the stages {known}")
     return stages[number]

@@ -54,6 +54,10 @@ def abstract_params(model: nn.Module) -> Any:
     return jax.eval_shape(lambda: init_params(model, 0))
 
 
+def _is_masked(leaf: Any) -> bool:
+    return isinstance(leaf, optax.MaskedNode)
+
+
 def state_shardings(
     model: nn.Module, optimizer: optax.GradientTransformation, layout: Layout
 ) -> TrainState:
@@ -63,9 +67,11 @@ def state_shardings(
     opt_state = jax.eval_shape(optimizer.init, nn.unbox(boxed))
     opt_state = optax.tree_utils.tree_map_params(
         optimizer,
-        lambda _, sharding: sharding,
+        # Muon and Adam each have no moments of the other's parameters.
+        lambda leaf, sharding: leaf if _is_masked(leaf) else sharding,
         opt_state,
         params,
         transform_non_params=lambda _: layout.replicated,
+        is_leaf=_is_masked,
     )
     return TrainState(layout.replicated, params, opt_state)

@@ -18,7 +18,7 @@ _SAMPLE = 1
 
 def make_train_step(
     model: nn.Module,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformationExtraArgs,
     schedule: Callable[[jax.Array], jax.Array],
     objective: Objective,
     *,
@@ -28,7 +28,8 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, Metrics]]:
     """Builds the function (state, batch, frozen) -> (state, metrics).
 
-    `frozen` holds parameters that the objective reads but that are not trained.
+    `frozen` holds parameters that the objective reads but that are not trained. `optimizer` gets
+    the step as an argument `step`.
 
     With `accumulation_steps` above 1 the batch is split into that many microbatches, which run
     one after another. The loss of each is divided by the total of the batch, so the gradients of
@@ -68,7 +69,7 @@ def make_train_step(
         grads, metrics = gradients(state.params, batch, key, frozen)
         metrics["grad_norm"] = optax.global_norm(grads)
         metrics["learning_rate"] = schedule(state.step)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params, step=state.step)
         params = optax.apply_updates(state.params, updates)
         return TrainState(state.step + 1, params, opt_state), metrics
 

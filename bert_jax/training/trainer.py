@@ -26,7 +26,7 @@ from bert_jax.parallel.sharding import Layout
 from bert_jax.training import flops
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.optimizer import make_optimizer
-from bert_jax.training.schedule import make_schedule
+from bert_jax.training.schedule import make_schedule, make_weight_decay
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState, abstract_params, init_params, state_shardings
 from bert_jax.training.step import make_train_step
@@ -117,8 +117,13 @@ class Trainer:
         layout = Layout.create(
             mesh, config.sharding, config.sharding_rules, config.max_replicated_fraction
         )
-        schedule = make_schedule(config.schedule, stages)
-        optimizer = make_optimizer(config.optimizer, schedule, rates.scaling() if rates else None)
+        schedule = make_schedule(stages)
+        optimizer = make_optimizer(
+            config.optimizer,
+            schedule,
+            make_weight_decay(stages),
+            rates.scaling() if rates else None,
+        )
         rows, replicated = layout.batch, layout.replicated
         shardings = state_shardings(model, optimizer, layout)
         train_step = make_train_step(

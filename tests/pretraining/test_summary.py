@@ -3,8 +3,9 @@
 import pytest
 
 import bert_jax
+from bert_jax.config import default_config
 from bert_jax.pretraining.summary import next_commands, pairs_per_step
-from bert_jax.training.stages import Stage
+from bert_jax.training.stages import resolve_stages
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_the_next_commands_fit_the_run(name, data, expected):
 
 
 def test_rows_that_keep_a_recipe_are_a_multiple_of_the_devices():
-    stage = Stage(1, 0, 9, 512, 80, 256, 0.0, 0.0)
+    _, stage = resolve_stages(default_config())
     found = pairs_per_step(stage, pairs_per_row=1.6, parts=32)
     assert "a step of 256 rows has about 410 pairs" in found
     assert "config.train.stages[1].batch_size=160" in found

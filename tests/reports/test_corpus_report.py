@@ -23,7 +23,7 @@ def report_of(documents, num_steps=6, **spec):
     values = {"max_seq_length": 16, "batch_size": 2, "short_seq_prob": 0.0} | spec
     stream = Stream(store, make_tokenizer(VOCAB_SIZE), make_spec(**values))
     metadata = {"options": {"format": "auto"}, "report": {"formats": [["jsonl", "its name", 3]]}}
-    return corpus_report.measure(stream, num_steps, metadata)
+    return corpus_report.measure(stream, num_steps * stream.spec.batch_size, metadata)
 
 
 def test_shares_are_those_counted_by_hand():

@@ -13,7 +13,7 @@ GIB = 2**30
 def fake_compiler(monkeypatch, fixed, a_sequence):
     """Compiles steps that need fixed memory plus memory for each sequence."""
 
-    def compile_step(config, topology, devices, stage_number):
+    def compile_step(config, topology, devices, stage):
         temporary = int(config.train.batch_size // topology.num_chips * a_sequence)
         text = "" if fixed + temporary > topology.chip.hbm_limit_bytes else "program"
         return Compiled(text, fixed, temporary, 1.0, {}, 0.0, 0)

@@ -6,6 +6,7 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import compile_step, needed_bytes
+from bert_jax.training.stages import numbered_stage
 from tests.small import small_config
 
 GIB = 2**30
@@ -42,5 +43,6 @@ def test_needed_bytes_of_compiler_messages(said, needed):
 )
 def test_configs_that_cannot_be_compiled(overrides, stage, words):
     topology = topologies.find("v5e:1x1")
+    config = small_config(**overrides)
     with pytest.raises(UserError, match=words):
-        compile_step(small_config(**overrides), topology, jax.devices()[:1], stage)
+        compile_step(config, topology, jax.devices()[:1], numbered_stage(config, stage))

@@ -22,7 +22,7 @@ from bert_jax.training.flops import (
     task_flops_per_sequence,
 )
 from bert_jax.training.layer_rates import LayerRates
-from bert_jax.training.stages import Stage, resolve_stages
+from bert_jax.training.stages import resolve_stages
 from bert_jax.training.trainer import Trainer
 from tests.small import LENGTH, PREDICTIONS, small_config
 
@@ -146,7 +146,8 @@ def test_task_flops_match_the_compiled_step():
     tokens = np.zeros((size, LENGTH), np.int32)
     batch = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), tokens)
     batch["labels"] = np.zeros(size, np.int32)
-    one_step = Stage(0, 0, 1, LENGTH, 0, size, 0.0, 0.0)
+    sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": 0, "batch_size": size}
+    one_step = dataclasses.replace(trainer.stages[0], **sizes)
     # The token types are also a product, of [S, 2] and [2, H]; the formula omits it.
     types_ = 2 * LENGTH * 2 * config.model.hidden_size * 2
     assert compiled_flops(trainer, batch) == trainer.flops_per_step(one_step) + size * types_

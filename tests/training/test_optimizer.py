@@ -1,4 +1,4 @@
-"""AdamW and LAMB against a plain transcription of their formulas."""
+"""The optimizers against their formulas, or against their authors' code."""
 
 import itertools
 import math
@@ -6,11 +6,14 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax.traverse_util import unflatten_dict
 
 from bert_jax.config import default_config
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.training.optimizer import decayed, make_optimizer
+from bert_jax.training.optimizer import decayed, make_optimizer, matrix_axes
+from tests.golden.inputs import FOLDER
 from tests.small import flat, small_config
 
 STEPS = 10
@@ -111,14 +114,14 @@ def by_hand(
     return params
 
 
-def run(start, gradients, **settings):
+def run(start, gradients, weight_decay=None, **settings):
     config = default_config().optimizer
     config.update(settings)
-    optimizer = make_optimizer(config, rate)
+    optimizer = make_optimizer(config, rate, weight_decay or config.weight_decay)
     params, state = start, optimizer.init(start)
     update = jax.jit(optimizer.update)
-    for gradient in gradients:
-        updates, state = update(gradient, state, params)
+    for step, gradient in enumerate(gradients):
+        updates, state = update(gradient, state, params, step=step)
         params = jax.tree.map(jnp.add, params, updates)
     return params
 
@@ -167,25 +170,137 @@ def test_the_place_of_eps_matters_for_small_gradients(start, gradients):
     assert np.abs(first[name] - later[name]).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb"])
+@pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw", "muon"])
 def test_scanned_layers_are_optimized_as_single_ones(name):
-    """Stacked layers do not change LAMB: each layer has its own ratio."""
+    """Each layer has its own ratio of LAMB, limit of StableAdamW and matrix of Muon."""
     rng = np.random.default_rng(3)
     layers = [rng.standard_normal((4, 3)).astype(np.float32) * 10**i for i in range(3)]
     moves = [rng.standard_normal((4, 3)).astype(np.float32) * 3.0**-i for i in range(3)]
     layers[1][:] = 0
     single = run(
-        {f"layer_{i}": {"kernel": layers[i]} for i in range(3)},
-        [{f"layer_{i}": {"kernel": moves[i]} for i in range(3)}] * 3,
+        {"encoder": {f"layer_{i}": {"kernel": layers[i]} for i in range(3)}},
+        [{"encoder": {f"layer_{i}": {"kernel": moves[i]} for i in range(3)}}] * 3,
         name=name,
-    )
+    )["encoder"]
     stacked = run(
-        {"layers": {"layer": {"kernel": np.stack(layers)}}},
-        [{"layers": {"layer": {"kernel": np.stack(moves)}}}] * 3,
+        {"encoder": {"layers": {"layer": {"kernel": np.stack(layers)}}}},
+        [{"encoder": {"layers": {"layer": {"kernel": np.stack(moves)}}}}] * 3,
         name=name,
-    )["layers"]["layer"]["kernel"]
+    )["encoder"]["layers"]["layer"]["kernel"]
+    # The products of Muon add up in another order.
+    tolerance = 1e-5 if name == "muon" else 1e-6
     for i in range(3):
-        np.testing.assert_allclose(stacked[i], single[f"layer_{i}"]["kernel"], rtol=1e-6)
+        np.testing.assert_allclose(stacked[i], single[f"layer_{i}"]["kernel"], rtol=tolerance)
+
+
+def test_ten_steps_of_stable_adamw_are_those_of_its_authors():
+    with np.load(FOLDER / "stable_adamw.npz") as golden:
+        golden = dict(golden)
+
+    def tree(prefix):
+        flat = {k: v for k, v in golden.items() if k.startswith(f"{prefix}/")}
+        return unflatten_dict(flat, sep="/")[prefix]
+
+    settings = {"b2": 0.98, "bias_correction": True, "max_grad_norm": 0.0, "weight_decay": 0.3}
+    gradients = [tree(f"gradient_{step}") for step in range(STEPS)]
+    for name, tolerance in (("stable_adamw", 2e-6), ("adamw", None)):
+        for step in (0, 3, 9):
+            ours = flat(run(tree("start"), gradients[: step + 1], name=name, **settings))
+            theirs = flat(tree(f"step_{step}"))
+            worst = max(np.abs(ours[key] - theirs[key]).max() for key in theirs)
+            if tolerance:
+                assert worst < tolerance, step
+    # In the end, the limit has made a difference.
+    assert worst > 0.01
+
+
+def test_muon_is_optaxs_own_in_the_blocks_and_adamw_elsewhere():
+    """With our rates, decay and Adam; heads and their depth are one axis of the matrix."""
+    rng = np.random.default_rng(5)
+    shapes = {
+        "embeddings": {"word_embeddings": (9, 4)},
+        "encoder": {
+            "layer_0": {
+                "attention": {"query_kernel": (4, 2, 3), "output_kernel": (2, 3, 4)},
+                "intermediate": {"kernel": (4, 8), "bias": (8,)},
+                "attention_layer_norm": {"scale": (4,)},
+            }
+        },
+        "pooler": {"dense": {"kernel": (4, 4)}},
+    }
+    is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
+    start, *gradients = (
+        jax.tree.map(lambda s: rng.standard_normal(s).astype(np.float32), shapes, is_leaf=is_shape)
+        for _ in range(6)
+    )
+    settings = {"weight_decay": 0.1, "bias_correction": True, "max_grad_norm": 0.0}
+    muon = flat(run(start, gradients, name="muon", momentum=0.9, **settings))
+    adamw = flat(run(start, gradients, name="adamw", **settings))
+    matrices = {
+        "encoder/layer_0/attention/query_kernel": (4, 6),
+        "encoder/layer_0/attention/output_kernel": (6, 4),
+        "encoder/layer_0/intermediate/kernel": (4, 8),
+    }
+    for name, value in adamw.items():
+        if name not in matrices:
+            np.testing.assert_array_equal(muon[name], value, err_msg=name)
+
+    optimizer = optax.contrib.muon(rate, beta=0.9, weight_decay=0.1, consistent_rms=0.2)
+    reshaped = lambda tree: {name: flat(tree)[name].reshape(matrices[name]) for name in matrices}  # noqa: E731
+    params = reshaped(start)
+    state = optimizer.init(params)
+    for gradient in gradients:
+        updates, state = optimizer.update(reshaped(gradient), state, params)
+        params = optax.apply_updates(params, updates)
+    for name, shape in matrices.items():
+        ours = muon[name].reshape(shape)
+        np.testing.assert_allclose(ours, params[name], rtol=1e-5, atol=1e-6, err_msg=name)
+        assert np.abs(ours - adamw[name].reshape(shape)).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["adamw", "stable_adamw", "muon", "lamb"])
+def test_the_weight_decay_may_follow_the_step(start, gradients, name):
+    def decay(step):
+        return jnp.where(step < 2, 0.3, 0.0)
+
+    scheduled = flat(run(start, gradients[:4], decay, name=name))
+    config = default_config().optimizer
+    config.update(name=name)
+    # The state is the same for both kinds, so that a run can change from one to the other.
+    constant, changing = (make_optimizer(config, rate, d) for d in (0.3, decay))
+    params, state = start, constant.init(start)
+    for step, gradient in enumerate(gradients[:4]):
+        optimizer = constant if step < 2 else changing
+        updates, state = optimizer.update(gradient, state, params, step=step)
+        params = jax.tree.map(jnp.add, params, updates)
+    for key, value in flat(params).items():
+        np.testing.assert_allclose(scheduled[key], value, rtol=1e-5, atol=1e-6, err_msg=key)
+    whole = flat(run(start, gradients[:4], 0.3, name=name))
+    assert np.abs(whole["mlm/transform/kernel"] - scheduled["mlm/transform/kernel"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_which_parameters_muon_moves(scan_layers):
+    params = make_trainer(small_config(scan_layers=scan_layers)).abstract_state().params
+    axes = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): matrix_axes(path, leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    layers, first = (["layers/layer"], 1) if scan_layers else (["layer_0", "layer_1"], 0)
+    a, b, c = range(first, first + 3)
+    expected = {
+        "attention/query_kernel": ((a,), (b, c)),
+        "attention/key_kernel": ((a,), (b, c)),
+        "attention/value_kernel": ((a,), (b, c)),
+        "attention/output_kernel": ((a, b), (c,)),
+        "intermediate/kernel": ((a,), (b,)),
+        "output/kernel": ((a,), (b,)),
+    }
+    assert {name: value for name, value in axes.items() if value} == {
+        f"bert/encoder/{layer}/{name}": value
+        for layer in layers
+        for name, value in expected.items()
+    }
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])

@@ -1,12 +1,20 @@
 """Stages and the learning rate over them."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.config import default_config, stage, total_steps, validate
-from bert_jax.training.schedule import make_schedule, warmup_warnings
+from bert_jax.config import (
+    batch_ramp,
+    default_config,
+    stage,
+    stages_of_tokens,
+    total_steps,
+    validate,
+)
+from bert_jax.training.schedule import make_schedule, make_weight_decay, warmup_warnings
 from bert_jax.training.stages import resolve_stages
 
 
@@ -16,7 +24,7 @@ def stage_of(fraction, **kwargs):
 
 def schedule_of(config):
     stages = resolve_stages(config)
-    return make_schedule(config.schedule, stages), stages
+    return make_schedule(stages), stages
 
 
 def test_schedule_of_bert():
@@ -40,9 +48,12 @@ def test_extra_steps_continue_the_last_stage_with_schedules_of_their_own():
     config.train.num_steps = 100
     planned, (_, before) = schedule_of(config)
     config.train.extra.steps = (50, 20)
-    rate, (first, last) = schedule_of(config)
-    assert total_steps(config.train) == last.end_step == 170
+    rate, (first, last, *parts) = schedule_of(config)
     assert (last.index, last.first_step) == (before.index, before.first_step) == (1, 90)
+    # The parts go on in the last stage's stream.
+    assert [(s.index, s.first_step, s.end_step) for s in parts] == [(1, 100, 150), (1, 150, 170)]
+    assert {s.stream_first_step for s in (last, *parts)} == {90}
+    assert total_steps(config.train) == 170
     for step in range(100):
         assert rate(step) == planned(step)
     # A tenth of each part is its warm-up; the schedule of the run has a peak of 1e-4.
@@ -99,6 +110,132 @@ def test_the_shape_of_xlm():
     np.testing.assert_allclose(rate(16 * 24), 1.5e-4, rtol=1e-6)
     config.train.num_steps = 500
     assert schedule_of(config)[0](400) == rate(400)
+
+
+def test_the_shapes_that_end_at_a_factor():
+    """Values by hand for a peak of 2, 4 steps of warm-up, 8 of decay, and an end at 0.1 of it."""
+    config = default_config()
+    config.train.num_steps, config.train.stages = 12, (stage_of(1.0),)
+    config.schedule.update(peak_learning_rate=2.0, warmup_steps=4.0, end_factor=0.1)
+    values = {
+        "linear": {6: 1.55, 8: 1.1, 12: 0.2},
+        "one_minus_sqrt": {6: 1.1, 8: 0.7272078, 12: 0.2},
+        "cosine": {6: 1.7363961, 8: 1.1, 12: 0.2},
+        "constant": {6: 2.0, 8: 2.0, 12: 2.0},
+    }
+    for shape, expected in values.items():
+        config.schedule.shape = shape
+        rate, _ = schedule_of(config)
+        for step, value in {0: 0.0, 1: 0.5, 4: 2.0, **expected}.items():
+            np.testing.assert_allclose(rate(step), value, rtol=1e-6, err_msg=f"{shape} {step}")
+
+
+def test_the_phases_of_modernbert_base():
+    """yamls/modernbert/modernbert-base-*.yaml, with a ramp of six batch sizes over 50B tokens."""
+    config = default_config()
+    first = {"max_seq_length": 1024, "weight_decay": 0.0125}
+    later = {
+        "max_seq_length": 8192,
+        "batch_size": 576,
+        "weight_decay": 0.0333,
+        "peak_learning_rate": 3e-4,
+    }
+    config.train.num_steps, config.train.stages = stages_of_tokens(
+        [
+            *batch_ramp(50e9, range(768, 4608 + 1, 768), **first),
+            {"tokens": 1.669e12, "batch_size": 4608, **first},
+            {"tokens": 250e9, "shape": "constant", **later},
+            {"tokens": 50e9, "shape": "one_minus_sqrt", "end_factor": 0.001, **later},
+        ]
+    )
+    config.model.max_position_embeddings = 8192
+    # 3B tokens: the 3,028 steps of the first size, and 393 of the second.
+    config.schedule.update(shape="constant", peak_learning_rate=8e-4, warmup_steps=3421.0)
+    validate(config)
+    rate, stages = schedule_of(config)
+    *ramp, stable, extension, decay = stages
+    assert [s.batch_size for s in ramp] == [768, 1536, 2304, 3072, 3840, 4608]
+    assert [s.num_steps for s in stages] == [3028] * 6 + [353_707, 52_982, 10_596]
+    tokens = [s.num_steps * s.batch_size * s.max_seq_length for s in stages]
+    np.testing.assert_allclose(sum(tokens[:7]), 1.719e12, rtol=1e-4)
+    np.testing.assert_allclose(tokens[7:], [250e9, 50e9], rtol=1e-4)
+    values = {
+        0: 0.0,
+        1_000: 2.338497e-4,
+        3_421: 8e-4,
+        stable.end_step - 1: 8e-4,
+        extension.first_step: 3e-4,
+        extension.end_step - 1: 3e-4,
+        decay.first_step: 3e-4,
+        decay.first_step + 2_649: 1.5015e-4,  # A quarter of the way: 0.001 + 0.999 / 2.
+        decay.end_step: 3e-7,
+    }
+    for step, value in values.items():
+        np.testing.assert_allclose(rate(step), value, rtol=2e-6, err_msg=str(step))
+    weight_decay = make_weight_decay(stages)
+    for step, value in ((0, 0.0125), (extension.first_step - 1, 0.0125), (decay.end_step, 0.0333)):
+        np.testing.assert_allclose(weight_decay(jnp.int32(step)), value, rtol=1e-6)
+
+
+def test_the_decays_of_ettin():
+    """From the peak to half of it, then to 0.02 of it, which is 0.04 of the half."""
+    config = default_config()
+    config.train.num_steps = 600
+    config.train.stages = (
+        stage_of(0.5),
+        stage_of(1 / 3, shape="one_minus_sqrt", end_factor=0.5),
+        stage_of(
+            1 / 6,
+            peak_learning_rate=4e-4,
+            shape="one_minus_sqrt",
+            end_factor=0.04,
+            masked_lm_prob=0.15,
+        ),
+    )
+    config.data.masked_lm_prob = 0.3
+    config.schedule.update(shape="constant", peak_learning_rate=8e-4, warmup_steps=10.0)
+    rate, stages = schedule_of(config)
+    values = {
+        5: 4e-4,
+        10: 8e-4,
+        299: 8e-4,
+        300: 8e-4,
+        350: 6e-4,
+        500: 4e-4,
+        525: 2.08e-4,
+        600: 1.6e-5,
+    }
+    for step, value in values.items():
+        np.testing.assert_allclose(rate(step), value, rtol=2e-6, err_msg=str(step))
+    assert [s.masked_lm_prob for s in stages] == [0.3, 0.3, 0.15]
+    assert make_weight_decay(stages) == 0.01
+
+
+def test_extra_steps_decay_a_constant_run_at_any_time_or_continue_it():
+    config = default_config()
+    config.train.num_steps, config.train.stages = 100, (stage_of(0.5), stage_of(0.5))
+    config.schedule.update(shape="constant", peak_learning_rate=1.0, warmup_steps=10.0)
+    config.train.extra.update(steps=(20,), shape="linear", end_factor=0.5, after_step=60)
+    rate, (_, cut, part) = schedule_of(config)
+    assert (cut.first_step, cut.end_step, part.first_step, part.end_step) == (50, 60, 60, 80)
+    assert part.stream_first_step == 50
+    # After a constant rate there is no warm-up, unless it is given.
+    for step, value in {5: 0.5, 59: 1.0, 60: 1.0, 70: 0.75, 80: 0.5}.items():
+        np.testing.assert_allclose(rate(step), value, rtol=1e-6)
+    config.train.extra.warmup_steps = 0.2
+    assert [float(schedule_of(config)[0](step)) for step in (60, 62, 64)] == [0.0, 0.5, 1.0]
+
+    # Without a shape, the constant rate goes on; each part may have its own values.
+    extra = {"steps": (30, 20), "shape": ("", "cosine"), "after_step": 0}
+    own = {"weight_decay": (-1.0, 0.5), "masked_lm_prob": (0.0, 0.05)}
+    config.train.extra.update(**extra, **own, end_factor=0.0, warmup_steps=-1.0)
+    rate, stages = schedule_of(config)
+    for step, value in {99: 1.0, 100: 1.0, 129: 1.0, 130: 1.0, 140: 0.5, 150: 0.0}.items():
+        np.testing.assert_allclose(rate(step), value, rtol=1e-6, atol=1e-7)
+    assert [s.weight_decay for s in stages] == [0.01, 0.01, 0.01, 0.5]
+    assert [s.masked_lm_prob for s in stages] == [0.15, 0.15, 0.15, 0.05]
+    # The number of predictions was given, so that all batches have one shape.
+    assert len({s.sizes(s.batch_size) for s in stages}) == 1
 
 
 def test_each_stage_of_lambs_recipe_has_its_own_curve():
@@ -186,7 +323,7 @@ def test_a_warmup_that_is_longer_than_the_run_is_reported():
     config = default_config()
     for num_steps, expected in ((10_001, []), (10_000, ["10000: in 10,000 steps the learning"])):
         config.train.num_steps = num_steps
-        found = warmup_warnings(config.schedule, resolve_stages(config))
+        found = warmup_warnings(resolve_stages(config))
         assert len(found) == len(expected) and all(map(str.__contains__, found, expected))
     config.schedule.warmup_steps = 0.5
-    assert not warmup_warnings(config.schedule, resolve_stages(config))
+    assert not warmup_warnings(resolve_stages(config))

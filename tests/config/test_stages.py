@@ -1,0 +1,168 @@
+"""The keys of stages and of the steps after them: sizes, fractions, and what is refused."""
+
+import pytest
+
+from bert_jax.base.errors import UserError
+from bert_jax.config import (
+    batch_ramp,
+    default_config,
+    from_dict,
+    max_predictions,
+    prediction_warnings,
+    stage,
+    stages_of_tokens,
+    to_dict,
+    total_steps,
+    validate,
+)
+from bert_jax.config.stages import check_given
+
+
+def refusal(config, check=validate):
+    with pytest.raises(UserError) as error:
+        check(config)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_predictions_follow_the_length_and_the_rate_unless_given():
+    config = default_config()
+    config.train.stages = tuple(stage(max_seq_length=length) for length in (5, 32, 64, 256))
+    assert [max_predictions(s, 0.15) for s in config.train.stages] == [2, 5, 10, 40]
+    assert [max_predictions(s, 0.4) for s in config.train.stages] == [2, 15, 30, 105]
+    assert prediction_warnings(config) == []
+    config.train.stages = (stage(max_seq_length=512, max_predictions_per_seq=20),)
+    assert "is 20, so only 3.9% of the tokens in full rows of 512" in prediction_warnings(config)[0]
+
+
+def test_predictions_suffice_for_the_pairs_of_a_row():
+    """Each pair of a row may round its number of predictions up by a half."""
+    short, long = (stage(max_seq_length=length) for length in (128, 512))
+    assert [max_predictions(short, 0.15, pairs) for pairs in (1, 2, 4, 8)] == [20, 20, 21, 23]
+    assert [max_predictions(long, 0.15, pairs) for pairs in (1, 2, 4, 8)] == [80, 80, 80, 80]
+
+
+def test_predictions_follow_the_rate_of_a_stage():
+    config = default_config()
+    config.train.stages = (stage(max_seq_length=1000, masked_lm_prob=0.3),)
+    assert max_predictions(config.train.stages[0], 0.15) == 300
+    config.train.stages[0].max_predictions_per_seq = 150
+    (warning,) = prediction_warnings(config)
+    assert "not config.train.stages[0].masked_lm_prob=0.3;" in warning
+
+
+@pytest.mark.parametrize(
+    "stages, words",
+    [
+        (((0.9, 128, 20), (0.2, 512, 80)), "add up to 1.1, not to 1"),
+        ((), "add up to 0, not to 1"),
+        (((1.5, 128, 20), (-0.5, 128, 20)), "stages[0].fraction is 1.5; it must be from 0 to 1"),
+        (((1.0, 513, 20),), "stages[0].max_seq_length is 513, longer than the 512 positions"),
+        (((1.0, 4, 1),), "stages[0].max_seq_length is 4; it must be at least 5"),
+        (((1.0, 128, 126),), "stages[0].max_predictions_per_seq is 126; a sequence of 128 has at"),
+        (((0.5, 128, 20), (0.5, 128, -1)), "stages[1].max_predictions_per_seq is -1"),
+    ],
+)
+def test_wrong_stages(stages, words):
+    config = default_config()
+    config.train.stages = tuple(
+        stage(fraction=f, max_seq_length=length, max_predictions_per_seq=m)
+        for f, length, m in stages
+    )
+    assert words in refusal(config)
+
+
+def test_stages_of_tokens():
+    num_steps, stages = stages_of_tokens(
+        [
+            *batch_ramp(6e6, (8, 16, 24), max_seq_length=100),
+            {"tokens": 1e6, "batch_size": 4, "max_seq_length": 250, "shape": "cosine"},
+        ]
+    )
+    # 6e6 tokens in steps of 800, 1,600 and 2,400, as many of each.
+    assert num_steps == 3 * 1250 + 1000
+    assert [round(s.fraction * num_steps) for s in stages] == [1250, 1250, 1250, 1000]
+    assert [(s.batch_size, s.shape) for s in stages] == [(8, ""), (16, ""), (24, ""), (4, "cosine")]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"end_factor": 0.1},
+            "stages[0].end_factor is 0.1, but config.train.stages[0].shape is ''",
+        ),
+        ({"end_factor": 0.1, "shape": "constant"}, "shape is 'constant'; it must be one of linear"),
+        ({"warmup_steps": 5.0}, "warmup_steps is 5, but the stage follows the schedule of the run"),
+        (
+            {"shape": "constnat"},
+            "stages[0].shape is 'constnat'; it must be one of '' (empty), bert",
+        ),
+        ({"weight_decay": -0.5}, "weight_decay is -0.5; it must be at least 0, or -1"),
+        ({"masked_lm_prob": 1.0}, "masked_lm_prob is 1.0; it must be at least 0 and below 1"),
+        ({"masked_lm_prob": 1e-9}, "stages[0].masked_lm_prob is 1e-09, so small that no token"),
+    ],
+)
+def test_keys_of_a_stage_without_effect_are_refused(values, words):
+    config = default_config()
+    config.train.stages = (stage(max_seq_length=128, **values),)
+    assert words in refusal(config)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"end_factor": 0.5}, "config.train.extra.end_factor is 0.5, but config.train.extra.shape"),
+        ({"shape": ("linear", "cosine", "bert")}, "must have one value, or one for each of config"),
+        ({"after_step": 2_000_000}, "is 2,000,000, but the run ends at step 1,000,000"),
+        ({"after_step": 5, "steps": 0}, "after_step is 5, but config.train.extra.steps is (0,)"),
+        ({"warmup_steps": -0.1}, "warmup_steps is (-0.1,); each value must be at least 0, or -1"),
+    ],
+)
+def test_wrong_extra_steps_are_refused(values, words):
+    config = default_config()
+    config.train.extra.update({"steps": (30, 20), **values})
+    assert words in refusal(config)
+
+
+def test_a_masking_rate_needs_masks():
+    config = default_config()
+    config.data.corruption = "none"
+    validate(config)
+    config.train.stages[1].masked_lm_prob = 0.3
+    words = "stages[1].masked_lm_prob is 0.3, but has no effect with config.data.corruption=none"
+    assert words in refusal(config)
+
+
+def test_a_key_that_every_stage_has_of_its_own_is_refused():
+    config = default_config()
+    for entry in config.train.stages:
+        entry.update(shape="constant", weight_decay=0.5)
+    config.train.stages[0].batch_size = 8
+    for key in ("optimizer.weight_decay", "schedule.shape", "schedule.warmup_steps"):
+        found = refusal(config, lambda config, key=key: check_given(config, {key}))
+        assert found.startswith(f"config.{key} has no effect, because every stage has its own")
+    # The second stage follows the run.
+    check_given(config, {"train.batch_size", "schedule.peak_learning_rate"})
+    # An empty stage has no say.
+    config.train.stages[0].fraction, config.train.stages[1].fraction = 0.0, 1.0
+    config.train.stages[0].shape = ""
+    assert "stages[1].shape=constant" in refusal(
+        config, lambda c: check_given(c, {"schedule.shape"})
+    )
+
+
+def test_configs_of_earlier_versions_have_one_number_for_all_extra_parts():
+    values = to_dict(default_config())
+    values["train"]["extra"] = {"steps": [30, 20], "peak_learning_rate": 0.5, "warmup_steps": 0.1}
+    extra = from_dict(values).train.extra
+    assert (extra.steps, extra.peak_learning_rate, extra.warmup_steps) == ((30, 20), (0.5,), (0.1,))
+    assert extra.shape == ("",)
+
+
+def test_the_run_may_end_earlier_with_extra_steps():
+    config = default_config()
+    config.train.extra.update(steps=30, after_step=500)
+    validate(config)
+    assert total_steps(config.train) == 530

@@ -1,0 +1,89 @@
+"""Runs whose stages have their own rates, decays and masks are compiled once and resumed."""
+
+import numpy as np
+import pytest
+
+from bert_jax.base.errors import UserError
+from bert_jax.config import stage
+from bert_jax.pretraining import run as pretrain
+from bert_jax.training.metrics import read_metrics
+from tests import runs
+from tests.small import flat
+from tests.small_run import (  # noqa: F401
+    after_step,
+    compiled_once,
+    interrupt,
+    small_run,
+    train_with_interruption,
+)
+
+SIZES = {"max_seq_length": 16, "max_predictions_per_seq": 4}
+
+
+def phases(texts, **overrides):
+    """Returns a run of three phases with batches of one shape: 6, 3 and 3 steps."""
+    stages = (
+        stage(fraction=0.5, **SIZES),
+        stage(fraction=0.25, peak_learning_rate=5e-3, weight_decay=0.5, **SIZES),
+        stage(
+            fraction=0.25,
+            shape="one_minus_sqrt",
+            end_factor=0.25,
+            masked_lm_prob=0.08,
+            weight_decay=0.0,
+            **SIZES,
+        ),
+    )
+    schedule = {"schedule.shape": "constant", "schedule.warmup_steps": 2.0}
+    values = {"train.num_steps": 12, "train.stages": stages, "schedule.peak_learning_rate": 0.01}
+    return small_run(texts, **values, **schedule, **overrides)
+
+
+@pytest.fixture(scope="module")
+def finished(texts, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("phases") / "run"
+    pretrain.train(phases(texts, **{"optimizer.name": "muon"}), directory)
+    return directory
+
+
+def test_phases_of_one_shape_are_compiled_once(finished):
+    lines = [line for line in read_metrics(finished) if "loss" in line]
+    assert [line["step"] for line in lines if line.get("compile_seconds")] == [1]
+    rates = [0, 0.005, *[0.01] * 4, *[5e-3] * 3]
+    # 1 - sqrt(t) for thirds of the way, from 0.01 to a quarter of it.
+    rates += [0.01, 0.01 * (1 - 0.75 * 3**-0.5), 0.01 * (1 - 0.75 * (2 / 3) ** 0.5)]
+    np.testing.assert_allclose([line["learning_rate"] for line in lines], rates, rtol=1e-5)
+
+
+@pytest.mark.parametrize("step", [5, 11])
+def test_a_run_resumes_in_the_middle_of_a_phase_to_the_bit(finished, texts, tmp_path, step):
+    train_with_interruption(phases(texts, **{"optimizer.name": "muon"}), tmp_path, step)
+    runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
+
+
+def test_a_run_is_decayed_before_its_end_and_resumed_to_the_bit(texts, tmp_path):
+    """The parts continue the stream, with their own masks and weight decay."""
+    extra = {
+        "train.extra.steps": (2, 3),
+        "train.extra.after_step": 8,
+        "train.extra.shape": ("constant", "linear"),
+        "train.extra.masked_lm_prob": (0.0, 0.08),
+        "train.extra.weight_decay": 0.2,
+    }
+    # The run has gone on until step 6, then it is told to end.
+    with after_step(7, interrupt), pytest.raises(KeyboardInterrupt):
+        pretrain.train(phases(texts), tmp_path / "run")
+    train_with_interruption(phases(texts, **extra), tmp_path / "run", 11)
+    pretrain.train(phases(texts, **extra), tmp_path / "straight")
+    found, expected = (runs.final_state(tmp_path / name) for name in ("run", "straight"))
+    assert int(found.step) == 13
+    # The first steps of the other run were compiled with another schedule.
+    for name, value in flat(expected.params).items():
+        np.testing.assert_allclose(flat(found.params)[name], value, atol=1e-6, err_msg=name)
+    lines = [line for line in read_metrics(tmp_path / "straight") if "loss" in line]
+    rates = [5e-3] * 4 + [5e-3 * 2 / 3, 5e-3 / 3]
+    np.testing.assert_allclose([x["learning_rate"] for x in lines[7:]], rates, rtol=1e-5)
+
+    moved = phases(texts, **extra | {"train.extra.after_step": 9})
+    with pytest.raises(UserError, match="step 13 of this run belongs to the steps after step 10"):
+        pretrain.train(moved, tmp_path / "run")
