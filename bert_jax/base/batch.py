@@ -73,6 +73,12 @@ SPAN_BOUNDARY_FIELDS: BatchFields = {
     "span_offsets": BatchField("BM", "int32", high=MAX_SPAN_TARGETS),
     "span_weights": BatchField("BM", "float32", low=1, high=2),
 }
+# The target of an encoder and decoder: what the decoder reads, and the next token at each position.
+DENOISING_FIELDS: BatchFields = {
+    "decoder_input_ids": BatchField("BL", "int32"),
+    "decoder_attention_mask": BatchField("BL", "int32", low=1, high=2),
+    "labels": BatchField("BL", "int32"),
+}
 # 0: B follows A. 1: B is random.
 NEXT_SENTENCE_FIELDS: BatchFields = {"next_sentence_labels": BatchField("B", "int32", high=2)}
 # 0: B follows A. 1: A follows B. 2: B is random (only in THREE_WAY_FIELDS).

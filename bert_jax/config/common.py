@@ -337,6 +337,14 @@ def check_model(model: Mapping[str, Any], source: str = "") -> None:
             f"{source}config.model.num_attention_heads is {model['num_attention_heads']}, which "
             f"does not divide config.model.hidden_size, {model['hidden_size']}"
         )
+    if model["num_decoder_layers"]:
+        for key in ("layer_groups", "embedding_size", "causal", "norm"):
+            if model[key] != MODEL[key].default:
+                raise UserError(
+                    f"{source}config.model.{key} is {model[key]}, but config.model."
+                    f"num_decoder_layers is {model['num_decoder_layers']}; a model with a decoder "
+                    f"has only {MODEL[key].default}"
+                )
     if model["layer_groups"] > model["num_hidden_layers"]:
         raise UserError(
             f"{source}config.model.layer_groups is {model['layer_groups']}, more than "

@@ -135,9 +135,11 @@ class Family:
         the first of `encoder_prefixes`.
       renamed: Maps spellings of older files to the current ones.
       required_weights: Flat names of weights that all classes of the family have.
+      repeated_keys: Maps keys of a config.json to the keys whose values they repeat.
       tied: Maps each tensor that is a copy of another one to the name of the original.
       zero_tables: Maps keys of `config.model` that count the rows of a table to its tensor. A
         missing table is written as one row of zeros, and a single row of zeros means no table.
+      zero_biases: Tensors [1, vocab_size] of the pre-training classes, which must be zero.
       buffers: Tensors that are constants, not weights.
       google_values: Keys of `config.model` with the values that google-research/bert supports;
         empty if it does not support the family.
@@ -164,8 +166,10 @@ class Family:
     )
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     required_weights: tuple[str, ...] = ()
+    repeated_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     zero_tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    zero_biases: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     google_values: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 

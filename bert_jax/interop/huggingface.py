@@ -59,7 +59,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     training = read_training(path)
     class_name = (config.get("architectures") or [""])[0]
     terms = read_terms(training, family, model["causal"], class_name)
-    names = foreign_names(family.names, "huggingface", BertConfig(**model).num_groups)
+    names = foreign_names(family.names, "huggingface", BertConfig(**model).max_blocks)
     head, warnings = {}, []
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
@@ -108,7 +108,7 @@ def write_huggingface(
       UserError: `transformers` has no class for such a model.
     """
     model, family = pretrained.model, load_family(pretrained.family)
-    names = foreign_names(family.names, "huggingface", pretrained.model_config.num_groups)
+    names = foreign_names(family.names, "huggingface", pretrained.model_config.max_blocks)
     keys = write_family_keys(model, family, pretrained.source, pretrained.tokenizer)
     if pretrained.head:
         _check_head(pretrained, family)
@@ -131,6 +131,9 @@ def write_huggingface(
     for key, name in family.zero_tables.items():
         if not model[key]:
             tensors[name] = np.zeros((1, pretrained.model_config.embedding_width), np.float32)
+    if not pretrained.head:
+        shape = (1, model["vocab_size"])
+        tensors |= {name: np.zeros(shape, np.float32) for name in family.zero_biases}
     try:
         # transformers refuses a file without the name of a framework.
         save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
@@ -249,6 +252,9 @@ def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> No
     """Drops constants, and copies of other tensors after comparing them."""
     for buffer in family.buffers:
         tensors.pop(buffer, None)
+    for bias in family.zero_biases:
+        if bias in tensors and tensors.pop(bias).read().any():
+            raise UserError(f"{file}: {bias} must be zero in a {family.title}")
     for copy, original in family.tied.items():
         if copy not in tensors:
             continue

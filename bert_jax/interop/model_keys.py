@@ -54,6 +54,12 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
     for key, value in family.constants.items():
         if config.get(key, value) != value:
             raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value!r}")
+    for key, original in family.repeated_keys.items():
+        value = config.get(original)
+        if config.get(key, value) != value:
+            raise UserError(
+                f"{path}: {key} is {config[key]!r}, but {original} is {value!r}; they must be equal"
+            )
     keys = {**family.config_keys, **family.optional_config_keys}
     for ours, names in family.value_names.items():
         value = config.get(keys[ours], names[MODEL_KEYS[ours]])
@@ -105,6 +111,7 @@ def write_family_keys(
         **{key: names[model[key]] for key, names in family.value_names.items()},
     }
     config = {theirs: values[ours] for ours, theirs in family.config_keys.items()}
+    config |= {key: config[original] for key, original in family.repeated_keys.items()}
     config |= family.written
     for ours, theirs in family.optional_config_keys.items():
         if model[ours] != MODEL_KEYS[ours]:

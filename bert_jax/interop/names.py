@@ -70,12 +70,12 @@ class ForeignTensor(NamedTuple):
 
 
 def foreign_names(
-    tables: Iterable[Names], program: str, num_groups: int
+    tables: Iterable[Names], program: str, num_blocks: int
 ) -> dict[str, ForeignTensor]:
     """Maps our flat names to the tensors of "huggingface" or "google".
 
-    Weights that the program does not have are absent. `num_groups` is the number of blocks with
-    parameters of their own, `BertConfig.num_groups`.
+    Weights that the program does not have are absent. `num_blocks` is the number of blocks with
+    parameters of their own, `BertConfig.max_blocks`.
     """
     names = {}
     for table in tables:
@@ -86,7 +86,7 @@ def foreign_names(
             columns = dict(zip(_COLUMNS, line.split(), strict=False))
             kind, _, unused_rows = columns["layout"].partition("+")
             merged, transposed = LAYOUTS[kind]
-            for i in range(num_groups) if "{}" in table.ours else (0,):
+            for i in range(num_blocks) if "{}" in table.ours else (0,):
                 names[table.ours.format(i) + columns["ours"]] = ForeignTensor(
                     prefix.format(i) + columns[program],
                     merged,

@@ -197,7 +197,7 @@ class Pretrained:
         labels = weights_lib.head_labels(self.model_config, [term])
         present = {weights_lib.head_of(name) for name in self.weights}
         if term not in self.terms:
-            return f"{self.source} has no {list(labels.values())[-1]}"
+            return f"{self.source} has no {[term, *labels.values()][-1]}"
         for head, label in labels.items():
             if head not in present:
                 return f"{self.source} has no {label}"

@@ -104,18 +104,20 @@ _FAIRSEQ_SENTENCEPIECE = TokenizerClass(
     vocabulary_file="sentencepiece.bpe.model",
     exact=None,
 )
+_BYTE_BPE = TokenizerClass(
+    "byte_bpe",
+    "roberta",
+    options={"add_prefix_space": ("add_prefix_space", False)},
+    written={"errors": "replace", "trim_offsets": True, "clean_up_tokenization_spaces": False},
+)
 # The class that reads everything from tokenizer.json.
 ANY_TOKENIZER = "PreTrainedTokenizerFast"
 TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
     "BertTokenizer": _WORDPIECE,
     "DistilBertTokenizer": _WORDPIECE,
     "ElectraTokenizer": _WORDPIECE,
-    "RobertaTokenizer": TokenizerClass(
-        "byte_bpe",
-        "roberta",
-        options={"add_prefix_space": ("add_prefix_space", False)},
-        written={"errors": "replace", "trim_offsets": True, "clean_up_tokenization_spaces": False},
-    ),
+    "RobertaTokenizer": _BYTE_BPE,
+    "BartTokenizer": _BYTE_BPE,
     "XLMRobertaTokenizer": _FAIRSEQ_SENTENCEPIECE,
     "CamembertTokenizer": dataclasses.replace(_FAIRSEQ_SENTENCEPIECE, special_tokens="camembert"),
     "AlbertTokenizer": TokenizerClass(

@@ -21,10 +21,9 @@ from bert_jax.training.state import abstract_params, init_params
 
 ENCODER = "bert/"
 POOLER = "bert/pooler"
-# The paths of an encoder's blocks, also in ELECTRA's generator, contain these names.
-_LAYER = "/encoder/layer_"
-_STACKED = "/encoder/layers/layer/"
-_LAYERS = f"bert{_LAYER}"
+# The paths of blocks, also in BART's decoder and ELECTRA's generator, contain these names.
+_LAYER, _STACKED = "/layer_", "/layers/layer/"
+_LAYERS = f"bert/encoder{_LAYER}"
 _WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 
 Weights = dict[str, np.ndarray]
@@ -53,10 +52,10 @@ def flatten(params: Any, config: BertConfig) -> Weights:
     """Turns the model's parameters into flat weights, all of them views."""
     flat = {}
     for name, value in traverse_util.flatten_dict(params, sep="/").items():
-        encoder, stacked, rest = name.partition(_STACKED)
+        stack, stacked, rest = name.partition(_STACKED)
         if stacked:
-            for i in range(config.num_hidden_layers):
-                flat[f"{encoder}{_LAYER}{i}/{rest}"] = value[i]
+            for i in range(value.shape[0]):
+                flat[f"{stack}{_LAYER}{i}/{rest}"] = value[i]
         else:
             flat[name] = value
     cut_vocabulary(flat, config.vocab_size)
@@ -73,11 +72,13 @@ def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
         padding = [(0, config.padded_vocab_size - config.vocab_size)]
         flat[name] = np.pad(flat[name], padding + [(0, 0)] * (flat[name].ndim - 1))
     if config.scan_layers and not config.layer_groups:
-        layers = range(config.num_hidden_layers)
-        for encoder, first, rest in [name.partition(f"{_LAYER}0/") for name in weights]:
-            if first:
-                single = [flat.pop(f"{encoder}{_LAYER}{i}/{rest}") for i in layers]
-                flat[encoder + _STACKED + rest] = np.stack(single)
+        num_layers = {"/encoder": config.num_hidden_layers, "/decoder": config.num_decoder_layers}
+        for stack, first, rest in [name.partition(f"{_LAYER}0/") for name in weights]:
+            # A BiLSTM has layers of the same name.
+            if first and stack.endswith(tuple(num_layers)):
+                layers = range(num_layers[stack[stack.rindex("/") :]])
+                single = [flat.pop(f"{stack}{_LAYER}{i}/{rest}") for i in layers]
+                flat[stack + _STACKED + rest] = np.stack(single)
     return traverse_util.unflatten_dict(flat, sep="/")
 
 
@@ -132,5 +133,6 @@ def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
 
 def _has_vocabulary(name: str) -> bool:
     """Returns whether a weight has a row for each token of the vocabulary."""
+    # Blocks have an `output_bias` too.
     is_decoder_bias = name.endswith("/output_bias") and _LAYER not in name
     return name == _WORD_EMBEDDINGS or is_decoder_bias

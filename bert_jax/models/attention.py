@@ -29,6 +29,7 @@ class SelfAttention(nn.Module):
         bias_Bx1xQxL: jax.Array,
         deterministic: bool,
         ends_BxP: jax.Array | None = None,
+        source_BxSxD: jax.Array | None = None,
     ) -> jax.Array:
         """Returns [B, L, D] in `config.dtype`.
 
@@ -38,20 +39,25 @@ class SelfAttention(nn.Module):
           deterministic: True turns off the dropout of probabilities.
           ends_BxP: int32 from `sequence_ends`, if the sequences of a row are all that the bias
             keeps apart.
+          source_BxSxD: The states to attend to in cross-attention, whose bias is [B, 1, 1, S].
         """
         c = self.config
         hidden_BxLxD = hidden_BxLxD.astype(c.dtype)
         # The kernels mask the same keys for all queries, or keep sequences apart.
         mask = bias_Bx1xQxL if bias_Bx1xQxL.shape[2] == 1 else ends_BxP
         fused = c.fused_attention and c.dtype == jnp.bfloat16 and mask is not None
+        fused = fused and source_BxSxD is None
         if fused and _KERNELS[c.fused_attention].fits(c, hidden_BxLxD.shape[1]):
             return self._fused(hidden_BxLxD, mask, deterministic)
 
+        keyed = hidden_BxLxD if source_BxSxD is None else source_BxSxD.astype(c.dtype)
         scale = jnp.asarray(c.head_depth**-0.5, c.dtype)
         query_BxAxLxK, key_BxAxLxK, value_BxAxLxK = (
-            jnp.einsum("BLD,DAK->BALK", hidden_BxLxD, kernel_DxAxK.astype(c.dtype))
+            jnp.einsum("BLD,DAK->BALK", states, kernel_DxAxK.astype(c.dtype))
             + bias_AxK.astype(c.dtype)[:, None, :]
-            for kernel_DxAxK, bias_AxK in self._projections()
+            for states, (kernel_DxAxK, bias_AxK) in zip(
+                (hidden_BxLxD, keyed, keyed), self._projections(), strict=True
+            )
         )
         scores_BxAxLxL = jnp.einsum(
             "BAQK,BALK->BAQL",

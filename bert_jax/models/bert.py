@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 
 from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.decoder import Decoder
 from bert_jax.models.embeddings import BertEmbeddings
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import Pooler
@@ -27,6 +28,8 @@ class BertEncoder(nn.Module):
         if c.embedding_width != c.hidden_size:
             self.embeddings_project = Projection(c, c.hidden_size, ("pooled", "embed"))
         self.encoder = Encoder(c)
+        if c.num_decoder_layers:
+            self.decoder = Decoder(c)
         if self.has_pooler:
             self.pooler = Pooler(c)
 
@@ -71,6 +74,25 @@ class BertEncoder(nn.Module):
             return hidden_BxLxD, None
         return hidden_BxLxD, self.pooler(
             hidden_BxLxD, attention_mask_BxL, deterministic, cls_positions_BxP
+        )
+
+    def decode(
+        self,
+        input_ids_BxT: jax.Array,
+        attention_mask_BxT: jax.Array,
+        source_BxLxD: jax.Array,
+        source_mask_BxL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Returns the states of the decoder, hidden_BxTxD; see `Decoder`."""
+        return self.decoder(
+            input_ids_BxT,
+            attention_mask_BxT,
+            source_BxLxD,
+            source_mask_BxL,
+            self.embeddings.table_WxE,
+            deterministic,
         )
 
     def embedded(

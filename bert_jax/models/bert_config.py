@@ -159,6 +159,13 @@ class BertConfig:
         at_most=1,
         of_weights=False,
     )
+    num_decoder_layers: int = _key(
+        0,
+        "Number of blocks of the decoder (BART), whose other sizes are those of the encoder. 0 for "
+        "a model without a decoder.",
+        at_least=0,
+        at_most=_MAX_DEPTH,
+    )
     sinusoidal_positions: float = 0.0
     dtype: Any = np.dtype("float32")
     scan_layers: bool = False
@@ -179,6 +186,11 @@ class BertConfig:
     def num_groups(self) -> int:
         """The number of groups of blocks (G). The blocks of a group share their parameters."""
         return self.layer_groups or self.num_hidden_layers
+
+    @property
+    def max_blocks(self) -> int:
+        """The number of blocks with parameters of their own, in the encoder or in the decoder."""
+        return max(self.num_groups, self.num_decoder_layers)
 
     def group_of(self, layer: int) -> int:
         """Returns the group of a block: floor(i G / N), as in ALBERT's modeling.py."""

@@ -34,7 +34,7 @@ class BertEmbeddings(nn.Module):
         words_WxE = table("word_embeddings", _vocabulary_init(c), c.padded_vocab_size)
         self.table_WxE = nn.with_logical_constraint(words_WxE.astype(c.dtype), ("vocab", None))
         self.position_embeddings = table(
-            "position_embeddings", _position_init(c), c.max_position_embeddings
+            "position_embeddings", position_init(c), c.max_position_embeddings
         )
         if c.type_vocab_size:
             self.token_type_embeddings = table(
@@ -55,7 +55,7 @@ class BertEmbeddings(nn.Module):
         Positions count from 0 in each row, or are `position_ids_BxL`, all below L.
         """
         length = input_ids_BxL.shape[-1]
-        embedded_BxLxE = _rows(self.table_WxE, input_ids_BxL)
+        embedded_BxLxE = embedded_rows(self.table_WxE, input_ids_BxL)
         if position_ids_BxL is None:
             embedded_BxLxE += self.position_embeddings[None, :length]
         else:
@@ -68,7 +68,7 @@ class BertEmbeddings(nn.Module):
 
 
 @jax.custom_vjp
-def _rows(table_WxE: jax.Array, ids_BxL: jax.Array) -> jax.Array:
+def embedded_rows(table_WxE: jax.Array, ids_BxL: jax.Array) -> jax.Array:
     """Looks up rows of the table, float32 [B, L, E]."""
     return table_WxE[ids_BxL].astype(jnp.float32)
 
@@ -96,8 +96,9 @@ def _rows_backward(residuals, gradient_BxLxE):
     return jax.lax.reduce(sums_SxWxE, jnp.zeros((), table_WxE.dtype), jax.lax.add, (0,)), None
 
 
-_rows.defvjp(
-    lambda table_WxE, ids_BxL: (_rows(table_WxE, ids_BxL), (table_WxE, ids_BxL)), _rows_backward
+embedded_rows.defvjp(
+    lambda table_WxE, ids_BxL: (embedded_rows(table_WxE, ids_BxL), (table_WxE, ids_BxL)),
+    _rows_backward,
 )
 
 
@@ -160,7 +161,7 @@ def _vocabulary_init(config: BertConfig):
     return init
 
 
-def _position_init(config: BertConfig):
+def position_init(config: BertConfig):
     """Returns BERT's random initializer, or one with sinusoids of a given amplitude.
 
     In a table of sinusoids (Vaswani et al. 2017, section 3.5), rows n positions apart differ by the

@@ -12,7 +12,8 @@ from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection
 class Block(nn.Module):
     """Attention, then feed-forward; LayerNorm where `config.norm` says.
 
-    The parameters have the same names for both positions of LayerNorm.
+    The parameters have the same names for both positions of LayerNorm. A block of a decoder is
+    called with the encoder's output, to which it attends in between; it is post-LN.
     """
 
     config: BertConfig
@@ -24,6 +25,8 @@ class Block(nn.Module):
         hidden_BxLxD: jax.Array,
         bias_Bx1xQxL: jax.Array,
         ends_BxP: jax.Array | None = None,
+        source_BxSxD: jax.Array | None = None,
+        source_bias_Bx1x1xS: jax.Array | None = None,
     ) -> jax.Array:
         c = self.config
 
@@ -46,6 +49,13 @@ class Block(nn.Module):
         hidden_BxLxD = hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
         if not is_pre:
             hidden_BxLxD = attention_norm(hidden_BxLxD)
+        if source_BxSxD is not None:
+            attended_BxLxD = SelfAttention(c, name="cross_attention")(
+                hidden_BxLxD, source_bias_Bx1x1xS, self.deterministic, source_BxSxD=source_BxSxD
+            )
+            hidden_BxLxD = LayerNorm(c, name="cross_attention_layer_norm")(
+                hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
+            )
 
         inner_BxLxF = Projection(
             c, c.intermediate_size, ("embed", "mlp"), activated=True, name="intermediate"
@@ -99,7 +109,7 @@ class Encoder(nn.Module):
             )
         outputs = []
         if not c.scan_layers or c.layer_groups:
-            block = _rematerialized(Block, c.remat, prevent_cse=not c.scan_layers)
+            block = rematerialized(Block, c.remat, prevent_cse=not c.scan_layers)
             blocks = [block(c, deterministic, name=f"layer_{g}") for g in range(c.num_groups)]
             groups = [c.group_of(i) for i in range(c.num_hidden_layers)]
         if not c.scan_layers:
@@ -128,17 +138,22 @@ class Encoder(nn.Module):
                 outputs += list(outputs_KxBxLxD) if all_layers else []
             return outputs if all_layers else hidden_BxLxD
 
-        layers = nn.scan(
-            _ScannedBlock,
-            check_constancy_invariants=False,
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=nn.broadcast,
-            length=c.num_hidden_layers,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )(c, deterministic, all_layers, name="layers")
+        layers = scanned_blocks(c.num_hidden_layers)(c, deterministic, all_layers, name="layers")
         hidden_BxLxD, outputs_NxBxLxD = layers(hidden_BxLxD, *mask)
         return list(outputs_NxBxLxD) if all_layers else hidden_BxLxD
+
+
+def scanned_blocks(length: int) -> type[nn.Module]:
+    """Makes the class of some blocks with stacked parameters; see `_ScannedBlock`."""
+    return nn.scan(
+        _ScannedBlock,
+        check_constancy_invariants=False,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=nn.broadcast,
+        length=length,
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )
 
 
 class _ScannedBlock(nn.Module):
@@ -149,20 +164,14 @@ class _ScannedBlock(nn.Module):
     has_output: bool
 
     @nn.compact
-    def __call__(
-        self,
-        hidden_BxLxD: jax.Array,
-        bias_Bx1xQxL: jax.Array,
-        ends_BxP: jax.Array | None = None,
-    ):
-        block = _rematerialized(Block, self.config.remat, prevent_cse=False)
-        hidden_BxLxD = block(self.config, self.deterministic, name="layer")(
-            hidden_BxLxD, bias_Bx1xQxL, ends_BxP
-        )
+    def __call__(self, hidden_BxLxD: jax.Array, *others: jax.Array | None):
+        block = rematerialized(Block, self.config.remat, prevent_cse=False)
+        hidden_BxLxD = block(self.config, self.deterministic, name="layer")(hidden_BxLxD, *others)
         return hidden_BxLxD, hidden_BxLxD if self.has_output else None
 
 
-def _rematerialized(block: type[nn.Module], policy: str, prevent_cse: bool) -> type[nn.Module]:
+def rematerialized(block: type[nn.Module], policy: str, prevent_cse: bool) -> type[nn.Module]:
+    """Makes the class of a block that follows `config.remat`."""
     if policy == "none":
         return block
     keep = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}

@@ -108,9 +108,14 @@ class LanguageModelHead(nn.Module):
 
     def decoder_bias(self) -> jax.Array:
         """Returns bias_W, which masks the ids that only pad the vocabulary."""
-        # Masking the bias costs nothing; masking the logits would touch millions of numbers.
-        is_token_W = jnp.arange(self.config.padded_vocab_size) < self.config.vocab_size
-        return jnp.where(is_token_W, self.output_bias, NO_PROBABILITY)
+        return vocabulary_bias(self.config, self.output_bias)
+
+
+def vocabulary_bias(config: BertConfig, bias_W: jax.typing.ArrayLike = 0.0) -> jax.Array:
+    """Masks the ids that only pad the vocabulary in a bias; returns bias_W."""
+    # Masking the bias costs nothing; masking the logits would touch millions of numbers.
+    is_token_W = jnp.arange(config.padded_vocab_size) < config.vocab_size
+    return jnp.where(is_token_W, bias_W, NO_PROBABILITY)
 
 
 class SpanBoundaryHead(nn.Module):

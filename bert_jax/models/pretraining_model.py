@@ -22,8 +22,9 @@ class PreTrainingModel(nn.Module):
       terms: The terms (`bert_jax.objectives.term.Term`), which declare the heads.
     """
 
-    # Batch fields that the encoder reads.
+    # Batch fields that the encoder and the decoder read.
     INPUTS: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids", "attention_mask")
+    DECODER_INPUTS: ClassVar[tuple[str, ...]] = ("decoder_input_ids", "decoder_attention_mask")
 
     config: BertConfig
     terms: tuple[Any, ...]
@@ -37,6 +38,9 @@ class PreTrainingModel(nn.Module):
     def __call__(self, batch: dict[str, jax.Array], *, deterministic: bool) -> dict[str, Any]:
         """Returns the outputs of each term's head, by the term's name.
 
+        If the model has a decoder, terms also find its output in the batch: `decoder_states`,
+        [B, T, D].
+
         Args:
           batch: The fields that the encoder and the terms declare; see `BertEncoder`.
           deterministic: True for evaluation: no dropout, no "dropout" rng needed.
@@ -49,12 +53,21 @@ class PreTrainingModel(nn.Module):
             position_ids_BxL=batch.get("position_ids"),
             cls_positions_BxP=batch.get("cls_positions"),
         )
+        if self.config.num_decoder_layers:
+            states_BxTxD = self.bert.decode(
+                *(batch[name] for name in self.DECODER_INPUTS),
+                hidden_BxLxD,
+                batch["attention_mask"],
+                deterministic=deterministic,
+            )
+            batch = {**batch, "decoder_states": states_BxTxD}
         return {t.name: t.outputs(self, hidden_BxLxD, pooled_BxD, batch) for t in self.terms}
 
     @property
     def fields(self) -> dict[str, Any]:
         """Every batch field that the model is called with, and its number of axes."""
-        axes = dict.fromkeys(self.INPUTS, 2)
+        decoder_inputs = self.DECODER_INPUTS if self.config.num_decoder_layers else ()
+        axes = dict.fromkeys((*self.INPUTS, *decoder_inputs), 2)
         return axes | {n: len(f.dimensions) for t in self.terms for n, f in t.fields.items()}
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bert_jax.base.batch import MASKED_LM_FIELDS, BatchFields
 from bert_jax.models import BertConfig
-from bert_jax.objectives.term import Metric, Term, example_weights, loss_and_accuracy
+from bert_jax.objectives.term import Metric, Sums, Term, example_weights, loss_and_accuracy
 
 # The key of examples in the results of an evaluation.
 FILLED_TEXTS = "filled_texts"
@@ -45,6 +45,35 @@ def token_sums(
     # A maximum is a cheaper reduction than an argmax, especially on a CPU.
     correct_BxM = label_logits_BxM >= jnp.max(logits_BxMxW, axis=-1)
     return jnp.sum(weights_BxM * losses_BxM), jnp.sum(weights_BxM * correct_BxM)
+
+
+def text_baseline_sums(
+    name: str, targets_BxL: jax.Array, weights_BxL: jax.Array, unigram_log_probs_V: jax.Array
+) -> Sums:
+    """Scores unigram frequencies on whole rows, for the metrics `unigram_NAME_...`.
+
+    Tokens that the training text lacks, such as [SEP], have the lowest probability. They do not
+    count in the baseline's loss, which favors the baseline.
+    """
+    lowest = jnp.min(unigram_log_probs_V)
+    log_probs_V = jnp.where(unigram_log_probs_V == lowest, 0.0, unigram_log_probs_V)
+    guess = jnp.argmax(unigram_log_probs_V)
+    loss = -jnp.sum(weights_BxL * log_probs_V[targets_BxL])
+    correct = jnp.sum(weights_BxL * (targets_BxL == guess))
+    return loss_and_accuracy(f"unigram_{name}", loss, correct, jnp.sum(weights_BxL))
+
+
+def decoder_flops(config: BertConfig, source_length: float, target_length: float) -> float:
+    """Computes the FLOPs of a decoder with its logits at all positions, forward.
+
+    For N decoder blocks, S tokens of the source and T of the target, this is
+    N [2 T (4 H^2 + 2 H F) + 4 T^2 H + 4 (T + S) H^2 + 4 T S H] + 2 T H V: self-attention and
+    feed-forward, then cross-attention, then the output.
+    """
+    width, inner, s, t = config.hidden_size, config.intermediate_size, source_length, target_length
+    block = 2 * t * (4 * width**2 + 2 * width * inner) + 4 * t**2 * width
+    cross = 4 * (t + s) * width**2 + 4 * t * s * width
+    return config.num_decoder_layers * (block + cross) + 2 * t * width * config.vocab_size
 
 
 def language_model_head_flops(config: BertConfig) -> int:

@@ -60,6 +60,7 @@ class Term(abc.ABC):
       needs_teacher_width: Whether the teacher must have the width of the model.
       is_left_to_right: Whether the term predicts each token from those before it. Positions must
         not see their targets, and no token may be masked.
+      needs_decoder: Whether the term reads the decoder.
     """
 
     name: ClassVar[str]
@@ -70,6 +71,7 @@ class Term(abc.ABC):
     needs_teacher: ClassVar[bool] = False
     needs_teacher_width: ClassVar[bool] = False
     is_left_to_right: ClassVar[bool] = False
+    needs_decoder: ClassVar[bool] = False
 
     @abc.abstractmethod
     def heads(self, config: BertConfig) -> Mapping[str, nn.Module]:

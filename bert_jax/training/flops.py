@@ -39,7 +39,8 @@ def pretraining_flops_per_sequence(
     For BERT with N layers this is 3 [2 N S (4 H^2 + 2 H F) + 4 N S^2 H + 2 P (H^2 + H V) + 2 H^2],
     where S is `length` and P is `num_predictions`. A product of [m, k] and [k, n] counts 2 m k n
     and the backward pass twice the forward pass. Padding is counted; recomputation (remat) is not.
-    A block with shared parameters counts each time it runs. A teacher has no backward pass.
+    A block with shared parameters counts each time it runs. A teacher has no backward pass. A
+    decoder is counted by the term `denoising`; see `decoder_flops`.
 
     If sequences differ in length, the result is their mean for their mean `length`,
     `num_predictions` and `mean_square` of the length.

@@ -44,4 +44,11 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
                 f"config.objective.terms has {name}, but config.data.corruption={data.corruption} "
                 "replaces the tokens it predicts; set it to none"
             )
+    layers = config.model.num_decoder_layers
+    if any(term.needs_decoder for term in objective.terms) != (layers > 0):
+        raise UserError(
+            f"config.model.num_decoder_layers is {layers}, but config.objective.terms is "
+            f"{config.objective.terms!r}; a model with a decoder is trained by the term denoising, "
+            "which no other model has"
+        )
     return objective

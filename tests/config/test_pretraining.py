@@ -57,6 +57,7 @@ def test_defaults_are_valid_and_berts_own():
         "attention_output_dropout_prob": -1.0,
         "pooler_act": "tanh",
         "pooler_dropout_prob": 0.0,
+        "num_decoder_layers": 0,
     }
     assert (config.train.num_steps, config.train.batch_size) == (1_000_000, 256)
     assert (config.schedule.peak_learning_rate, config.schedule.warmup_steps) == (1e-4, 10_000)

@@ -25,6 +25,8 @@ from transformers import (
     AlbertConfig,
     AlbertForPreTraining,
     AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForPreTraining,
     BertModel,
@@ -183,9 +185,24 @@ SHAPES = {
         gelu_activation=False,
         layer_norm_eps=1e-6,
     ),
+    # A decoder of another depth.
+    "bart": dict(
+        model_type="bart",
+        vocab_size=58,
+        d_model=20,
+        encoder_layers=3,
+        decoder_layers=2,
+        encoder_attention_heads=5,
+        decoder_attention_heads=5,
+        encoder_ffn_dim=36,
+        decoder_ffn_dim=36,
+        max_position_embeddings=17,
+        activation_function="gelu",
+    ),
 }
 CLASSES = {
     "albert": (AlbertConfig, AlbertForPreTraining),
+    "bart": (BartConfig, BartForConditionalGeneration),
     "bert": (BertConfig, BertForPreTraining),
     "roberta": (RobertaConfig, RobertaForMaskedLM),
     "distilbert": (DistilBertConfig, DistilBertForMaskedLM),
@@ -239,6 +256,8 @@ def record_random(shape: dict, seed: int) -> dict[str, np.ndarray]:
     if config.model_type == "albert":
         batch["sentence_order_labels"] = batch.pop("next_sentence_labels")
     run = detection if make_model is ElectraForPreTraining else pretraining
+    if config.model_type == "bart":
+        batch, run = with_target(batch, 200 + seed, config), denoising
     both = [run(model, batch), run(model.double(), batch)]
     model.float()
     return {
@@ -393,6 +412,49 @@ def detection(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
     )
 
 
+def with_target(batch: dict, seed: int, config: BartConfig) -> dict:
+    """Replaces what a masked LM predicts by targets of 1 to 11 tokens."""
+    inputs = ("input_ids", "token_type_ids", "attention_mask")
+    target = random_batch(
+        seed,
+        batch_size=4,
+        length=11,
+        predictions=1,
+        vocab_size=config.vocab_size - config.pad_token_id,
+        type_vocab_size=1,
+    )
+    ids, mask = target["input_ids"] + config.pad_token_id, target["attention_mask"]
+    shifted = np.concatenate([np.full_like(ids[:, :1], config.eos_token_id), ids[:, :-1]], axis=1)
+    return {key: batch[key] for key in inputs} | {
+        "decoder_input_ids": shifted,
+        "decoder_attention_mask": mask,
+        "labels": ids,
+    }
+
+
+def denoising(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
+    """Does the same for BART; the loss is the mean over all real tokens of the target."""
+    model.zero_grad()
+    names = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask")
+    inputs = {name: torch.tensor(batch[name]).long() for name in names}
+    output = model(**inputs, output_hidden_states=True, use_cache=False)
+    real = torch.tensor(batch["decoder_attention_mask"]).to(output.logits.dtype)
+    labels = torch.tensor(batch["labels"]).long()
+    losses = -torch.log_softmax(output.logits, -1).gather(2, labels[:, :, None])[:, :, 0]
+    loss = (losses * real).sum() / real.sum()
+    loss.backward()
+    outputs = {
+        "hidden_states": torch.stack(output.encoder_hidden_states),
+        "decoder_hidden_states": torch.stack(output.decoder_hidden_states),
+        "denoising_logits": output.logits,
+        "denoising_loss": loss,
+        "loss": loss,
+    }
+    return {key: value.detach().numpy() for key, value in outputs.items()} | under(
+        "gradients", gradients(model, "")
+    )
+
+
 def encode(bert: PreTrainedModel, batch: dict):
     """Returns all hidden states, the embeddings' first, and the pooled output, if any."""
     has_types = bert.config.model_type not in ("distilbert", "flaubert")
@@ -428,7 +490,8 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
     """
     rng = np.random.RandomState(seed)
     for name, parameter in model.named_parameters():
-        scale = 0.05 if "embeddings.weight" in name else 0.3
+        is_table = name.endswith(("embeddings.weight", "shared.weight", "embed_positions.weight"))
+        scale = 0.05 if is_table else 0.3
         value = scale * rng.standard_normal(parameter.shape)
         parameter.data = torch.tensor((value + is_scale(name)).astype(np.float32))
     model.tie_weights()
@@ -440,7 +503,7 @@ def is_scale(name: str) -> bool:
 
 
 def is_key_bias(name: str) -> bool:
-    return name.endswith(("key.bias", "k_lin.bias"))
+    return name.endswith(("key.bias", "k_lin.bias", "k_proj.bias"))
 
 
 def masked_antibodies() -> dict[str, np.ndarray]:

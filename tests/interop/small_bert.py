@@ -49,6 +49,7 @@ FAMILIES["distilbert"] = {
     "pooler_act": "relu",
 }
 FAMILIES["electra"] = {"embedding_size": 10, "pooler_act": "gelu", "pooler_dropout_prob": 0.1}
+FAMILIES["bart"] = {"type_vocab_size": 0, "layer_norm_eps": 1e-5, "num_decoder_layers": 2}
 # Groups of one layer and of two.
 FAMILIES["albert"] = {"embedding_size": 7, "layer_groups": 2}
 FAMILIES["flaubert"] = {

@@ -21,6 +21,7 @@ from tests.interop.small_bert import (
     FAMILIES,
     copies,
     edit_json,
+    edit_tensors,
     make_finetuned,
     make_pretrained,
     make_tokenizer,
@@ -177,6 +178,69 @@ def test_family_is_detected_and_weights_keep_every_bit(tmp_path, family):
     assert again.warnings == [] and same_weights(again.weights, weights)
 
 
+def test_a_bart_has_its_own_names(tmp_path):
+    pretrained = make_pretrained(family="bart")
+    weights = copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    sizes = {key: config[key] for key in ("d_model", "encoder_layers", "decoder_layers")}
+    assert sizes == {"d_model": 12, "encoder_layers": 3, "decoder_layers": 2}
+    assert config["decoder_attention_heads"] == config["encoder_attention_heads"] == 3
+    special = ("bos", "pad", "eos", "decoder_start", "forced_eos")
+    assert [config[f"{key}_token_id"] for key in special] == [0, 1, 2, 2, 2]
+    assert config["max_position_embeddings"] == 40
+    tensors = load_file(tmp_path / "hf" / "model.safetensors")
+    for side, table in (("encoder", "bert/embeddings"), ("decoder", "bert/decoder")):
+        positions = np.pad(weights[f"{table}/position_embeddings"], ((2, 0), (0, 0)))
+        found = tensors.pop(f"model.{side}.embed_positions.weight")
+        np.testing.assert_array_equal(found, positions)
+    kernel = weights["bert/decoder/layer_1/cross_attention/value_kernel"].reshape(12, 12)
+    values = tensors.pop("model.decoder.layers.1.encoder_attn.v_proj.weight")
+    np.testing.assert_array_equal(values, kernel.T)
+    assert tensors.pop("final_logits_bias").tolist() == [[0.0] * 28]
+    assert not any("embed_tokens" in name or "lm_head" in name for name in tensors)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"decoder_ffn_dim": 24}, "decoder_ffn_dim is 24, but encoder_ffn_dim is 20; .* equal"),
+        ({"decoder_attention_heads": 2}, "decoder_attention_heads is 2, but encoder.* is 3;"),
+        ({"decoder_layers": 0}, "num_decoder_layers is 0; the term denoising needs more"),
+        ({"scale_embedding": True}, "scale_embedding is True; it must be False"),
+        ({"normalize_before": True}, "normalize_before is True; it must be False"),
+    ],
+)
+def test_barts_that_cannot_be_read(tmp_path, values, message):
+    formats.write(make_pretrained(family="bart"), tmp_path / "hf", "huggingface")
+    edit_json(tmp_path / "hf" / "config.json", **values)
+    with pytest.raises(UserError, match=message):
+        formats.read(tmp_path / "hf")
+
+
+def test_a_bart_of_an_old_file(tmp_path):
+    """Its names have no prefix, and copies of the word embeddings are there."""
+    pretrained = make_pretrained(family="bart")
+    weights = copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+
+    def change(tensors):
+        for name in list(tensors):
+            tensors[name.removeprefix("model.")] = tensors.pop(name)
+        for side in ("encoder", "decoder"):
+            tensors[f"{side}.embed_tokens.weight"] = tensors["shared.weight"]
+
+    edit_tensors(tmp_path / "hf", change)
+    edit_json(tmp_path / "hf" / "config.json", architectures=["BartModel"])
+    again = formats.read(tmp_path / "hf")
+    assert again.warnings == [] and same_weights(again.weights, weights)
+    assert again.terms == ("denoising",)
+    biased = lambda tensors: tensors["final_logits_bias"].fill(0.5)  # noqa: E731
+    edit_tensors(tmp_path / "hf", biased)
+    with pytest.raises(UserError, match="final_logits_bias must be zero in a BART"):
+        formats.read(tmp_path / "hf")
+
+
 def test_a_roberta_has_two_more_positions(tmp_path):
     pretrained = make_pretrained(family="roberta")
     table = copies(pretrained.weights)["bert/embeddings/position_embeddings"]
@@ -200,6 +264,8 @@ def test_a_roberta_has_two_more_positions(tmp_path):
         ("flaubert", {"hidden_act": "gelu_new"}, "'gelu_new'; a FlauBERT .* only 'gelu' or 'relu'"),
         ("flaubert", {"intermediate_size": 20}, "intermediate_size of a test is 20; .* only 48"),
         ("flaubert", {"pooler_act": "tanh"}, "pooler_act of a test is 'tanh'; .* only 'none'"),
+        ("bart", {"num_decoder_layers": 0, "terms": ("masked_lm",)}, "BART must have it"),
+        ("roberta", {"num_decoder_layers": 1}, "num_decoder_layers of a test is 1"),
     ],
 )
 def test_models_that_a_family_does_not_have(tmp_path, family, model, message):

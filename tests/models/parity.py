@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -20,8 +20,10 @@ from bert_jax.interop.pretrained import read_terms
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
+from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.encoder import Block
 from bert_jax.models.pretraining_model import PreTrainingModel
+from bert_jax.objectives.cross_entropy import DecoderInputs
 from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.masked_lm import MaskedLM
@@ -67,6 +69,7 @@ RANDOM = (
     "electra_generator",
     "flaubert",
     "flaubert_pre",
+    "bart",
 )
 REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
@@ -100,7 +103,7 @@ def random_model(name: str, scan_layers: bool) -> Model:
     (class_name,) = keys.get("architectures", [""])
     terms = read_terms({}, family, config.causal, class_name)
     shapes, theirs = expected_shapes(config, terms), section(reference, "weights")
-    names = foreign_names(family.names, "huggingface", config.num_groups)
+    names = foreign_names(family.names, "huggingface", config.max_blocks)
     assert {names[ours].name for ours in shapes} == theirs.keys()
     weights = {ours: names[ours].restore(theirs[names[ours].name], shapes[ours]) for ours in shapes}
     return PreTrainingModel(config, make_terms(terms)), unflatten(weights, config)
@@ -136,7 +139,13 @@ def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
     At padding, a RoBERTa of transformers has other positions.
     """
     batch, expected = section(reference, "batch"), reference["hidden_states"]
-    actual = _hidden_states(*model, batch)
+    states = _hidden_states(*model, batch)
+    actual, decoded = np.stack(states[: len(expected)]), states[len(expected) :]
+    decoder_error = 0.0
+    if decoded:
+        real_BxT = batch["decoder_attention_mask"] > 0
+        off = np.stack(decoded) - reference["decoder_hidden_states"]
+        decoder_error = float(np.abs(off[:, real_BxT]).max())
     if "at" in reference:
         rows, columns = reference["at"].T
         actual = actual[:, rows, columns]
@@ -144,11 +153,11 @@ def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
         real_BxL = batch["attention_mask"] > 0
         actual, expected = actual[:, real_BxL], expected[:, real_BxL]
     assert actual.shape == expected.shape
-    return float(np.abs(actual - expected).max())
+    return max(float(np.abs(actual - expected).max()), decoder_error)
 
 
-def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> np.ndarray:
-    """Returns [1 + layers, B, L, D]: the outputs of the embeddings and of each block.
+def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> list[np.ndarray]:
+    """Returns the outputs [B, L, D] of the embeddings and of each block; a decoder's are the last.
 
     They are recorded as they are computed, because nn.scan does not keep them.
     """
@@ -157,17 +166,20 @@ def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> np.nda
     def catch(method, args, kwargs, context):
         output = method(*args, **kwargs)
         called = (type(context.module), context.method_name)
-        if called in ((BertEncoder, "embedded"), (Block, "__call__")):
+        is_decoder_input = context.module.path == ("bert", "decoder", "layer_norm")
+        if called in ((BertEncoder, "embedded"), (Block, "__call__")) or is_decoder_input:
             jax.debug.callback(lambda x: states.append(np.asarray(x)), output, ordered=True)
         return output
 
     def run(params):
         with nn.intercept_methods(catch):
+            if model.config.num_decoder_layers:
+                return model.apply({"params": params}, batch, deterministic=True)
             return model.apply({"params": params}, method=functools.partial(_encode, batch=batch))
 
     jax.block_until_ready(jax.jit(run)(params))
     jax.effects_barrier()
-    return np.stack(states)
+    return states
 
 
 def random_errors(name: str, scan_layers: bool) -> Errors:
@@ -183,12 +195,8 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
             deterministic=True,
             capture_intermediates=lambda module, _: module.name == "pooler",
         )
-        outputs = {
-            # ELECTRA's discriminator also returns its labels.
-            f"{term}_logits": logits[0] if isinstance(logits, tuple) else logits
-            for term, logits in output.items()
-        }
-        for key in outputs.keys() & {"mlm_logits", "sbo_logits"}:
+        outputs = {f"{term}_logits": _logits(found) for term, found in output.items()}
+        for key in outputs.keys() & {"mlm_logits", "sbo_logits", "denoising_logits"}:
             outputs[key] = outputs[key][..., : model.config.vocab_size]
         outputs |= {f"{t.name}_loss": _mean_loss(t, output[t.name], batch) for t in model.terms}
         outputs["loss"] = sum(outputs[f"{t.name}_loss"] for t in model.terms)
@@ -211,6 +219,14 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
             errors[key] = np.linalg.norm(off) / size
             elements[key] = np.abs(off).max() / np.abs(expected).max()
     return Errors(_outputs_errors(outputs, reference), errors, elements)
+
+
+def _logits(found: Any) -> jax.Array:
+    """Returns the logits in the output of a term."""
+    if isinstance(found, DecoderInputs):
+        return vocabulary_logits(*found)
+    # ELECTRA's discriminator also returns its labels.
+    return found[0] if isinstance(found, tuple) else found
 
 
 def real_errors(name: str, scan_layers: bool) -> Errors:
@@ -300,7 +316,7 @@ def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
 
 def named(params: dict, model: PreTrainingModel, family: Family) -> dict[str, np.ndarray]:
     """Converts gradients to the names and layouts of transformers."""
-    names = foreign_names(family.names, "huggingface", model.config.num_groups)
+    names = foreign_names(family.names, "huggingface", model.config.max_blocks)
     flat = flatten(params, model.config)
     return {names[key].name: names[key].export(np.asarray(x)) for key, x in flat.items()}
 
@@ -315,9 +331,11 @@ def _outputs_errors(outputs: dict, reference: dict[str, np.ndarray]) -> dict[str
 
 
 def is_rounding_alone(name: str) -> bool:
-    return name.endswith(("attention.self.key.bias", "attention.key.bias", "k_lin.bias"))
+    keys = ("attention.self.key.bias", "attention.key.bias", "k_lin.bias", "k_proj.bias")
+    return name.endswith(keys)
 
 
 def _query(name: str) -> str:
     """Returns the name of the query's bias for the name of the key's."""
-    return name.replace(".key.", ".query.").replace("k_lin", "q_lin")
+    query = name.replace(".key.", ".query.")
+    return query.replace("k_lin", "q_lin").replace("k_proj", "q_proj")

@@ -13,6 +13,7 @@ from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.cross_entropy import SLICE_POSITIONS, DecoderInputs, sliced_cross_entropy
 from bert_jax.objectives.terms import make_terms
+from bert_jax.objectives.terms.denoising import Denoising
 from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.objectives.terms.next_sentence import NextSentence, SentenceOrder, ThreeWayOrder
 from bert_jax.objectives.terms.next_token import NextToken
@@ -132,12 +133,16 @@ def test_sliced_cross_entropy_matches_the_plain_one(length):
     assert not np.any(table_gradient[11:]) and not np.any(bias_gradient[11:])
 
 
+@pytest.mark.parametrize("term", [NextToken(), Denoising()], ids=["next_token", "denoising"])
 @pytest.mark.parametrize("rows", [None, [1, 0, 1]])
-def test_next_token_against_numpy(rows):
+def test_predicted_texts_against_numpy(term, rows):
     outputs, rng = decoder(6, 0, 9), np.random.default_rng(2)
     ids = rng.integers(0, 11, (3, 9)).astype(np.int32)
     lengths = [9, 2, 6]
-    batch = {"input_ids": ids, "attention_mask": (np.arange(9) < np.c_[lengths]).astype(np.int32)}
+    mask, shift = (np.arange(9) < np.c_[lengths]).astype(np.int32), int(term.name == "lm")
+    batch = {"labels": ids, "decoder_attention_mask": mask}
+    if shift:
+        batch = {"input_ids": ids, "attention_mask": mask}
     if rows:
         batch["example_weights"] = np.array(rows, np.float32)
     # Tokens that the training text lacks share the lowest probability.
@@ -147,28 +152,28 @@ def test_next_token_against_numpy(rows):
     logits = outputs.hidden_BxLxE @ outputs.table_WxE.T + outputs.bias_W
     loss = correct = weight = unigram_loss = unigram_correct = 0
     for b in range(3):
-        for i in range(lengths[b] - 1 if not rows or rows[b] else 0):
-            label = ids[b, i + 1]
+        for i in range(lengths[b] - shift if not rows or rows[b] else 0):
+            label = ids[b, i + shift]
             loss += cross_entropy(logits[b, i], label)
             correct += logits[b, i].argmax() == label
             weight += 1
             unigram_loss -= unigram[label] if label < 8 else 0
             unigram_correct += label == 0
-    term = NextToken()
     sums = jax.device_get(term.sums(outputs, batch) | term.baseline_sums(batch, unigram))
     expected = {
-        "lm_loss": loss,
-        "lm_accuracy": correct,
-        "unigram_lm_loss": unigram_loss,
-        "unigram_lm_accuracy": unigram_correct,
+        f"{term.name}_loss": loss,
+        f"{term.name}_accuracy": correct,
+        f"unigram_{term.name}_loss": unigram_loss,
+        f"unigram_{term.name}_accuracy": unigram_correct,
     }
     assert sums.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(sums[name], (value, weight), rtol=1e-5)
-    np.testing.assert_allclose(term.total(batch), sum(lengths) - 3, rtol=1e-5)
+    np.testing.assert_allclose(term.total(batch), sum(lengths) - 3 * shift, rtol=1e-5)
     results = term.results(sums)
-    assert results["lm_loss"] == pytest.approx(loss / weight, rel=1e-5)
-    assert results["lm_perplexity"] == pytest.approx(math.exp(loss / weight), rel=1e-5)
+    assert results[f"{term.name}_loss"] == pytest.approx(loss / weight, rel=1e-5)
+    perplexity = results[f"{term.name}_perplexity"]
+    assert perplexity == pytest.approx(math.exp(loss / weight), rel=1e-5)
 
 
 def weighted(names, weights, causal=False):

@@ -12,6 +12,7 @@ import pytest
 from bert_jax.config import stage
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import make_task_model
+from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.objective import SEQUENCE_SUMS
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.objectives.terms import make_terms
@@ -66,6 +67,16 @@ def test_shared_layers_and_narrow_embeddings_by_hand():
     # Freezing one block freezes all three.
     frozen = task_flops_per_sequence(model, 2, LayerRates(1, frozen_layers=1))
     assert frozen == 3 * 144 + 56 + 3 * (8 + 20)
+
+
+def test_a_decoder_by_hand():
+    """N 1 and 2, S 3, T 2, H 2, F 3, V 5: a decoder block is 2*2*28 + 4*4*2 + 4*5*4 + 4*6*2."""
+    bart = BertConfig(5, 2, 1, 1, 3, num_decoder_layers=2)
+    assert decoder_flops(bart, 3, 2) == 2 * (112 + 32 + 80 + 48) + 2 * 2 * 2 * 5
+    # In pre-training, source and target are as long as the rows.
+    encoder, decoder = 2 * 2 * 28 + 4 * 4 * 2, 2 * (112 + 32 + 64 + 32) + 40
+    found = pretraining_flops_per_sequence(bart, make_terms(("denoising",)), 2, 1)
+    assert found == 3 * (encoder + decoder)
 
 
 def test_packed_rows_count_the_tokens_of_each_sequence():

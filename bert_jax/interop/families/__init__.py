@@ -12,6 +12,7 @@ FAMILIES = {
     "roberta": "bert_jax.interop.families.roberta:ROBERTA",
     "xlm_roberta": "bert_jax.interop.families.roberta:XLM_ROBERTA",
     "distilbert": "bert_jax.interop.families.distilbert:DISTILBERT",
+    "bart": "bert_jax.interop.families.bart:BART",
     "camembert": "bert_jax.interop.families.roberta:CAMEMBERT",
     "flaubert": "bert_jax.interop.families.flaubert:FLAUBERT",
 }

@@ -14,6 +14,7 @@ from bert_jax.objectives.language_model import (
     TokenPrediction,
     language_model_head_flops,
     language_model_metrics,
+    text_baseline_sums,
 )
 from bert_jax.objectives.term import example_weights, loss_and_accuracy
 
@@ -43,18 +44,8 @@ class NextToken(TokenPrediction):
         return loss_and_accuracy(self.name, *sums, jnp.sum(weights_BxL))
 
     def baseline_sums(self, batch, unigram_log_probs_V):
-        """Scores unigram frequencies.
-
-        Tokens that the training text lacks, such as [SEP], have the lowest probability. They do
-        not count in the baseline's loss, which favors the baseline.
-        """
-        targets_BxL, weights_BxL = _targets(batch)
-        lowest = jnp.min(unigram_log_probs_V)
-        log_probs_V = jnp.where(unigram_log_probs_V == lowest, 0.0, unigram_log_probs_V)
-        guess = jnp.argmax(unigram_log_probs_V)
-        loss = -jnp.sum(weights_BxL * log_probs_V[targets_BxL])
-        correct = jnp.sum(weights_BxL * (targets_BxL == guess))
-        return loss_and_accuracy(f"unigram_{self.name}", loss, correct, jnp.sum(weights_BxL))
+        """Scores unigram frequencies; see `text_baseline_sums`."""
+        return text_baseline_sums(self.name, *_targets(batch), unigram_log_probs_V)
 
     def head_flops(self, config, length, num_predictions):
         return length * language_model_head_flops(config)

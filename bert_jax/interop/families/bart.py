@@ -1,0 +1,125 @@
+"""BART: an encoder and a decoder that share their word embeddings."""
+
+from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
+
+# layout, our name, Hugging Face's. Positions count from 2, as in fairseq, so the first two rows of
+# both tables are not used. (Unlike RoBERTa's config, BART's does not count these rows.)
+_EMBEDDINGS = """
+table+2 position_embeddings embed_positions.weight
+vector layer_norm/scale layernorm_embedding.weight
+vector layer_norm/bias layernorm_embedding.bias
+"""
+_FEED_FORWARD = """
+matrix intermediate/kernel fc1.weight
+vector intermediate/bias fc1.bias
+matrix output/kernel fc2.weight
+vector output/bias fc2.bias
+vector output_layer_norm/scale final_layer_norm.weight
+vector output_layer_norm/bias final_layer_norm.bias
+"""
+
+
+def _attention(ours: str, theirs: str) -> str:
+    return f"""
+heads_in {ours}/query_kernel {theirs}.q_proj.weight
+heads_bias {ours}/query_bias {theirs}.q_proj.bias
+heads_in {ours}/key_kernel {theirs}.k_proj.weight
+heads_bias {ours}/key_bias {theirs}.k_proj.bias
+heads_in {ours}/value_kernel {theirs}.v_proj.weight
+heads_bias {ours}/value_bias {theirs}.v_proj.bias
+heads_out {ours}/output_kernel {theirs}.out_proj.weight
+vector {ours}/output_bias {theirs}.out_proj.bias
+vector {ours}_layer_norm/scale {theirs}_layer_norm.weight
+vector {ours}_layer_norm/bias {theirs}_layer_norm.bias"""
+
+
+_SELF = _attention("attention", "self_attn")
+_CROSS = _attention("cross_attention", "encoder_attn")
+
+# The heads that `transformers` has classes for.
+TASKS = ("sequence_classification", "question_answering")
+_TASK_CLASSES = task_classes(
+    "Bart",
+    classifier="classification_head.out_proj.",
+    poolers={"sequence_classification": "classification_head.dense."},
+)
+
+BART = Family(
+    title="BART",
+    model_types=("bart",),
+    names=(
+        Names("bert/embeddings/", "model.", "table word_embeddings shared.weight"),
+        Names("bert/embeddings/", "model.encoder.", _EMBEDDINGS),
+        Names("bert/decoder/", "model.decoder.", _EMBEDDINGS),
+        Names("bert/encoder/layer_{}/", "model.encoder.layers.{}.", _SELF + _FEED_FORWARD),
+        Names("bert/decoder/layer_{}/", "model.decoder.layers.{}.", _SELF + _CROSS + _FEED_FORWARD),
+    ),
+    pretraining_classes=(
+        PreTrainingClass(
+            "BartForConditionalGeneration",
+            terms=("denoising",),
+            weights=("bert/embeddings/", "bert/encoder/", "bert/decoder/"),
+            pipeline="text2text-generation",
+        ),
+        PreTrainingClass(
+            "BartModel", terms=(), weights=("bert/embeddings/", "bert/encoder/", "bert/decoder/")
+        ),
+    ),
+    task_classes={head: _TASK_CLASSES[head] for head in TASKS},
+    tokenizer="BartTokenizer",
+    config_keys={
+        "vocab_size": "vocab_size",
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+        "num_decoder_layers": "decoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+        "intermediate_size": "encoder_ffn_dim",
+        "hidden_act": "activation_function",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "max_position_embeddings": "max_position_embeddings",
+        "initializer_range": "init_std",
+    },
+    fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-5},
+    # Some are keys of old versions of transformers, which could describe other models with them.
+    constants={
+        "is_encoder_decoder": True,
+        "scale_embedding": False,
+        "normalize_before": False,
+        "normalize_embedding": True,
+        "add_final_layer_norm": False,
+        "static_position_embeddings": False,
+        "tie_word_embeddings": True,
+    },
+    repeated_keys={
+        "decoder_attention_heads": "encoder_attention_heads",
+        "decoder_ffn_dim": "encoder_ffn_dim",
+    },
+    # Released configs have a dropout of activations, which affects only fine-tuning.
+    written={
+        "is_encoder_decoder": True,
+        "scale_embedding": False,
+        "activation_dropout": 0.0,
+        "encoder_layerdrop": 0.0,
+        "decoder_layerdrop": 0.0,
+        "classifier_dropout": 0.0,
+        "torch_dtype": "float32",
+        "use_cache": True,
+    },
+    token_ids={
+        "bos_token_id": "cls_id",
+        "pad_token_id": "pad_id",
+        "eos_token_id": "sep_id",
+        "decoder_start_token_id": "sep_id",
+        "forced_eos_token_id": "sep_id",
+    },
+    encoder_prefixes=("model.",),
+    base_prefixes=("shared.", "encoder.", "decoder."),
+    required_weights=("bert/decoder/position_embeddings",),
+    tied={
+        "model.encoder.embed_tokens.weight": "model.shared.weight",
+        "model.decoder.embed_tokens.weight": "model.shared.weight",
+        "lm_head.weight": "model.shared.weight",
+    },
+    zero_biases=("final_logits_bias",),
+)

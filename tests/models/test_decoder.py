@@ -1,0 +1,108 @@
+"""The decoder: size, what each position sees, scanning and rematerialization."""
+
+import dataclasses
+import math
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.interop.weights import flatten, unflatten
+from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
+from bert_jax.objectives.terms import make_terms
+from bert_jax.training.state import abstract_params, init_params
+from tests.models.common import PLAIN
+from tests.small import randomized
+
+TERMS = make_terms(("denoising",))
+# A decoder that is not as deep as the encoder.
+SMALL = dataclasses.replace(PLAIN, type_vocab_size=0, num_decoder_layers=2)
+MODEL = PreTrainingModel(SMALL, TERMS)
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "layers", "count"),
+    [(768, 12, 6, 139_420_416), (1024, 16, 12, 406_291_456)],
+    ids=["base", "large"],
+)
+def test_parameter_count_matches_bart(width, heads, layers, count):
+    config = BertConfig(
+        50265,
+        width,
+        layers,
+        heads,
+        4 * width,
+        max_position_embeddings=1024,
+        type_vocab_size=0,
+        num_decoder_layers=layers,
+    )
+    shapes = nn.unbox(abstract_params(PreTrainingModel(config, TERMS)))
+    found = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    # 39 rows only pad the vocabulary. BART's two position tables have 2 unused rows each.
+    assert found - 39 * width + 4 * width == count
+
+
+@pytest.fixture(scope="module")
+def params():
+    return randomized(nn.unbox(init_params(MODEL, 0)), seed=1, scale=0.1)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    rng = np.random.default_rng(2)
+
+    def mask(length, *lengths):
+        return (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)
+
+    return {
+        "input_ids": rng.integers(0, 101, (2, 13)).astype(np.int32),
+        "token_type_ids": np.zeros((2, 13), np.int32),
+        "attention_mask": mask(13, 13, 7),
+        "decoder_input_ids": rng.integers(0, 101, (2, 11)).astype(np.int32),
+        "decoder_attention_mask": mask(11, 5, 11),
+        "labels": rng.integers(0, 101, (2, 11)).astype(np.int32),
+    }
+
+
+@jax.jit
+def states(params, batch):
+    return MODEL.apply({"params": params}, batch, deterministic=True)["denoising"].hidden_BxLxE
+
+
+def test_a_position_sees_earlier_tokens_and_the_real_source(params, batch):
+    before = states(params, batch)
+    tokens, source = (np.array(batch[name]) for name in ("decoder_input_ids", "input_ids"))
+    tokens[1, 6] += 1
+    after = states(params, batch | {"decoder_input_ids": tokens})
+    changed_BxT = np.any(before != after, axis=-1)
+    assert changed_BxT.tolist() == [[False] * 11, [False] * 6 + [True] * 5]
+    source[:, 7] += 1  # This is padding in the second row.
+    changed_BxT = np.any(before != states(params, batch | {"input_ids": source}), axis=-1)
+    assert changed_BxT.tolist() == [[True] * 11, [False] * 11]
+
+
+@pytest.mark.parametrize(
+    "options", [{"scan_layers": True}, {"scan_layers": True, "remat": "dots"}, {"remat": "full"}]
+)
+def test_scanned_and_rematerialized_decoders_compute_the_same(params, batch, options):
+    def loss_and_gradients(config, params):
+        model = PreTrainingModel(config, TERMS)
+
+        def loss(params):
+            outputs = model.apply({"params": params}, batch, deterministic=True)
+            return TERMS[0].sums(outputs["denoising"], batch)["denoising_loss"][0]
+
+        loss, gradients = jax.jit(jax.value_and_grad(loss))(params)
+        return loss, flatten(gradients, config)
+
+    config = dataclasses.replace(SMALL, **options)
+    other = unflatten(flatten(params, SMALL), config)
+    shapes = nn.unbox(abstract_params(PreTrainingModel(config, TERMS)))
+    assert jax.tree.map(np.shape, other) == jax.tree.map(np.shape, shapes)
+    jax.tree.map(
+        lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5),
+        loss_and_gradients(SMALL, params),
+        loss_and_gradients(config, other),
+    )
