@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from bert_jax import convert
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
+from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
@@ -40,6 +41,10 @@ TEXTS = [
     "a  tab\tand\nnew lines, a zero​width",
     "x" * 150,
 ]
+# A decoder of another depth.
+BART = {"d_model": 12, "encoder_layers": 2, "decoder_layers": 3}
+BART |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
+BART |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 20)
 PAIR_LOGITS = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}
 
 
@@ -53,6 +58,9 @@ def random_batch(model, seed=0, pad_id=0):
         "input_ids": np.where(mask, ids, pad_id),
         "token_type_ids": rng.integers(0, max(1, model["type_vocab_size"]), shape),
         "attention_mask": mask,
+        # A target has other lengths than its source.
+        "decoder_input_ids": np.where(mask[::-1], ids[::-1], pad_id),
+        "decoder_attention_mask": mask[::-1],
     }
 
 
@@ -65,7 +73,8 @@ def cache_items(monkeypatch):
 
 
 def their_outputs(model, batch):
-    # DistilBERT has no token types. FlauBERT takes them for tokens, whose embeddings it adds.
+    # DistilBERT has no token types. FlauBERT takes them for tokens, whose embeddings it adds. Only
+    # BART has a target.
     names = batch.keys() & inspect.signature(model.forward).parameters.keys()
     names -= {"token_type_ids"} if model.config.model_type == "flaubert" else set()
     with torch.no_grad():
@@ -97,9 +106,10 @@ def assert_same_logits(theirs, pretrained, weights):
         | {"masked_lm_weights": np.zeros((3, 17), np.float32)},
         deterministic=True,
     )
+    if "denoising" in ours:
+        ours["lm"], real = ours["denoising"], batch["decoder_attention_mask"].astype(bool)
     if "lm" in ours:  # Its logits are computed in slices.
-        hidden_BxLxE, table_WxE, bias_W = ours["lm"]
-        ours["lm"] = hidden_BxLxE @ table_WxE.T + bias_W
+        ours["lm"] = vocabulary_logits(*ours["lm"])
     if "rtd" in ours:
         logits_BxL = ours["rtd"][0]
         np.testing.assert_allclose(logits_BxL[real], output.logits.numpy()[real], atol=1e-4)
@@ -130,6 +140,7 @@ def assert_same_logits(theirs, pretrained, weights):
         ("AlbertForMaskedLM", {"family": "albert", "terms": ("masked_lm",)}),
         ("FlaubertWithLMHeadModel", {"family": "flaubert"}),
         ("FlaubertWithLMHeadModel", {"family": "flaubert", "norm": "pre", "hidden_act": "relu"}),
+        ("BartForConditionalGeneration", {"family": "bart"}),
     ],
 )
 def test_transformers_loads_our_directory_completely(tmp_path, class_name, options, cache_items):
@@ -155,18 +166,15 @@ def test_transformers_loads_our_directory_completely(tmp_path, class_name, optio
         ("CamembertConfig", "CamembertForMaskedLM", {"type_vocab_size": 1}),
         ("DistilBertConfig", "DistilBertForMaskedLM", {"hidden_dim": 20}),
         ("AlbertConfig", "AlbertForPreTraining", {"embedding_size": 7, "num_hidden_groups": 2}),
+        ("BartConfig", "BartForConditionalGeneration", BART),
     ],
 )
 def test_bert_jax_loads_directories_of_transformers(tmp_path, config_class, class_name, values):
-    config = getattr(transformers, config_class)(
-        vocab_size=28,
-        hidden_size=12,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=20,
-        max_position_embeddings=40,
-        **values,
-    )
+    sizes = {"vocab_size": 28, "max_position_embeddings": 40}
+    if values is not BART:
+        sizes |= {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
+        sizes |= {"intermediate_size": 20}
+    config = getattr(transformers, config_class)(**sizes, **values)
     model = getattr(transformers, class_name)(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)

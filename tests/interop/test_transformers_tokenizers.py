@@ -34,6 +34,7 @@ NAMED = {
     "phobert": "PhobertTokenizer",
     "flaubert": "FlaubertTokenizer",
     "flaubert_uncased": "FlaubertTokenizer",
+    "bart": "BartTokenizer",
 }
 # Their classes have no tokenizer.json. The first turns line breaks into <unk>, the other removes
 # white space that is a control character, and all of them find special tokens in the text.
@@ -73,6 +74,7 @@ def exported(tmp_path_factory):
         "electra": wordpiece(True),
         "bert_unigram": train("unigram", True),
         "distilbert_bpe": train("bpe", False),
+        "bart": read("roberta", models),
     }
     directory = tmp_path_factory.mktemp("exported")
     for name, tokenizer in tokenizers.items():
