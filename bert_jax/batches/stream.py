@@ -26,7 +26,7 @@ from bert_jax.batches.rows import PAIRS, ROWS
 from bert_jax.batches.rows.windows import select_rows
 from bert_jax.config import derived_predictions
 from bert_jax.config.data import DATA
-from bert_jax.store.token_store import WordStarts
+from bert_jax.store.token_store import SentenceStarts, WordStarts
 
 Batch = dict[str, np.ndarray]
 # The shape and the dtype of each array.
@@ -63,6 +63,8 @@ class StreamSpec:
     corruption: str = DATA["corruption"].default
     masked_lm_prob: float = DATA["masked_lm_prob"].default
     mask_fractions: tuple[float, float, float] = DATA["mask_fractions"].default
+    poisson_lambda: float = DATA["poisson_lambda"].default
+    permute_sentence_ratio: float = DATA["permute_sentence_ratio"].default
     whole_word_masking: bool = DATA["whole_word_masking"].default
     held_out: bool = False
     short_seq_prob: float = DATA["short_seq_prob"].default
@@ -129,11 +131,13 @@ class Stream:
         )
         self._row_R = host_rows(spec.batch_size, shards, num_shards)
         self.rows = _row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
-        self._word_rows = None
-        if store.has_words:
-            self._word_rows = copy.copy(self.rows)
-            self._word_rows.store = WordStarts(store)
         self._corruption = _corruption(spec.corruption)(tokenizer, spec, store)
+        # The same rows, assembled from marks of the tokens instead of the ids.
+        self._marked_rows = {}
+        if store.has_words:
+            self._marked_rows["begins_word"] = self._rows_of(WordStarts(store))
+        if getattr(self._corruption, "needs_sentences", False):
+            self._marked_rows["begins_sentence"] = self._rows_of(SentenceStarts(store))
         self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
         self._shared_rows = None
         if spec.max_pairs_per_row > 1:
@@ -208,11 +212,16 @@ class Stream:
     def _sequences(self, plan: Any, key: np.ndarray, first_example: int) -> Batch:
         """Assembles and corrupts consecutive examples, the first numbered `first_example`."""
         batch = self.rows.assemble(plan)
-        words = {}
-        if self._word_rows:
-            # Assembles the same rows from the word-start bits instead of the ids.
-            words["begins_word"] = self._word_rows.assemble(plan)["input_ids"] == 1
-        return batch | self._corruption.corrupt(batch | words, key, first_example)
+        marks = {
+            name: rows.assemble(plan)["input_ids"] == 1 for name, rows in self._marked_rows.items()
+        }
+        return batch | self._corruption.corrupt(batch | marks, key, first_example)
+
+    def _rows_of(self, store: WordStarts | SentenceStarts) -> Any:
+        """Returns the row builder with another store to assemble from."""
+        rows = copy.copy(self.rows)
+        rows.store = store
+        return rows
 
     def _make_batches(self, first_step: int, num_steps: int) -> Iterator[Batch]:
         return prefetch(self._makers(first_step * self.spec.batch_size, num_steps), self.spec)

@@ -224,13 +224,16 @@ DATA: Section = {
         "special tokens too), spans (SpanBERT's spans of 1 to 10 words; all tokens of a span are "
         "masked, kept or replaced together), ngrams (ALBERT's n-grams of up to 3 "
         "words), electra (85 % of the chosen tokens become [MASK], the others are kept), "
-        "distilbert (rare tokens are chosen more often), none (no token is replaced), or your own.",
+        "distilbert (rare tokens are chosen more often), denoising (BART's: sentences are "
+        "permuted, and each span of words becomes one token), none (no token is replaced), or your "
+        "own.",
     ),
     "masked_lm_prob": Field(
         0.15,
         "Fraction of the tokens that is chosen for prediction. All tokens count, with [CLS] and "
         "[SEP]; with corruption=roberta and whole_word_masking, words count instead, and with "
-        "corruption=spans only the tokens of text. Evaluation always uses 0.15.",
+        "corruption=spans only the tokens of text, and with corruption=denoising only words. "
+        "Evaluation always uses 0.15, or 0.3 with corruption=denoising.",
         above=0,
         below=1,
     ),
@@ -238,7 +241,22 @@ DATA: Section = {
         (0.8, 0.1, 0.1),
         "Fractions of the chosen tokens that become [MASK], are kept, and become a random "
         "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. "
-        "corruption=electra always uses its own fractions.",
+        "corruption=electra always uses its own fractions. With corruption=denoising, they are "
+        "fractions of the spans, none is kept, and evaluation uses 0.9, 0 and 0.1.",
+        at_least=0,
+        at_most=1,
+    ),
+    "poisson_lambda": Field(
+        3.0,
+        "Mean of the Poisson distribution of the length of a masked span, in words "
+        "(corruption=denoising only). A length of 0 inserts a mask. Evaluation always uses 3.",
+        above=0,
+        at_most=100,
+    ),
+    "permute_sentence_ratio": Field(
+        1.0,
+        "Fraction of the sentences of a row that are permuted (corruption=denoising only). "
+        "Evaluation always uses 1.",
         at_least=0,
         at_most=1,
     ),
@@ -284,6 +302,7 @@ def check_data(data: ConfigDict) -> None:
                 f"config.data.{key} is {data[key]}, but config.data.rows is {data.rows}; it is for "
                 "pairs only"
             )
+    _check_denoising(data)
     inputs = () if data.input == DATA["input"].default else data.input
     check_sources(data.sources, inputs, data.sampling_exponent, data.source_weights)
     if data.sources and data.language:
@@ -326,3 +345,25 @@ def check_data(data: ConfigDict) -> None:
                 f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "
                 f"records are trained on as they were written; leave it at {field.default}"
             )
+
+
+def _check_denoising(data: ConfigDict) -> None:
+    """Refuses keys that corruption=denoising cannot have, and keys that are for it only."""
+    if data.corruption != "denoising":
+        for key in ("poisson_lambda", "permute_sentence_ratio"):
+            if data[key] != DATA[key].default and ":" not in data.corruption:
+                raise UserError(
+                    f"config.data.{key} is {data[key]}, but config.data.corruption is "
+                    f"{data.corruption}; it is for denoising only"
+                )
+        return
+    if data.rows in ("pairs", "halves"):
+        raise UserError(
+            f"config.data.rows is {data.rows}, but config.data.corruption=denoising needs rows of "
+            "one segment; set config.data.rows=whole_sentences"
+        )
+    if data.mask_fractions[1:2] != (0,):
+        raise UserError(
+            f"config.data.mask_fractions is {data.mask_fractions!r}, but "
+            "config.data.corruption=denoising keeps no span; set the second fraction to 0"
+        )

@@ -30,6 +30,8 @@ def check_packing(config: ConfigDict) -> None:
         return
     if config.model.causal:
         problem = "config.model.causal is True, and only models that read both ways are packed"
+    elif data.corruption == "denoising":
+        problem = "config.data.corruption=denoising has a target for each row"
     elif data.rows == "full_sentences":
         problem = "config.data.rows=full_sentences leaves no room for another segment"
     if problem:

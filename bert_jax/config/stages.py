@@ -237,7 +237,7 @@ def derived_predictions(max_seq_length: int, masked_lm_prob: float) -> int:
 
 def prediction_warnings(config: ConfigDict) -> list[str]:
     """Warns of each stage that predicts fewer tokens than its masking rate."""
-    if config.data.corruption == "none" or config.data.format == "google_tfrecord":
+    if config.data.corruption in ("none", "denoising") or config.data.format == "google_tfrecord":
         return []
     warnings = []
     for i, stage in enumerate(config.train.stages):

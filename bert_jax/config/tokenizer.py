@@ -120,6 +120,7 @@ def check_tokenizer(data: ConfigDict) -> None:
             ("whole_word_masking", True),
             ("corruption", "spans"),
             ("corruption", "ngrams"),
+            ("corruption", "denoising"),
         ):
             if data[key] == value:
                 raise UserError(

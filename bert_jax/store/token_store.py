@@ -227,6 +227,21 @@ class WordStarts:
         return self._store.word_starts_at(positions).astype(np.int32)
 
 
+class SentenceStarts:
+    """A view of a split whose tokens are 1 where a sentence begins and 0 elsewhere."""
+
+    def __init__(self, store: TokenStore):
+        self._store = store
+
+    def tokens_at(self, positions: np.ndarray) -> np.ndarray:
+        def read(number: int, inside: np.ndarray) -> np.ndarray:
+            starts = self._store.part(number).sentence_starts
+            return starts[np.searchsorted(starts, inside)] == inside
+
+        starts = gather(self._store.starts.tokens, positions, bool, read)
+        return starts.astype(np.int32)
+
+
 def write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
     """Marks a store as complete: writes `metadata.json` after all other files are on disk.
 

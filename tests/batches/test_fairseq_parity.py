@@ -80,7 +80,7 @@ def largest_z_score(one, other):
     fraction = (one + other) / (one.sum() + other.sum())
     error = np.sqrt(fraction * (1 - fraction) * (1 / one.sum() + 1 / other.sum()))
     distance = np.abs(one / one.sum() - other / other.sum())
-    return (distance[error > 0] / error[error > 0]).max()
+    return (distance[error > 0] / error[error > 0]).max(initial=0.0)
 
 
 @pytest.mark.parametrize("group", ["tokens", "words"])

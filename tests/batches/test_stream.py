@@ -233,6 +233,12 @@ VARIANTS = {
     },
     "three_way": {"pair_labels": "three_way"},
     "segments": {"rows": "segments", "corruption": "none"},
+    "denoising": {
+        "store": IN_PARTS,
+        "rows": "whole_sentences",
+        "corruption": "denoising",
+        "mask_fractions": (0.9, 0.0, 0.1),
+    },
     "roberta": {"rows": "full_sentences", "corruption": "roberta"},
     "roberta_words": {
         "rows": "doc_sentences",

@@ -68,6 +68,11 @@ def test_defaults_are_valid_and_berts_own():
     assert [max_predictions(s, config.data.masked_lm_prob) for s in stages] == [20, 80]
 
 
+DENOISING = {
+    "data__corruption": "denoising",
+    "data__rows": "whole_sentences",
+    "data__mask_fractions": (0.9, 0.0, 0.1),
+}
 FASTBPE = {
     "data__tokenizer": "fastbpe",
     "data__lowercase": False,
@@ -116,12 +121,24 @@ FASTBPE = {
             {"data__random_document": "window", "data__rows": "halves"},
             "random_document is window, but config.data.rows is halves; it is for pairs only",
         ),
+        ({"data__poisson_lambda": 3.5}, "poisson_lambda is 3.5, but config.data.corruption is"),
+        ({"data__permute_sentence_ratio": 0.5}, "masked_lm; it is for denoising only"),
+        ({"data__corruption": "denoising"}, "rows is pairs, but config.data.corruption=denoising"),
+        (
+            {"data__corruption": "denoising", "data__rows": "segments"},
+            "mask_fractions is (0.8, 0.1, 0.1), but config.data.corruption=denoising keeps no span",
+        ),
+        (
+            {**DENOISING, "data__max_pairs_per_row": 2},
+            "max_pairs_per_row is 2, but config.data.corruption=denoising has a target for each",
+        ),
         ({"data__format": "google_tfrecord"}, "config.data.vocab is empty"),
         ({"data__tokenizer": "byte_bpe"}, "tokenizer=byte_bpe keeps the case; set it to False"),
         ({**FASTBPE, "data__vocab": ""}, "config.data.tokenizer=fastbpe is not trained here"),
         ({**FASTBPE, "data__special_tokens": "bert"}, "needs config.data.special_tokens=roberta"),
         ({**FASTBPE, "data__whole_word_masking": True}, "set config.data.word_boundaries=spaces"),
         ({**FASTBPE, "data__corruption": "ngrams"}, "ngrams, which needs word boundaries"),
+        ({**FASTBPE, **DENOISING}, "denoising, which needs word boundaries"),
         (
             {"data__tokenizer": "sentencepiece", "data__vocab_from": "counts"},
             "tokenizer=sentencepiece is not trained on counts of words; set it to sample",
@@ -157,6 +174,8 @@ def test_consistent_values_are_accepted():
     validate(changed(model__type_vocab_size=1, data__rows="segments"))
     validate(changed(objective__terms=("my.module:Term", "b"), objective__weights=(2, 1.0)))
     validate(changed(data__mask_fractions=(1, 0, 0)))
+    validate(changed(**DENOISING, data__poisson_lambda=3.5, data__permute_sentence_ratio=0.0))
+    validate(changed(data__corruption="my.module:Own", data__poisson_lambda=3.5))
     validate(changed(train__num_steps=12, profile__num_steps=3))
 
 

@@ -6,7 +6,9 @@ this package. A corruption is a class with
     fields: maps the names of the arrays that it adds to a batch to their `BatchField`;
     __init__(tokenizer, spec, store), where `spec` is a `StreamSpec`, and the rows come from
         `store`;
-    corrupt(batch, key, first_example), which returns the arrays that it changes or adds.
+    corrupt(batch, key, first_example), which returns the arrays that it changes or adds;
+    needs_sentences (may be missing): whether `batch` shall have `begins_sentence`, bool [B, L], the
+        first token of each sentence of the store.
 
 Other masking rules need no new class: `masked_lm.MaskingRules` takes them as data.
 
@@ -23,5 +25,6 @@ CORRUPTIONS = {
     "ngrams": "bert_jax.batches.corruption.masked_lm:NGRAMS",
     "distilbert": "bert_jax.batches.corruption.masked_lm:DISTILBERT",
     "electra": "bert_jax.batches.corruption.masked_lm:ELECTRA",
+    "denoising": "bert_jax.batches.corruption.denoising:Denoising",
     "none": "bert_jax.batches.corruption.masked_lm:NoCorruption",
 }
