@@ -67,7 +67,8 @@ def read_batch(
 def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -> list[Text]:
     """Formats a row, with a line for each segment of each sequence; padding is left out.
 
-    A token to be predicted is shown as ORIGINAL→INPUT. A dot joins the pieces of a word.
+    A token to be predicted is shown as ORIGINAL→INPUT. A dot joins the pieces of a word. If the
+    batch has the targets of a decoder, the last line is the row's.
     """
     originals = {}
     if "masked_lm_positions" in batch:
@@ -91,6 +92,11 @@ def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -
             lines[-1].append(f"{tokenizer.piece_text(original)}→{piece}", style)
         else:
             lines[-1].append(piece, "dim" if token in tokenizer.special_ids else "")
+    if "labels" in batch:
+        lines.append(Text("  target "))
+        for token in batch["labels"][row][batch["decoder_attention_mask"][row] > 0].tolist():
+            lines[-1].append(" " if tokenizer.is_word_start_V[token] else "·")
+            lines[-1].append(tokenizer.piece_text(token))
     return lines
 
 

@@ -32,7 +32,7 @@ Batch = dict[str, np.ndarray]
 # The shape and the dtype of each array.
 Signature = Mapping[str, tuple[tuple[int, ...], str]]
 # Evaluation always uses these masks, and as many predictions as they need, so that runs trained
-# with different masks are comparable.
+# with different masks are comparable. `corruption.denoising` has its own.
 EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_fractions": (0.8, 0.1, 0.1), "held_out": True}
 
 

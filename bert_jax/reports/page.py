@@ -33,7 +33,7 @@ _SYMBOLS = "●■◆▲▼✚✖★"
 _CURVES_NOTE = """<p class=note>Thin: training, averaged over the steps since the last point, with
 the run's own {}dropout. With symbols: {}. Both may differ for the same model. Dotted: a baseline
 without context. Point at a curve to read its values.</p>"""
-_HELD_OUT = "held-out text, with the same masks in all runs (15 % of the tokens)"
+_HELD_OUT = "held-out text, with the same masks in all runs"
 _MASKS_NOTE = """<p class=note>Each mask shows the guess. A wrong guess is struck out, and the
 original follows. Some other words are replaced at random, as in training.</p>"""
 

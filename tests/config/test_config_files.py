@@ -9,13 +9,14 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, to_dict, validate
 from bert_jax.config.finetuning import validate as validate_finetuning
-from configs import ablations, electra, flaubert, roberta, spanbert
+from configs import ablations, bart, electra, flaubert, roberta, spanbert
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.py"))
 # The arguments of the files that take some; the others have none.
 ARGUMENTS = {
     "ablations.py": [name + size for name in ablations.ABLATIONS for size in ("", "_tiny")],
+    "bart.py": bart.SIZES,
     "distilbert.py": ["base", "tiny"],
     "electra.py": electra.SIZES,
     "flaubert.py": flaubert.SIZES,
