@@ -249,3 +249,12 @@ def test_input_and_output_in_a_bucket(bert, source, tmp_path, bucket):
     write(bert, source, tmp_path / "f.npz")
     written = epath.Path(f"gs://{bucket}/f.npz").read_bytes()
     assert written == (tmp_path / "f.npz").read_bytes()
+
+
+def test_features_of_a_bart_are_its_encoders():
+    bart, other = make_pretrained(family="bart"), make_pretrained(family="bart")
+    for name in other.weights:
+        if name.startswith("bert/decoder/"):
+            other.weights[name] = other.weights[name] + 1
+    one, two = (Bert(model).encode("the cab", pooling="tokens") for model in (bart, other))
+    np.testing.assert_array_equal(one, two)
