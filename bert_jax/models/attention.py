@@ -1,4 +1,4 @@
-"""Multi-head self-attention (Vaswani et al. 2017, section 3.2)."""
+"""Multi-head attention (Vaswani et al. 2017, section 3.2)."""
 
 import flax.linen as nn
 import jax
@@ -39,7 +39,8 @@ class SelfAttention(nn.Module):
           deterministic: True turns off the dropout of probabilities.
           ends_BxP: int32 from `sequence_ends`, if the sequences of a row are all that the bias
             keeps apart.
-          source_BxSxD: The states to attend to in cross-attention, whose bias is [B, 1, 1, S].
+          source_BxSxD: The states to attend to instead of the block's own, with a bias
+            [B, 1, 1, S]: cross-attention.
         """
         c = self.config
         hidden_BxLxD = hidden_BxLxD.astype(c.dtype)

@@ -15,6 +15,7 @@ from bert_jax.config import (
     validate,
     validate_data,
 )
+from bert_jax.training.objective import make_objective
 
 
 def changed(**values):
@@ -151,6 +152,15 @@ FASTBPE = {
         ({"data__special_tokens": "xlm"}, "tokenizer=moses_bpe, but config.data.tokenizer is wor"),
         ({"data__tokenizer": "moses_bpe"}, "moses_bpe needs config.data.special_tokens=xlm"),
         ({"model__head_transform": False, "model__embedding_size": 64}, "it must be 0 or 768"),
+        (
+            {"model__num_decoder_layers": 6, "model__norm": "pre"},
+            "6; a model with a decoder has only post",
+        ),
+        (
+            {"model__num_decoder_layers": 6, "model__causal": True},
+            "6; a model with a decoder has only False",
+        ),
+        ({"model__num_decoder_layers": -1}, "num_decoder_layers is -1; it must be from 0 to 1000"),
         ({"model__head_transform": False, "model__generator_size": 0.5}, "is 0.5, but config.mod"),
         ({"schedule__shape": "inverse_root", "schedule__warmup_steps": 0.0}, "needs a warm-up"),
         ({"schedule__shape": "inverse_root", "schedule__decay_power": 2.0}, "leave it at 1"),
@@ -214,3 +224,10 @@ def test_missing_keys_get_their_defaults():
 def test_a_config_of_another_version_is_refused():
     with pytest.raises(UserError, match="^not a config of this version of bert_jax: config.model"):
         from_dict({"model": {"new_key": 1}})
+
+
+def test_a_decoder_needs_a_term_that_trains_it():
+    config = default_config()
+    config.model.num_decoder_layers = 2
+    with pytest.raises(UserError, match="num_decoder_layers is 2, but .* by the term denoising"):
+        make_objective(config)
