@@ -13,6 +13,7 @@ from scipy.special import expit, softmax
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.finetuning import TASK_SECTIONS
+from bert_jax.inference.bart import Bart
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.encode_text import (
     SecondTexts,
@@ -39,6 +40,8 @@ METHODS = {
     "question_answering": "answer",
     "token_classification": "tag",
     "multiple_choice": "choose",
+    # The class is `Bart`.
+    "seq2seq": "generate",
 }
 
 
@@ -340,7 +343,9 @@ class FineTuned(Bert):
 def load_bert(path: str, step: int | None = None) -> Bert:
     """Reads a model; see `bert_jax.load`."""
     pretrained = formats.read(path, step=step)
-    return (FineTuned if pretrained.head else Bert)(pretrained)
+    if pretrained.head:
+        return FineTuned(pretrained)
+    return (Bart if pretrained.model["num_decoder_layers"] else Bert)(pretrained)
 
 
 def text_columns(trained: dict[str, Any]) -> tuple[str, ...]:

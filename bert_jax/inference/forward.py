@@ -17,6 +17,8 @@ import numpy as np
 from bert_jax.base.errors import UserError
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
+from bert_jax.models.cached_decoder import generate_texts
+from bert_jax.models.generation import Search
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.term import Term
@@ -104,6 +106,12 @@ def log_probs(
     logits = apply(model, params, batch)[term.name]
     # The tokens that pad the vocabulary have no probability.
     return jax.nn.log_softmax(logits)
+
+
+@partial(jax.jit, static_argnames=("config", "search"))
+def generated(config: BertConfig, params: Any, inputs: Inputs, search: Search) -> jax.Array:
+    """Generates a text for each row with the decoder, int32 [B, T]; see `generate`."""
+    return generate_texts(config, params, inputs.fields(), search)
 
 
 @partial(jax.jit, static_argnames="config")

@@ -18,8 +18,8 @@ from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.readers import json_lines, open_text, text_lines, without_compression
 from bert_jax.text.tables import read_rows
 
-# Examples are predicted in chunks, which bound the memory.
-_CHUNK = 256
+# Examples are predicted in chunks, which bound the memory, and after which progress is shown.
+_CHUNK, _GENERATED_CHUNK = 256, 32
 
 Item = dict[str, Any]
 
@@ -31,11 +31,13 @@ class Verb(NamedTuple):
       predict: (model, examples, **options) -> results, one for each example.
       words: The words of a command line as parameters, named by the fields of an example.
       options: The options of `predict`, which are flags of the command.
+      chunk: The number of examples that are predicted together.
     """
 
     predict: Callable[..., list[Item]]
     words: inspect.Signature
     options: tuple[str, ...] = ()
+    chunk: int = _CHUNK
 
 
 def predict_file(
@@ -63,18 +65,18 @@ def predict_file(
       UserError: An example cannot be used; the message names file and line.
     """
     files.check_output(output, (".jsonl",), source)
-    predict, count = VERBS[name].predict, 0
+    verb, count = VERBS[name], 0
     examples = read_examples(name, source)
     with files.new_file(output) as stream:
-        while chunk := list(itertools.islice(examples, _CHUNK)):
+        while chunk := list(itertools.islice(examples, verb.chunk)):
             items = [item for _, item in chunk]
             try:
-                results = predict(bert, items, **options)
+                results = verb.predict(bert, items, **options)
             except UserError:
                 # Find the example to name in the message.
                 for where, item in chunk:
                     try:
-                        predict(bert, [item], **options)
+                        verb.predict(bert, [item], **options)
                     except UserError as error:
                         raise UserError(f"{where}: {error}") from None
                 raise
@@ -256,6 +258,14 @@ def _choose(bert: Any, items: list[Item]) -> list[Item]:
     ]
 
 
+def _denoise(bert: Any, items: list[Item], **options: Any) -> list[Item]:
+    return [{"prediction": text} for text in bert.denoise(texts_of(bert, items), **options)]
+
+
+def _generate(bert: Any, items: list[Item], **options: Any) -> list[Item]:
+    return [{"prediction": text} for text in bert.generate(texts_of(bert, items), **options)]
+
+
 def _objects(predictions: list[Any]) -> list[Item]:
     return [prediction._asdict() for prediction in predictions]
 
@@ -265,6 +275,8 @@ _PAIR = inspect.signature(lambda text, text_b: None)
 TEXT_OR_PAIR = inspect.signature(lambda text, text_b=None: None)
 _QUESTION = inspect.signature(lambda question, context: None)
 _CHOICES = inspect.signature(lambda context, *choices: None)
+# How a text is generated.
+_SEARCH = ("num_beams", "max_new_tokens", "length_penalty")
 VERBS = {
     "fill-mask": Verb(_fill_mask, TEXT_OR_PAIR, ("top_k",)),
     "next-sentence": Verb(_next_sentence, _PAIR),
@@ -274,4 +286,6 @@ VERBS = {
     "answer": Verb(_answer, _QUESTION, ("n_best", "with_no_answer")),
     "tag": Verb(_tag, _TEXT),
     "choose": Verb(_choose, _CHOICES),
+    "denoise": Verb(_denoise, _TEXT, _SEARCH, _GENERATED_CHUNK),
+    "generate": Verb(_generate, _TEXT, _SEARCH, _GENERATED_CHUNK),
 }

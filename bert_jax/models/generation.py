@@ -52,24 +52,24 @@ class Search:
     forced_eos_token_id: int | None = None
 
 
-def generate(search: Search, step: Step, cache: Any, num_rows: int) -> jax.Array:
+def generate(search: Search, step: Step, cache: Any, is_row_B: jax.Array) -> jax.Array:
     """Generates the best sequence of each row.
 
     Args:
       search: The settings.
       step: Computes the logits after some tokens.
       cache: The cache before the first token.
-      num_rows: B.
+      is_row_B: Whether each row is one, or only fills up the batch: bool.
 
     Returns:
       int32 [B, T]; `pad_token_id` follows the end.
     """
     find = _greedy if search.num_beams == 1 else _beam_search
     # The first token is the decoder's first input.
-    return find(search, step, cache, num_rows)[:, 1:]
+    return find(search, step, cache, is_row_B)[:, 1:]
 
 
-def _greedy(search: Search, step: Step, cache: Any, num_rows: int) -> jax.Array:
+def _greedy(search: Search, step: Step, cache: Any, is_row_B: jax.Array) -> jax.Array:
     """Takes the most likely token at each position; returns int32 [B, 1 + T]."""
 
     def is_running(state):
@@ -85,7 +85,7 @@ def _greedy(search: Search, step: Step, cache: Any, num_rows: int) -> jax.Array:
         is_done_B |= next_B == search.eos_token_id
         return position + 1, ids_BxT.at[:, position + 1].set(next_B), is_done_B, cache
 
-    state = (jnp.int32(0), _starts(search, num_rows), jnp.zeros(num_rows, bool), cache)
+    state = (jnp.int32(0), _starts(search, len(is_row_B)), ~is_row_B, cache)
     return jax.lax.while_loop(is_running, extend, state)[1]
 
 
@@ -112,18 +112,18 @@ class _Beams(NamedTuple):
     cache: Any
 
 
-def _beam_search(search: Search, step: Step, cache: Any, num_rows: int) -> jax.Array:
+def _beam_search(search: Search, step: Step, cache: Any, is_row_B: jax.Array) -> jax.Array:
     """Returns the best finished beam of each row, int32 [B, 1 + T]."""
-    size, last = search.num_beams, search.max_new_tokens
+    num_rows, size, last = len(is_row_B), search.num_beams, search.max_new_tokens
     # The divisors for 1 to T tokens, rounded as in `transformers`.
     divisor_T = np.arange(1, last + 1, dtype=np.float64) ** search.length_penalty
     divisor_T = jnp.asarray(divisor_T.astype(np.float32))
 
     def is_running(beams):
-        is_open = jnp.any(beams.may_improve_B)
+        is_open_B = beams.may_improve_B
         if search.early_stopping is True:
-            is_open &= ~jnp.all(beams.is_finished_BxK)
-        return is_open & (beams.position < last)
+            is_open_B &= ~jnp.all(beams.is_finished_BxK, axis=1)
+        return jnp.any(is_open_B) & (beams.position < last)
 
     def extend(beams):
         logits_BxKxW, cache = step(
@@ -189,7 +189,7 @@ def _beam_search(search: Search, step: Step, cache: Any, num_rows: int) -> jax.A
         finished_ids_BxKxT=ids_BxKxT,
         finished_scores_BxK=excluded_BxK,
         is_finished_BxK=jnp.zeros((num_rows, size), bool),
-        may_improve_B=jnp.ones(num_rows, bool),
+        may_improve_B=is_row_B,
         cache=cache,
     )
     return jax.lax.while_loop(is_running, extend, beams).finished_ids_BxKxT[:, 0]

@@ -112,11 +112,35 @@ class TaskModel(nn.Module):
                 chosen = [pooled_token(self.config, layer, inputs[2]) for layer in chosen]
             encoded = jax.lax.stop_gradient(jnp.concatenate(chosen, axis=-1))
         else:
-            hidden_BxLxD, pooled_BxD = self.bert(*inputs, deterministic=deterministic)
-            encoded = pooled_BxD if self.POOLED else hidden_BxLxD
+            hidden_BxLxD, encoded = self.bert(*inputs, deterministic=deterministic)
+            if self.config.num_decoder_layers:
+                hidden_BxLxD, encoded = self._decoded(hidden_BxLxD, inputs, deterministic)
+            encoded = encoded if self.POOLED else hidden_BxLxD
         if self.bilstm_size:
             encoded = self.bilstm(encoded, attention_mask_BxL=inputs[2])
         return self.dropout(encoded, deterministic)
+
+    def _decoded(
+        self, source_BxLxD: jax.Array, inputs: tuple[jax.Array, ...], deterministic: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Returns the decoder's states, and those at the last token after the pooler.
+
+        The decoder reads the same tokens behind a </s> (Lewis et al. 2020, section 3), which is
+        also the last token of each row.
+        """
+        ids_BxL, _, mask_BxL = inputs
+        last_Bx1 = jnp.sum(mask_BxL, axis=1, keepdims=True) - 1
+        end_Bx1 = jnp.take_along_axis(ids_BxL, last_Bx1, axis=1)
+        hidden_BxLxD = self.bert.decode(
+            jnp.concatenate([end_Bx1, ids_BxL[:, :-1]], axis=1),
+            mask_BxL,
+            source_BxLxD,
+            mask_BxL,
+            deterministic=deterministic,
+        )
+        if not self.POOLED:
+            return hidden_BxLxD, None
+        return hidden_BxLxD, self.bert.pooler(hidden_BxLxD, mask_BxL, deterministic, last_Bx1)[:, 0]
 
 
 class BertForSequenceClassification(TaskModel):

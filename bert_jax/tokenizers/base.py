@@ -232,6 +232,10 @@ class Tokenizer(abc.ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """Converts ids to text, with special tokens spelled out."""
 
+    def decode_text(self, ids: Sequence[int]) -> str:
+        """Converts ids to text, without special tokens."""
+        return self.decode([int(i) for i in ids if i not in self.special_ids])
+
 
 def read_vocabulary_file(path: epath.PathLike) -> bytes:
     """Reads a file of a vocabulary."""

@@ -1,5 +1,7 @@
 """Records what `generate` of transformers finds in tables of logits and with a small BART.
 
+The logits of two fine-tuned classes with the same encoder and decoder are recorded too.
+
     pip install torch==2.13.0 'transformers<5'
     python -m tests.golden.record_generation
     pip install 'transformers>=5'
@@ -14,7 +16,15 @@ import sys
 
 import numpy as np
 import torch
-from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BartForQuestionAnswering,
+    BartForSequenceClassification,
+    GenerationMixin,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import CausalLMOutput
 
 from tests.golden.inputs import FOLDER
@@ -49,6 +59,27 @@ SEARCHES = [
             "forced_eos_token_id": END,
         },
     )
+]
+
+# As far as possible, no two sizes are equal.
+BART = {
+    "vocab_size": 31,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 40,
+    "max_position_embeddings": 21,
+    "decoder_start_token_id": START,
+}
+NEWS = {"min_length": 9, "no_repeat_ngram_size": 3, "forced_bos_token_id": 0}
+BART_SEARCHES = [
+    {"max_new_tokens": 17, "num_beams": 1},
+    {"max_new_tokens": 17, "num_beams": 1} | NEWS,
+    {"max_new_tokens": 17, "num_beams": 4},
+    {"max_new_tokens": 17, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True} | NEWS,
 ]
 
 
@@ -102,19 +133,91 @@ def tables() -> np.ndarray:
     return logits
 
 
+def make_bart() -> BartForConditionalGeneration:
+    """Returns a BART with random parameters, the same in all versions of transformers."""
+    torch.manual_seed(0)
+    model = BartForConditionalGeneration(BartConfig(**BART, attn_implementation="eager")).eval()
+    # With these parameters, the rows end at different lengths.
+    rng = np.random.RandomState(4)
+    for name, parameter in sorted(model.named_parameters()):
+        values = rng.normal(size=parameter.shape) * 0.25
+        values += 1 if name.endswith("norm.weight") or "layernorm" in name else 0
+        with torch.no_grad():
+            parameter.copy_(torch.tensor(values))
+    return model
+
+
+def bart_inputs() -> dict[str, np.ndarray]:
+    """Returns rows of unequal lengths, padded."""
+    rng = np.random.RandomState(2)
+    lengths = np.array([13, 5, 9, 2, 12])
+    mask = (np.arange(13) < lengths[:, None]).astype(np.int32)
+    ids = rng.randint(3, BART["vocab_size"], mask.shape)
+    ids[:, 0] = 0
+    ids[np.arange(len(lengths)), lengths - 1] = END
+    return {"input_ids": np.where(mask, ids, PAD).astype(np.int32), "attention_mask": mask}
+
+
+def generated(model: BartForConditionalGeneration, inputs: dict, search: dict) -> np.ndarray:
+    """Returns the tokens that a BART generates, int32 [B, T], with padding after the end."""
+    tensors = {name: torch.tensor(array).long() for name, array in inputs.items()}
+    found = model.generate(**tensors, do_sample=False, **search)
+    return padded(found[:, 1:].numpy(), search["max_new_tokens"])
+
+
+def task_logits(backbone: BartForConditionalGeneration, inputs: dict) -> dict[str, np.ndarray]:
+    """Returns the weights of two task heads on an encoder and decoder, and their logits."""
+    tensors = {name: torch.tensor(array).long() for name, array in inputs.items()}
+    recorded, rng = {}, np.random.RandomState(5)
+    for make_model, num_labels in (
+        (BartForSequenceClassification, 3),
+        (BartForQuestionAnswering, 2),
+    ):
+        config = BartConfig(**BART, num_labels=num_labels, attn_implementation="eager")
+        model = make_model(config).eval()
+        model.model.load_state_dict(backbone.model.state_dict())
+        prefix = make_model.__name__
+        for name, parameter in sorted(model.named_parameters()):
+            if not name.startswith("model."):
+                with torch.no_grad():
+                    parameter.copy_(torch.tensor(rng.normal(size=parameter.shape)))
+                recorded[f"{prefix}/weights/{name}"] = parameter.detach().numpy()
+        with torch.no_grad():
+            outputs = model(**tensors)
+        for name in ("logits", "start_logits", "end_logits"):
+            if name in outputs:
+                recorded[f"{prefix}/{name}"] = outputs[name].numpy()
+    return recorded
+
+
 def main() -> None:
-    logits = tables()
+    logits, model, inputs = tables(), make_bart(), bart_inputs()
     found = {f"tokens/{i}": searched(logits, search) for i, search in enumerate(SEARCHES)}
+    found |= {
+        f"bart_tokens/{i}": generated(model, inputs, search)
+        for i, search in enumerate(BART_SEARCHES)
+    }
     path = FOLDER / "generation.npz"
     if "--check" in sys.argv:
         golden = np.load(path)
         for name, tokens in found.items():
-            np.testing.assert_array_equal(golden[name], tokens, SEARCHES[int(name[7:])])
+            np.testing.assert_array_equal(golden[name], tokens, name)
         print(f"all {len(found)} searches find the same")
         return
-    np.savez_compressed(path, logits=logits, searches=np.array(json.dumps(SEARCHES)), **found)
-    ends = [np.mean([np.sum(t != PAD) for t in x]) for x in found.values()]
-    print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB; {np.round(ends, 1)}")
+    weights = {f"bart_weights/{name}": p.detach().numpy() for name, p in model.named_parameters()}
+    described = {"searches": SEARCHES, "bart": BART, "bart_searches": BART_SEARCHES}
+    np.savez_compressed(
+        path,
+        logits=logits,
+        **{name: np.array(json.dumps(value)) for name, value in described.items()},
+        **{f"bart_inputs/{name}": array for name, array in inputs.items()},
+        **weights,
+        **task_logits(model, inputs),
+        **found,
+    )
+    print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
+    for name, tokens in found.items():
+        print(name, "lengths", np.sum(tokens != PAD, axis=1))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def searched(search, logits_BxTxVxV):
     def step(cache, ids_BxK, position):
         return logits_BxTxVxW[jnp.arange(rows)[:, None], position, ids_BxK], cache
 
-    return generate(search, step, {}, rows)
+    return generate(search, step, {}, jnp.ones(rows, bool))
 
 
 def search_of(settings):
@@ -65,7 +65,7 @@ def test_the_cache_follows_its_beam(num_beams):
         cache = cache * 0.7 + weights_VxV[ids_BxK]
         return cache, cache
 
-    found_BxT = generate(search, cached, jnp.zeros((2, num_beams, 11)), 2)
+    found_BxT = generate(search, cached, jnp.zeros((2, num_beams, 11)), jnp.ones(2, bool))
 
     def logits_after(ids):
         state = np.zeros(11, np.float32)
