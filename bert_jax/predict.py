@@ -178,8 +178,8 @@ def main(argv: list[str]) -> None:
         if not hasattr(bert, name.replace("-", "_")):
             if name in ("denoise", "generate"):
                 raise UserError(
-                    f"{bert.source} has no decoder, which {name} needs: give a BART, such as a "
-                    "work directory of --config=configs/bart.py"
+                    f"{bert.source} generates no text: {name} needs a BART, pre-trained "
+                    "(configs/bart.py) or fine-tuned on configs/finetune/seq2seq.py"
                 )
             raise UserError(
                 f"{bert.source} has no task head: it must be a work directory of python -m "

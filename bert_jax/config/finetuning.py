@@ -20,11 +20,12 @@ from bert_jax.config.common import (
     layer_numbers,
 )
 from bert_jax.config.schema import Field, Section, build, check, free_field, to_dict
+from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.models.bert_config import MAX_WIDTH
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
-TASKS = (*GLUE_TASKS, "ax", "table", "squad", "ner", "multiple_choice")
+TASKS = (*GLUE_TASKS, "ax", "table", "squad", "ner", "multiple_choice", "seq2seq")
 # All GLUE tasks, one after another.
 ALL = "all"
 # Tasks with an output for each token.
@@ -39,79 +40,12 @@ def _common(path: str, default: Any, comment: str = "") -> Field:
     return dataclasses.replace(field, default=default, comment=comment or field.comment)
 
 
-# The sections of single tasks, such as `config.squad`.
-TASK_SECTIONS: dict[str, Section] = {
-    "table": {
-        "text_column": Field("text", "Column of the text."),
-        "text_b_column": Field(
-            "", "Column of the second text of a pair. If empty, each row has one text."
-        ),
-        "label_column": Field("label", "Column of the label, or of the number to predict."),
-        "labels": Field(
-            (),
-            "Names of the labels in the order of the logits (separated by commas on the command "
-            'line; write "\\," for a comma in a name). If empty, the sorted labels of the training '
-            "file.",
-        ),
-        "regression": Field(False, "Whether the label is a number to predict."),
-        "metric": Field(
-            "",
-            "Metric that decides which checkpoint is best. For labels: accuracy; with two labels "
-            "also f1 (of the second), f1_accuracy (the mean of both) and matthews. For numbers: "
-            "pearson_spearman (the mean of both), pearson, spearman and "
-            "negative_mean_squared_error. If empty, the first of these.",
-        ),
-    },
-    "squad": {
-        "version": Field(
-            "1.1",
-            "Version of SQuAD. In 2.0 some questions have no answer (squad.py:2.0).",
-            choices=("1.1", "2.0"),
-        ),
-        "doc_stride": Field(
-            128,
-            "Tokens from the start of one window to the start of the next. A context that is too "
-            "long for one sequence is split into windows.",
-            above=0,
-        ),
-        "max_query_length": Field(
-            64, "Largest number of tokens in a question. Longer questions are truncated.", above=0
-        ),
-        "n_best": Field(
-            20,
-            "Number of best starts and of best ends in each window that are combined into answers, "
-            "and number of answers that are kept.",
-            above=0,
-        ),
-        "max_answer_length": Field(30, "Largest number of tokens in an answer.", above=0),
-        "null_threshold": Field(
-            0.0,
-            "SQuAD 2.0 only. The answer is empty if the score of [CLS] exceeds the score of the "
-            "best span by more than this. The results include the best threshold on the validation "
-            "set.",
-        ),
-    },
-    "ner": {
-        "scheme": Field(
-            "auto",
-            "Tagging scheme of the files; iobes includes BILOU. auto takes the scheme that fits "
-            "the training set. The model always predicts IOB2 tags.",
-            choices=("auto", "iob1", "iob2", "iobes"),
-        ),
-        "types": Field(
-            (),
-            "Entity types in the order of the labels (separated by commas on the command line). If "
-            "empty, the sorted types of the training set.",
-        ),
-    },
-}
-
 FINETUNING: Section = {
     **COMMON,
     "task": Field(
         "mrpc",
-        "Task to learn: a GLUE task, squad, ner, multiple_choice, or table, which reads your own "
-        "rows.",
+        "Task to learn: a GLUE task, squad, ner, multiple_choice, or a task on your own rows: "
+        "table, which gives each a label, or seq2seq, which generates text.",
         choices=TASKS,
     ),
     "from_scratch": Field(
@@ -266,6 +200,7 @@ FILLED_IN: Section = {
             "token_classification",
             "question_answering",
             "multiple_choice",
+            "seq2seq",
         ),
     ),
     "labels": Field((), "The labels of the task in the order of the logits."),
@@ -393,6 +328,11 @@ def _check_features(config: ConfigDict) -> None:
                 f"config.optimizer.{key} is {value:g}, but has no effect with "
                 f"config.train.features, where the encoder is not trained; leave it at {default:g}"
             )
+    if layers and config.task == "seq2seq":
+        raise UserError(
+            f"config.train.features is {config.train.features}, but config.task is seq2seq, which "
+            "trains encoder and decoder; leave it empty"
+        )
     if size and config.task not in _TOKEN_TASKS:
         raise UserError(
             f"config.train.bilstm_size is {size}, but config.task is {config.task}; a BiLSTM is "

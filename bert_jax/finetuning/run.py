@@ -1,7 +1,7 @@
 """A run of fine-tuning: `finetune` has the same steps as `bert_jax.pretraining.run.train`."""
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -151,7 +151,7 @@ class FinetuningRun:
         self.num_steps = self.stage.num_steps
         check_profile(self.config.profile, self.num_steps)
         check_installed(self.config)
-        self.trainer = task_setup.make_trainer(self.config, self.stage)
+        self.trainer = task_setup.make_trainer(self.config, self.stage, setup.tokenizer)
         self.warnings += warmup_warnings([self.stage])
         if self.rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
             self.warnings.append(
@@ -215,7 +215,7 @@ class FinetuningRun:
     def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
         scores = {}
         for split in self.splits:
-            outputs = self.predict(state.params, self.task.rows(split), guard)
+            outputs = self.predict(state.params, self.task.rows(split), guard, recorder.message)
             if outputs is None:
                 return
             scores[split] = self.task.score(self.task.rows(split), outputs)
@@ -231,7 +231,11 @@ class FinetuningRun:
         recorder.log_evaluation(step, line, text)
 
     def predict(
-        self, params: Any, rows: TokenRows, guard: PreemptionGuard
+        self,
+        params: Any,
+        rows: TokenRows,
+        guard: PreemptionGuard,
+        report: Callable[[str], None] = say,
     ) -> dict[str, Any] | None:
         """Computes the model's outputs for all rows; None if the run must stop."""
         return predict(
@@ -241,6 +245,7 @@ class FinetuningRun:
             batch_size=self.config.eval.batch_size,
             stop=guard.poll,
             length_multiple=self.config.data.length_multiple,
+            report=report,
         )
 
     def is_over(self) -> bool:

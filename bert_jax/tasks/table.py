@@ -20,20 +20,22 @@ _METRICS = ("accuracy", "f1", "f1_accuracy", "matthews")
 _REGRESSION_METRICS = ("pearson_spearman", "pearson", "spearman", "negative_mean_squared_error")
 # A column with more labels than this probably holds numbers, or is the wrong one.
 _MAX_LABELS = 10_000
+# The file names that each split of a table may have in a folder.
+FILE_NAMES = {
+    split: tuple(f"{name}.{suffix}" for name in names for suffix in FORMATS)
+    for split, names in (
+        ("train", ("train",)),
+        ("validation", ("validation", "dev")),
+        ("test", ("test",)),
+    )
+}
 
 
 class TableTask(SentenceTask):
     """A task on the user's own files; see `Task`. The options are `config.table`."""
 
     in_tfds = False
-    file_names = {
-        split: tuple(f"{name}.{suffix}" for name in names for suffix in FORMATS)
-        for split, names in (
-            ("train", ("train",)),
-            ("validation", ("validation", "dev")),
-            ("test", ("test",)),
-        )
-    }
+    file_names = FILE_NAMES
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

@@ -24,10 +24,11 @@ class TokenRows(abc.ABC):
     Attributes:
       unknown_fraction: The fraction of unknown tokens.
       num_cut: The number of sequences that lost tokens because they were too long.
+      max_seq_length: The length of padded sequences.
     """
 
     def __init__(self, rows: Iterable[TokenRow], tokenizer: Tokenizer, max_seq_length: int):
-        self._pad_id, self._length = tokenizer.pad_id, max_seq_length
+        self._pad_id, self.max_seq_length = tokenizer.pad_id, max_seq_length
         ids, first_lengths = [np.zeros(0, np.int32)], []
         self.num_cut = 0
         for row in rows:
@@ -49,7 +50,7 @@ class TokenRows(abc.ABC):
             return ""
         return (
             f"{self.num_cut:,} of {len(self._num_first_N):,} sequences are truncated to "
-            f"{self._length} tokens (config.data.max_seq_length)"
+            f"{self.max_seq_length} tokens (config.data.max_seq_length)"
         )
 
     def __iter__(self) -> Iterator[TokenRow]:
@@ -71,7 +72,7 @@ class TokenRows(abc.ABC):
           [n, L] with -1 where nothing is scored (tags); or "start_positions" and "end_positions",
           int32 [n] (spans).
         """
-        at_L = np.arange(self._length)
+        at_L = np.arange(self.max_seq_length)
         starts_N, stops_N = self._starts[indices], self._starts[indices + 1]
         mask_NxL = at_L < (stops_N - starts_N)[:, None]
         second_NxL = mask_NxL & (at_L >= self._num_first_N[indices][:, None])
@@ -133,7 +134,7 @@ class ExampleRows(TokenRows):
                 labels.append(unknown if example.label is None else example.label)
                 yield from example.texts
 
-        super().__init__(_tokenized(texts(), tokenizer, max_seq_length), tokenizer, max_seq_length)
+        super().__init__(tokenized(texts(), tokenizer, max_seq_length), tokenizer, max_seq_length)
         self.labels_N = np.array(labels, label_type)
         self._num_choices = super().__len__() // max(1, len(labels)) if has_choices else None
 
@@ -155,7 +156,7 @@ class ExampleRows(TokenRows):
         return iter(self.ids)
 
 
-def _tokenized(
+def tokenized(
     texts: Iterable[tuple[str, str | None]], tokenizer: Tokenizer, max_seq_length: int
 ) -> Iterator[TokenRow]:
     """Tokenizes texts and pairs in chunks, and cuts them to `max_seq_length`."""

@@ -91,6 +91,21 @@ def task_flops_per_sequence(
     return float(frozen + 3 * trained)
 
 
+def seq2seq_flops_per_sequence(config: BertConfig, length: int, target_length: int) -> float:
+    """Computes the FLOPs of forward and backward for one source and its target.
+
+    Args:
+      length, target_length: The tokens of a source (S) and of a target (T).
+    """
+    width = config.hidden_size
+    # Self-attention and feed-forward of a block, and the cross-attention: queries and outputs at
+    # T positions, keys and values at S.
+    block = _block(config, target_length)
+    block += 4 * (target_length + length) * width**2 + 4 * target_length * length * width
+    logits = 2 * target_length * width * config.vocab_size
+    return 3.0 * (_encoder(config, length, None) + config.num_decoder_layers * block + logits)
+
+
 def _encoder(config: BertConfig, length: float, mean_square: float | None) -> float:
     block = _block(config, length, mean_square)
     return _embeddings(config, length) + config.num_hidden_layers * block

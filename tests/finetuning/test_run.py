@@ -54,8 +54,9 @@ def results(directory):
 def final_state(directory):
     """Returns the state of the newest checkpoint and the best parameters, as numpy arrays."""
     config = workdir.load_config(directory)
-    rows = task_setup.open_task_setup(config_of(directory), directory).task.rows("train")
-    trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
+    setup = task_setup.open_task_setup(config_of(directory), directory)
+    stage = task_setup.make_stage(config, setup.task.rows("train"))
+    trainer = task_setup.make_trainer(config, stage, setup.tokenizer)
     with closing(Checkpointer(directory / workdir.CHECKPOINTS, read_only=True)) as checkpoints:
         state, _ = checkpoints.restore_newest(trainer.abstract_state())
     best = formats.read(directory)

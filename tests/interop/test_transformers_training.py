@@ -41,7 +41,8 @@ def test_fine_tuning_steps_match_pytorch(tmp_path, monkeypatch):
     config = filled_in(config, setting.model, setting.task.head, setting.task.labels)
     rows = setting.task.rows("train")
     num_steps = task_setup.make_stage(config, rows).num_steps
-    trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
+    stage = task_setup.make_stage(config, rows)
+    trainer = task_setup.make_trainer(config, stage, setting.tokenizer)
     state = task_setup.first_state(config, trainer, setting)
     order = ExampleOrder(rows, batch_size=8, num_steps=num_steps, seed=config.seed)
 

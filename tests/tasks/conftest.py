@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax import tokenizers
 from bert_jax.config import finetune_config
-from bert_jax.config.finetuning import TASK_SECTIONS
+from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.tasks import TASKS
 from tests.golden.record_squad import VOCABULARY
 

@@ -1,0 +1,113 @@
+"""The config keys of single tasks of fine-tuning."""
+
+from bert_jax.config.schema import Field, Section
+
+# The sections of single tasks, such as `config.squad`.
+TASK_SECTIONS: dict[str, Section] = {
+    "table": {
+        "text_column": Field("text", "Column of the text."),
+        "text_b_column": Field(
+            "", "Column of the second text of a pair. If empty, each row has one text."
+        ),
+        "label_column": Field("label", "Column of the label, or of the number to predict."),
+        "labels": Field(
+            (),
+            "Names of the labels in the order of the logits (separated by commas on the command "
+            'line; write "\\," for a comma in a name). If empty, the sorted labels of the training '
+            "file.",
+        ),
+        "regression": Field(False, "Whether the label is a number to predict."),
+        "metric": Field(
+            "",
+            "Metric that decides which checkpoint is best. For labels: accuracy; with two labels "
+            "also f1 (of the second), f1_accuracy (the mean of both) and matthews. For numbers: "
+            "pearson_spearman (the mean of both), pearson, spearman and "
+            "negative_mean_squared_error. If empty, the first of these.",
+        ),
+    },
+    "squad": {
+        "version": Field(
+            "1.1",
+            "Version of SQuAD. In 2.0 some questions have no answer (squad.py:2.0).",
+            choices=("1.1", "2.0"),
+        ),
+        "doc_stride": Field(
+            128,
+            "Tokens from the start of one window to the start of the next. A context that is too "
+            "long for one sequence is split into windows.",
+            above=0,
+        ),
+        "max_query_length": Field(
+            64, "Largest number of tokens in a question. Longer questions are truncated.", above=0
+        ),
+        "n_best": Field(
+            20,
+            "Number of best starts and of best ends in each window that are combined into answers, "
+            "and number of answers that are kept.",
+            above=0,
+        ),
+        "max_answer_length": Field(30, "Largest number of tokens in an answer.", above=0),
+        "null_threshold": Field(
+            0.0,
+            "SQuAD 2.0 only. The answer is empty if the score of [CLS] exceeds the score of the "
+            "best span by more than this. The results include the best threshold on the validation "
+            "set.",
+        ),
+    },
+    "ner": {
+        "scheme": Field(
+            "auto",
+            "Tagging scheme of the files; iobes includes BILOU. auto takes the scheme that fits "
+            "the training set. The model always predicts IOB2 tags.",
+            choices=("auto", "iob1", "iob2", "iobes"),
+        ),
+        "types": Field(
+            (),
+            "Entity types in the order of the labels (separated by commas on the command line). If "
+            "empty, the sorted types of the training set.",
+        ),
+    },
+    "seq2seq": {
+        "source_column": Field("source", "Column of the text to read."),
+        "target_column": Field("target", "Column of the text to generate."),
+        "max_target_length": Field(
+            128,
+            "Largest number of tokens in a target or a generated text, including <s> and </s>. "
+            "Longer targets are truncated.",
+            at_least=3,
+        ),
+        "label_smoothing": Field(
+            0.1,
+            "Share of the probability of each target token that the loss spreads evenly over all "
+            "other tokens.",
+            at_least=0,
+            below=1,
+        ),
+        "num_beams": Field(
+            1,
+            "Beams of the search in evaluation and prediction. 1 takes the most likely token each "
+            "time; the authors of BART use 4 or 6, which takes a multiple of the time.",
+            above=0,
+        ),
+        "length_penalty": Field(
+            1.0,
+            "Beams are ranked by their log-probability / length ** length_penalty. A higher value "
+            "prefers longer texts.",
+        ),
+        "no_repeat_ngram_size": Field(
+            0, "No sequence of this many tokens is generated twice. 0 allows it.", at_least=0
+        ),
+        "min_length": Field(
+            0,
+            "Smallest number of tokens in a generated text, including the two special tokens "
+            "before it.",
+            at_least=0,
+        ),
+        "lead_sentences": Field(
+            3,
+            "Number of sentences at the start of the source that are the baseline in the "
+            "results: 3 for news in the literature, 1 for summaries of one sentence.",
+            above=0,
+        ),
+    },
+}
