@@ -6,6 +6,7 @@ import jax
 
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import NUM_BILSTM_LAYERS, TaskModel
+from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.term import Term
 from bert_jax.parallel.chips import CHIPS
 from bert_jax.training.layer_rates import LayerRates
@@ -83,6 +84,9 @@ def task_flops_per_sequence(
     head_width = 2 * model.bilstm_size or head_width
     trained += 2 * (length if model.PER_TOKEN else 1) * head_width * model.num_outputs
     trained += (num_run - num_frozen) * _block(c, length)
+    if c.num_decoder_layers:
+        # The decoder reads the same tokens; its logits are not computed.
+        trained += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
     frozen = num_frozen * _block(c, length)
     if frozen_layers < 0:
         trained += projection
@@ -97,13 +101,7 @@ def seq2seq_flops_per_sequence(config: BertConfig, length: int, target_length: i
     Args:
       length, target_length: The tokens of a source (S) and of a target (T).
     """
-    width = config.hidden_size
-    # Self-attention and feed-forward of a block, and the cross-attention: queries and outputs at
-    # T positions, keys and values at S.
-    block = _block(config, target_length)
-    block += 4 * (target_length + length) * width**2 + 4 * target_length * length * width
-    logits = 2 * target_length * width * config.vocab_size
-    return 3.0 * (_encoder(config, length, None) + config.num_decoder_layers * block + logits)
+    return 3.0 * (_encoder(config, length, None) + decoder_flops(config, length, target_length))
 
 
 def _encoder(config: BertConfig, length: float, mean_square: float | None) -> float:
