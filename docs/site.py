@@ -40,7 +40,7 @@ _CHANGES = {
     Change.ALWAYS: " *May change during a run.*",
 }
 # The kinds of fine-tuning configs; their keys differ.
-_TASKS = ("table", "squad", "ner", "multiple_choice")
+_TASKS = ("table", "squad", "ner", "multiple_choice", "seq2seq")
 
 
 def on_files(files, config):

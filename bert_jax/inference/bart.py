@@ -66,12 +66,18 @@ class Bart(Bert):
     ) -> str | list[str]:
         """Generates a text from a text, as `generate` of `transformers` does.
 
+        `bert_jax.models.generation.Search` describes the options. The defaults are those that the
+        model was fine-tuned with, or that its generation_config.json has. Without these, a text may
+        have twice as many tokens as the given one.
+
         Args:
           text: A text, in which a mask is plain text; or a list of texts.
-          num_beams, max_new_tokens, length_penalty, early_stopping, min_length,
-          no_repeat_ngram_size: See `bert_jax.models.generation.Search`. The defaults are those that
-            the model was fine-tuned with, or that its generation_config.json has. Without these,
-            a text may have twice as many tokens as the given one.
+          num_beams: The number of beams; 1 is greedy search.
+          max_new_tokens: The largest number of tokens.
+          length_penalty: A higher value prefers longer texts.
+          early_stopping: When a search ends.
+          min_length: The smallest number of tokens.
+          no_repeat_ngram_size: No sequence of this many tokens occurs twice.
 
         Returns:
           The generated text; a list of texts for a list.

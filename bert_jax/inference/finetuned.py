@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.finetuning import TASK_SECTIONS
+from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.inference.bart import Bart
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.encode_text import (

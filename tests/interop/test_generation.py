@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.finetuning import TASK_SECTIONS
+from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.interop.generation import (
     FILE,
     generation_keys,
