@@ -79,12 +79,13 @@ def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -
     length = num_tokens(batch, row)
     fields = (batch[name][row, :length].tolist() for name in ("attention_mask", "token_type_ids"))
     segments = list(zip(*fields, strict=True))
+    begins_word_L = tokenizer.begins_word(batch["input_ids"][row, :length])
     for position, token in enumerate(batch["input_ids"][row, :length].tolist()):
         if position == 0 or segments[position] != segments[position - 1]:
             sequence, segment = segments[position]
             of_sequence = f"of pair {sequence} " if "cls_positions" in batch else ""
             lines.append(Text(f"  segment {segment} {of_sequence}"))
-        lines[-1].append(" " if tokenizer.is_word_start_V[token] else "·")
+        lines[-1].append(" " if begins_word_L[position] else "·")
         piece = tokenizer.piece_text(token)
         if position in originals:
             original = originals[position]

@@ -13,17 +13,18 @@ TOKENIZER: Section = {
     "tokenizer": _tokenizer_field(
         "wordpiece",
         "Kind of tokenizer: wordpiece, sentencepiece, byte_bpe (GPT-2 and RoBERTa), "
-        "fastbpe (PhoBERT; its text must be segmented into words, and a vocabulary given), or "
-        "moses_bpe (FlauBERT; BPE on the words of Moses' tokenizer for French, with sacremoses).",
-        choices=("wordpiece", "sentencepiece", "byte_bpe", "fastbpe", "moses_bpe"),
+        "fastbpe (PhoBERT; its text must be segmented into words, and a vocabulary given), "
+        "moses_bpe (FlauBERT; BPE on the words of Moses' tokenizer for French, with sacremoses), "
+        "or bert_bpe (HerBERT; BPE on the words of BERT's WordPiece).",
+        choices=("wordpiece", "sentencepiece", "byte_bpe", "fastbpe", "moses_bpe", "bert_bpe"),
     ),
     "vocab": _tokenizer_field(
         "",
         "A vocab.txt (wordpiece); a .model file or a tokenizer.json (sentencepiece); a "
-        "vocab.json with merges.txt beside it (byte_bpe and moses_bpe) or a tokenizer.json "
-        "(byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe); or a directory with these "
-        "files. If empty, a vocabulary is trained on the training documents; model.vocab_size, or "
-        "--vocab_size of prepare, is its number of tokens.",
+        "vocab.json with merges.txt beside it (byte_bpe, moses_bpe and bert_bpe) or a "
+        "tokenizer.json (byte_bpe and bert_bpe); a vocab.txt with bpe.codes beside it (fastbpe); "
+        "or a directory with these files. If empty, a vocabulary is trained on the training "
+        "documents; model.vocab_size, or --vocab_size of prepare, is its number of tokens.",
         change=Change.WITH_STORE,
         is_path=True,
     ),
@@ -31,7 +32,7 @@ TOKENIZER: Section = {
         "sample",
         "Text that a vocabulary is trained on. sample: training documents of up to 64 MiB (16 MiB "
         "for sentencepiece), drawn evenly. counts: the words of all training documents, which "
-        "are counted first (wordpiece, byte_bpe and moses_bpe only).",
+        "are counted first (wordpiece, byte_bpe, moses_bpe and bert_bpe only).",
         choices=("sample", "counts"),
         change=Change.WITH_STORE,
         omitted="sample",
@@ -41,14 +42,15 @@ TOKENIZER: Section = {
         "Spellings, positions and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
         "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
         "camembert: as roberta, with CamemBERT's ids. albert: as bert, with <pad> and <unk>. "
-        "xlm: <s> A </s> B </s>, all of token type 0, with the ids of XLM and FlauBERT.",
-        choices=("bert", "roberta", "camembert", "albert", "xlm"),
+        "xlm: <s> A </s> B </s>, all of token type 0, with the ids of XLM and FlauBERT. "
+        "herbert: <s> A </s> B </s>, with BERT's token types.",
+        choices=("bert", "roberta", "camembert", "albert", "xlm", "herbert"),
         omitted="bert",
     ),
     "lowercase": _tokenizer_field(
         True,
         "Whether text is lower-cased and stripped of accents before it is tokenized (an "
-        '"uncased" model). byte_bpe and fastbpe require False; moses_bpe keeps accents.',
+        '"uncased" model). byte_bpe, fastbpe and bert_bpe require False; moses_bpe keeps accents.',
     ),
     "add_prefix_space": _tokenizer_field(
         False,
@@ -88,7 +90,7 @@ def check_tokenizer(data: ConfigDict) -> None:
     Raises:
       UserError: The message names the keys.
     """
-    if data.tokenizer in ("byte_bpe", "fastbpe") and data.lowercase:
+    if data.tokenizer in ("byte_bpe", "fastbpe", "bert_bpe") and data.lowercase:
         raise UserError(
             f"config.data.lowercase is True, but config.data.tokenizer={data.tokenizer} keeps the "
             "case; set it to False"
@@ -98,7 +100,7 @@ def check_tokenizer(data: ConfigDict) -> None:
             "config.data.vocab is empty; config.data.tokenizer=fastbpe is not trained here and "
             "needs a vocab.txt with bpe.codes beside it"
         )
-    counted = ("wordpiece", "byte_bpe", "moses_bpe")
+    counted = ("wordpiece", "byte_bpe", "moses_bpe", "bert_bpe")
     if data.vocab_from == "counts" and data.tokenizer not in counted:
         raise UserError(
             f"config.data.vocab_from is counts, but config.data.tokenizer={data.tokenizer} is not "

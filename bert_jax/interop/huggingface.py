@@ -22,7 +22,11 @@ from bert_jax.interop.model_keys import read_family_keys, write_family_keys
 from bert_jax.interop.names import Tensor, collect_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding, write_embedding
-from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
+from bert_jax.interop.tokenizer_files import (
+    read_huggingface_tokenizer,
+    tokenizer_class_of,
+    write_huggingface_tokenizer,
+)
 from bert_jax.interop.weights import POOLER, expected_shapes, head_of, model_shapes
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TASK_MODELS, make_task_model, num_outputs
@@ -49,7 +53,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     config = files.read_json(path / CONFIG, _EXAMPLE)
     # Files from the first year of transformers have no model_type; all of them are BERTs.
     model_type = config.get("model_type", "bert")
-    family_name = family_name or family_of_type(model_type)
+    family_name = family_name or family_of_type(model_type, tokenizer_class_of(path))
     if not family_name:
         raise UserError(
             f"{path / CONFIG}: model_type is {model_type!r}; it must be one of "

@@ -134,6 +134,7 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
     "FlaubertTokenizer": TokenizerClass(
         "moses_bpe", "xlm", options={"do_lowercase": ("lowercase", False)}, is_fast=False
     ),
+    "HerbertTokenizer": TokenizerClass("bert_bpe", "herbert"),
     ANY_TOKENIZER: TokenizerClass("", "bert", written={"clean_up_tokenization_spaces": False}),
 }
 
@@ -208,7 +209,7 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
         return tokenizers.load(directory)
     config_path = directory / CONFIG_FILE
     config = files.read_json(config_path, _EXAMPLE) if config_path.exists() else {}
-    class_name = _class_of(directory, config)
+    class_name = tokenizer_class_of(directory)
     if class_name not in TOKENIZER_CLASSES or not TOKENIZER_CLASSES[class_name].kind:
         class_name = family.tokenizer
     tokenizer_class = TOKENIZER_CLASSES[class_name]
@@ -229,12 +230,11 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
     )
 
 
-def _class_of(directory: Path, config: dict[str, Any]) -> str:
+def tokenizer_class_of(directory: Path) -> str:
     """Reads the tokenizer class from a directory's configs, without "Fast"; empty if none."""
-    name = config.get("tokenizer_class")
-    if not name and (directory / "config.json").exists():
-        name = files.read_json(directory / "config.json", _EXAMPLE).get("tokenizer_class")
-    return (name or "").removesuffix("Fast")
+    paths = [path for name in (CONFIG_FILE, "config.json") if (path := directory / name).exists()]
+    names = (files.read_json(path, _EXAMPLE).get("tokenizer_class") for path in paths)
+    return next(filter(None, names), "").removesuffix("Fast")
 
 
 def _read_wordpiece(

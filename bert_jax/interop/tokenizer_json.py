@@ -4,7 +4,8 @@ In the library, "[MASK]" and the other special tokens in a text become special t
 `transformers` requires for filling masks. In bert_jax they are plain text. All other ids are the
 same, with these exceptions:
 
-* WordPiece: the differences that `bert_jax.tokenizers.wordpiece` lists for the library.
+* WordPiece and bert_bpe: the differences that `bert_jax.tokenizers.wordpiece` lists for the
+  library.
 * ALBERT's rules: the library never chooses a piece of digits and a comma, as in `transformers`'
   AlbertTokenizerFast; bert_jax splits such pieces afterwards.
 * SentencePiece: the library loses a combining mark after a character that the model's own
@@ -32,8 +33,10 @@ from tokenizers import (
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import Tokenizer as OurTokenizer
+from bert_jax.tokenizers.bert_bpe import BertBpeTokenizer
 from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.sentencepiece import WORD_START, SentencePieceTokenizer
+from bert_jax.tokenizers.word_bpe import END
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
@@ -53,6 +56,9 @@ def to_library(tokenizer: OurTokenizer) -> Tokenizer:
         library = _sentencepiece(tokenizer)
     elif isinstance(tokenizer, ByteBpeTokenizer):
         library = _byte_bpe(tokenizer)
+    elif isinstance(tokenizer, BertBpeTokenizer):
+        library = _bert_words(Tokenizer(tokenizer.library_model), lowercase=False)
+        library.decoder = decoders.BPEDecoder(suffix=END)
     else:
         library = _wordpiece(tokenizer)
     library.add_special_tokens(list(added_tokens(tokenizer).values()))
@@ -107,16 +113,18 @@ def _byte_bpe(tokenizer: ByteBpeTokenizer) -> Tokenizer:
 
 
 def _wordpiece(tokenizer: WordPieceTokenizer) -> Tokenizer:
-    library = Tokenizer(tokenizer.library_model)
+    library = _bert_words(Tokenizer(tokenizer.library_model), tokenizer.options["lowercase"])
+    library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    return library
+
+
+def _bert_words(library: Tokenizer, lowercase: bool) -> Tokenizer:
+    """Adds the rules by which BERT splits text into words."""
     # With None, accents are stripped if `lowercase` is set.
     library.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=True,
-        strip_accents=None,
-        lowercase=tokenizer.options["lowercase"],
+        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
     )
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     return library
 
 

@@ -155,8 +155,8 @@ def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
         strict=True,
     ):
         ids_L = ids_L[ids_L != tokenizer.pad_id]
-        end = _FILLED_TOKENS
-        while end < len(ids_L) and not tokenizer.is_word_start_V[ids_L[end]]:
+        end, begins_word_L = _FILLED_TOKENS, tokenizer.begins_word(ids_L)
+        while end < len(ids_L) and not begins_word_L[end]:
             end += 1
         # Some of the tokens to predict are not masked, but kept or replaced by others.
         slots = [

@@ -50,6 +50,7 @@ VOCABULARY_SAMPLE_BYTES = {
     "sentencepiece": 2**24,
     "byte_bpe": 2**26,
     "moses_bpe": 2**26,
+    "bert_bpe": 2**26,
 }
 
 

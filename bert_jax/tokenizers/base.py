@@ -70,6 +70,11 @@ CONVENTIONS = {
         num_segments=1,
         first=("<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))),
     ),
+    # The ids of HerBERT; pairs have BERT's form.
+    "herbert": SpecialTokens(
+        *("<pad>", "<unk>", "<s>", "</s>", "<mask>"),
+        first=("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    ),
     "albert": SPECIAL_TOKENS._replace(
         pad="<pad>",
         unk="<unk>",
@@ -175,6 +180,10 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def is_word_start(self, token: str) -> bool:
         """Returns whether a token begins a word."""
+
+    def begins_word(self, ids: np.ndarray) -> np.ndarray:
+        """Returns whether each token of running text begins a word; bool, of the shape of `ids`."""
+        return self.is_word_start_V[ids]
 
     @abc.abstractmethod
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:

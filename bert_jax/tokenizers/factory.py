@@ -9,12 +9,14 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import (
+    bert_bpe,
     byte_bpe,
     fastbpe,
     moses_bpe,
     sentencepiece,
     training,
     training_words,
+    word_bpe,
     wordpiece,
 )
 from bert_jax.tokenizers.base import (
@@ -93,13 +95,23 @@ KINDS = {
     ),
     "moses_bpe": _Kind(
         moses_bpe.MosesBpeTokenizer,
-        moses_bpe.read_vocabulary,
+        word_bpe.read_vocabulary,
         training.train_moses_bpe,
         {"lowercase": False},
-        (moses_bpe.VOCABULARY_FILE,),
-        moses_bpe.MERGES_FILE,
+        (word_bpe.VOCABULARY_FILE,),
+        word_bpe.MERGES_FILE,
         training_words.moses_bpe_words,
-        training.train_moses_bpe_on_counts,
+        training.train_word_bpe_on_counts,
+    ),
+    "bert_bpe": _Kind(
+        bert_bpe.BertBpeTokenizer,
+        bert_bpe.read_vocabulary,
+        training.train_bert_bpe,
+        {},
+        (word_bpe.VOCABULARY_FILE, LIBRARY_FILE),
+        word_bpe.MERGES_FILE,
+        training_words.bert_bpe_words,
+        training.train_word_bpe_on_counts,
     ),
 }
 # An example of an options file: the kind, and options of all kinds.
@@ -165,7 +177,8 @@ def from_file(
       path: A directory with the files, or a single file: a vocab.txt (wordpiece); a .model, or a
         tokenizer.json with a Unigram model (sentencepiece); a vocab.json with merges.txt beside
         it, or a tokenizer.json (byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe); a
-        vocab.json with merges.txt beside it (moses_bpe).
+        vocab.json with merges.txt beside it (moses_bpe and bert_bpe), or a tokenizer.json
+        (bert_bpe).
       special_tokens: See `Tokenizer`.
       options: Options of any kind; this kind ignores those that it does not have.
 
@@ -216,7 +229,7 @@ def training_words_of(kind: str, **options: Any) -> training_words.WordsOfText:
     """Returns a function of a text that returns the words to count for `train_on_counts`.
 
     Args:
-      kind: "wordpiece", "byte_bpe" or "moses_bpe".
+      kind: "wordpiece", "byte_bpe", "moses_bpe" or "bert_bpe".
       options: As for `from_file`.
     """
     known = KINDS[kind]
@@ -234,7 +247,7 @@ def train_on_counts(
     """Returns the tokenizer that `train` returns for a text with these words.
 
     Args:
-      kind: "wordpiece", "byte_bpe" or "moses_bpe".
+      kind: "wordpiece", "byte_bpe", "moses_bpe" or "bert_bpe".
       counts: Words, as `training_words_of` returns them, and how often each occurs.
       vocab_size: The number of tokens.
       special_tokens: As for `train`.

@@ -6,30 +6,14 @@ here they are white space. `lowercase` keeps accents.
 """
 
 import functools
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from pathlib import Path
-
-import numpy as np
-from etils import epath
 
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import (
-    CACHE_WORDS,
-    SpecialTokens,
-    Tokenizer,
-    read_json_vocabulary,
-    read_vocabulary_file,
-    require_special_tokens,
-    tokens_by_id,
-    vocabulary_lines,
-)
-from bert_jax.tokenizers.byte_bpe import Merges
-from bert_jax.tokenizers.word_bpe import END, WordBpe
+from bert_jax.tokenizers.base import CACHE_WORDS, SpecialTokens
+from bert_jax.tokenizers.word_bpe import Merges, WordBpeTokenizer
 
-VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 _LANGUAGE = "fr"
 _CONTROL_SPACES = re.compile(r"[\t-\r\x1c-\x1f\x85]")
 # Moses replaces it by a comma.
@@ -38,17 +22,11 @@ _SPACE_IN_NUMBER = re.compile("(?<=\\d)\u00a0(?=\\d)")
 _LOOK_AHEAD = 24
 
 
-class MosesBpeTokenizer(Tokenizer):
-    """A tokenizer of Moses' words; see `Tokenizer`.
-
-    Whether a token begins a word depends on the piece before it, so `is_word_start_V` is True
-    everywhere.
+class MosesBpeTokenizer(WordBpeTokenizer):
+    """A tokenizer of Moses' words; see `WordBpeTokenizer`.
 
     Args:
-      vocabulary: The tokens in the order of ids, and the pairs of pieces to join, in order of
-        priority. Joined pieces without an id are unknown.
       lowercase: Whether to lower-case text.
-      special_tokens: See `Tokenizer`.
 
     Raises:
       UserError: sacremoses is not installed.
@@ -63,52 +41,16 @@ class MosesBpeTokenizer(Tokenizer):
         lowercase: bool,
         special_tokens: SpecialTokens,
     ):
-        tokens, merges = vocabulary
-        ids = {token: i for i, token in enumerate(tokens)}
-        contents = {
-            VOCABULARY_FILE: json.dumps(ids, ensure_ascii=False).encode() + b"\n",
-            MERGES_FILE: "".join(f"{a} {b}\n" for a, b in merges).encode(),
-        }
-        options = {"lowercase": lowercase}
-        super().__init__(options, b"\0".join(contents.values()), contents, tokens, special_tokens)
-        # Text never produces a special token.
-        for token in {*special_tokens.first, *special_tokens.last, *special_tokens.spellings}:
-            ids.pop(token, None)
-        self._bpe = WordBpe(ids, merges, self.unk_id)
+        super().__init__(vocabulary, {"lowercase": lowercase}, special_tokens)
         self._words = moses_words(lowercase=lowercase)
         self._replaced = functools.lru_cache(CACHE_WORDS)(lambda c: "".join(self._words(c)))
 
-    def is_word_start(self, token: str) -> bool:
-        return True
+    def words(self, text: str) -> list[str]:
+        return self._words(text)
 
-    def piece_text(self, token_id: int) -> str:
-        return self.id_to_token(token_id).removesuffix(END)
-
-    def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        ids, pieces = self._bpe.ids, self._bpe.pieces
-        return [
-            np.array([ids[p] for word in self._words(s) for p in pieces(word)], np.int32)
-            for s in sentences
-        ]
-
-    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def words_aligned(self, text: str) -> tuple[list[str], list[tuple[int, int]]]:
         words = self._words(text)
-        characters = _character_spans(text, "".join(words), self._replaced)
-        pieces = [piece for word in words for piece in self._bpe.pieces(word)]
-        spans, start = [], 0
-        for piece in pieces:
-            stop = start + self._bpe.lengths[piece]
-            spans.append((characters[start][0], characters[stop - 1][1]))
-            start = stop
-        ids = [self._bpe.ids[piece] for piece in pieces]
-        return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        text = ""
-        for i in map(int, ids):
-            token = self.tokens[i]
-            text += f"{token} " if i in self.special_ids else token.replace(END, " ")
-        return text.removesuffix(" ")
+        return words, _character_spans(text, "".join(words), self._replaced)
 
 
 def moses_words(*, lowercase: bool) -> Callable[[str], list[str]]:
@@ -175,23 +117,3 @@ def _character_spans(
         spans += [(at[first], at[last] + 1)] * b
         i, j = i + a, j + b
     return spans
-
-
-def read_vocabulary(
-    path: epath.Path | Path, merges_path: epath.Path | Path, *, special_tokens: SpecialTokens
-) -> tuple[list[str], Merges]:
-    """Reads a vocab.json and its merges.txt, whose lines may have a count after the two pieces.
-
-    Raises:
-      UserError: A file cannot be read, a line is malformed, or a special token is missing.
-    """
-    tokens = tokens_by_id(read_json_vocabulary(path), path)
-    require_special_tokens(tokens, special_tokens, path)
-    merges = []
-    lines = vocabulary_lines(read_vocabulary_file(merges_path), merges_path)
-    for number, line in enumerate(lines, 1):
-        parts = line.split()
-        if len(parts) < 2:
-            raise UserError(f"{merges_path}:{number}: {line!r} must be two pieces")
-        merges.append((parts[0], parts[1]))
-    return tokens, merges

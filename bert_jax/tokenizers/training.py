@@ -17,6 +17,7 @@ from bert_jax.tokenizers.byte_bpe import Merges
 from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
 from bert_jax.tokenizers.sentencepiece import normalize
 from bert_jax.tokenizers.training_words import (
+    bert_bpe_words,
     moses_bpe_words,
     without_long_runs,
     wordpiece_words,
@@ -98,7 +99,27 @@ def train_wordpiece_on_counts(
 def train_moses_bpe(
     texts: Iterable[str], *, vocab_size: int, lowercase: bool, special_tokens: SpecialTokens
 ) -> tuple[list[str], Merges]:
-    """Trains a vocabulary of `vocab_size` tokens, and its merges.
+    """Trains on the counts of the words of texts; see `train_word_bpe_on_counts`."""
+    counts = Counter(chain.from_iterable(map(moses_bpe_words(lowercase=lowercase), texts)))
+    return train_word_bpe_on_counts(
+        list(counts.items()), vocab_size=vocab_size, special_tokens=special_tokens
+    )
+
+
+def train_bert_bpe(
+    texts: Iterable[str], *, vocab_size: int, special_tokens: SpecialTokens
+) -> tuple[list[str], Merges]:
+    """Trains on the counts of the words of texts; see `train_word_bpe_on_counts`."""
+    counts = Counter(chain.from_iterable(map(bert_bpe_words(), texts)))
+    return train_word_bpe_on_counts(
+        list(counts.items()), vocab_size=vocab_size, special_tokens=special_tokens
+    )
+
+
+def train_word_bpe_on_counts(
+    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
+) -> tuple[list[str], Merges]:
+    """Trains a vocabulary of `vocab_size` tokens on the counts of words, and its merges.
 
     The first tokens after the special ones are the characters, inside a word and at its end. As for
     WordPiece, "[unused0]", ... fill up the vocabulary if the corpus is too small.
@@ -106,17 +127,6 @@ def train_moses_bpe(
     Raises:
       UserError: The characters of the corpus do not fit in `vocab_size`.
     """
-    words = moses_bpe_words(lowercase=lowercase)
-    counts = Counter(word for text in texts for word in words(text))
-    return train_moses_bpe_on_counts(
-        list(counts.items()), vocab_size=vocab_size, special_tokens=special_tokens
-    )
-
-
-def train_moses_bpe_on_counts(
-    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
-) -> tuple[list[str], Merges]:
-    """Returns what `train_moses_bpe` returns for a text with these words."""
 
     def pieces_of(character: str) -> list[str]:
         return [character, character + END]

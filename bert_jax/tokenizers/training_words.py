@@ -14,7 +14,7 @@ WordsOfText = Callable[[str], list[str]]
 # Longer runs without a space are cut to train byte-level BPE, whose time is quadratic in them.
 _LONG_RUN = re.compile(r"\S{200}(?=\S)")
 _CACHE_WORDS = 2**18
-# Longer words are left out of the training of moses_bpe, for the same reason.
+# Longer words are left out of the training of moses_bpe and bert_bpe, for the same reason.
 _LONGEST_WORD = 200
 
 
@@ -53,6 +53,11 @@ def moses_bpe_words(*, lowercase: bool) -> WordsOfText:
     """Returns a function of a text that returns its words of up to 200 characters."""
     split = moses_words(lowercase=lowercase)
     return lambda text: [word for word in split(text) if len(word) <= _LONGEST_WORD]
+
+
+def bert_bpe_words() -> WordsOfText:
+    """Returns a function of a text that returns BERT's words of up to 200 characters, cased."""
+    return wordpiece_words(lowercase=False, max_input_chars_per_word=_LONGEST_WORD)
 
 
 def without_long_runs(text: str) -> list[str]:

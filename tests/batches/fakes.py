@@ -97,6 +97,7 @@ def make_tokenizer(vocab_size, seed=0):
         sep_id=SEP,
         mask_id=MASK,
         is_word_start_V=starts,
+        begins_word=lambda ids: starts[ids],
         id_to_token=str,
         piece_text=str,
         decode=lambda ids: " ".join(map(str, ids)),

@@ -64,14 +64,15 @@ def our_masks(words, rules):
         unk_id=3,
         mask_id=golden.MASK,
     )
-    ids, tokenizer.is_word_start_V = golden.masked_rows()
+    ids, is_word_start_V = golden.masked_rows()
+    tokenizer.begins_word = lambda ids: is_word_start_V[ids]
     spec = dataclasses.replace(SPEC, whole_word_masking=words)
     batch = {"input_ids": ids.astype(np.int32), "attention_mask": np.ones_like(ids)}
     masked = rules(tokenizer, spec, None).corrupt(batch, np.array([1, 2], np.uint64), 0)
     chosen = np.zeros(ids.shape, bool)
     row, slot = np.nonzero(masked["masked_lm_weights"])
     chosen[row, masked["masked_lm_positions"][row, slot]] = True
-    return golden.summarize(ids, masked["input_ids"], chosen, tokenizer.is_word_start_V)
+    return golden.summarize(ids, masked["input_ids"], chosen, is_word_start_V)
 
 
 def largest_z_score(one, other):

@@ -36,6 +36,7 @@ CLASSES = {
     "phobert": "PhobertTokenizer",
     "flaubert": "FlaubertTokenizer",
     "flaubert_uncased": "FlaubertTokenizer",
+    "herbert": "HerbertTokenizerFast",
 }
 # Arguments of the classes.
 OPTIONS = {
@@ -88,6 +89,16 @@ FRENCH = [
     "Un cœur, des œufs, un bœuf, Lætitia, cænogenèse.",
     "Température : -5 ºC ; taille : 30\u00a0cm ; nº\u00a07.",
 ]
+# Further texts for the tokenizer of Polish.
+POLISH = [
+    "Kto ma lepszą sztukę, ma lepszy rząd – to jasne.",
+    "Zażółć gęślą jaźń! ZAŻÓŁĆ GĘŚLĄ JAŹŃ; pójdźże, kiń tę chmurność w głąb flaszy.",
+    "„Nie wiem” – odpowiedział – „czy to 3,5 zł, czy 1 234,56 zł (brutto)…”",
+    "Ulica św. Jana 12/14 m. 5, 31-017 Kraków; tel. +48 12 345-67-89.",
+    "Dr hab. inż. Łukasz Żółkiewski-Śliwa urodził się 1 stycznia 1970 r. w Łodzi.",
+    "Konstantynopolitańczykowianeczka i dziewięćdziesięciokilkuletni prapradziadek.",
+    "za\u017co\u0301l\u0107, Z\u0307ABA i o\u0328 z doczepionymi znakami",
+]
 MASKED = [
     "Paris is the {} of France.",
     "{}, the senate",
@@ -106,7 +117,8 @@ def texts() -> list[str]:
 
 
 def texts_of(name: str) -> list[str]:
-    return [*texts(), *(FRENCH if name.startswith("flaubert") else ())]
+    own = {"flaubert": FRENCH, "flaubert_uncased": FRENCH, "herbert": POLISH}
+    return [*texts(), *own.get(name, ())]
 
 
 def write_models(output: Path) -> None:
@@ -147,6 +159,10 @@ def write_models(output: Path) -> None:
     flaubert = train("moses_bpe", 1200, "xlm")
     for name in ("vocab.json", "merges.txt"):
         files[f"flaubert/{name}"] = (flaubert / name).read_bytes()
+    sample[-2 * len(FRENCH) :] = 2 * POLISH
+    herbert = train("bert_bpe", 1200, "herbert")
+    for name in ("vocab.json", "merges.txt"):
+        files[f"herbert/{name}"] = (herbert / name).read_bytes()
     with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)

@@ -306,6 +306,23 @@ def test_a_prenorm_flaubert_keeps_every_bit(tmp_path):
     assert again.model == model and same_weights(again.weights, weights)
 
 
+def test_a_herbert_keeps_its_pooler_and_the_head_of_the_order(tmp_path):
+    pretrained = make_pretrained(terms=("masked_lm", "three_way_order"))
+    pretrained.family = "herbert"
+    pretrained.tokenizer, weights = None, copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    tensors = load_file(tmp_path / "hf" / "model.safetensors")
+    assert tensors["cls.sso.sso_relationship.weight"].shape == (3, 12)
+    # The tokenizer tells a HerBERT from a BERT.
+    edit_json(tmp_path / "hf" / "config.json", tokenizer_class="HerbertTokenizerFast")
+    again = formats.read(tmp_path / "hf")
+    assert (again.family, again.terms) == ("herbert", ("masked_lm", "three_way_order"))
+    assert same_weights(again.weights, weights)
+    edit_json(tmp_path / "hf" / "config.json", tokenizer_class="BertTokenizer")
+    again = formats.read(tmp_path / "hf")
+    assert again.family == "bert" and "sso/dense/kernel" not in again.weights
+
+
 def test_a_roberta_needs_its_special_tokens(tmp_path):
     pretrained = make_pretrained(family="roberta")
     pretrained.tokenizer = make_tokenizer()

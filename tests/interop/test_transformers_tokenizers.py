@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
-from tests.golden.record_family_tokenization import CLASSES, FRENCH, PAIR, texts
+from tests.golden.record_family_tokenization import CLASSES, FRENCH, PAIR, POLISH, texts
 from tests.interop.small_tokenizers import train
 from tests.runs import ROOT
 from tests.tokenizers.test_family_parity import BREAKS, GOLDEN, read, unpack
@@ -35,6 +35,7 @@ NAMED = {
     "flaubert": "FlaubertTokenizer",
     "flaubert_uncased": "FlaubertTokenizer",
     "bart": "BartTokenizer",
+    "herbert": "HerbertTokenizer",
 }
 # Their classes have no tokenizer.json. The first turns line breaks into <unk>, the other removes
 # white space that is a control character, and all of them find special tokens in the text.
@@ -50,7 +51,7 @@ FAMILY_OF = {
     "bert_unigram": "bert",
     "distilbert_bpe": "distilbert",
 }
-TEXTS = [*texts(), *FRENCH, *("a" * n for n in (100, 101, 150, 200, 201))]
+TEXTS = [*texts(), *FRENCH, *POLISH, *("a" * n for n in (100, 101, 150, 200, 201))]
 
 
 def wordpiece(lowercase, max_chars=100):

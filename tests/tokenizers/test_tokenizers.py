@@ -118,6 +118,7 @@ TRAINED = {
     "bpe": "bert",
     "byte_bpe": "bert",
     "moses_bpe": "xlm",
+    "bert_bpe": "herbert",
 }
 TRAIN = """
 import sys
@@ -139,6 +140,28 @@ def test_training_gives_the_same_bytes_in_every_process(tmp_path):
         for run in runs
     )
     assert one == other and len({path.parent for path in one}) == len(TRAINED)
+
+
+@pytest.mark.parametrize("convention", ["bert", "herbert"])
+def test_words_of_running_text(convention):
+    kind = {"bert": "wordpiece", "herbert": "bert_bpe"}[convention]
+    special = tokenizers.CONVENTIONS[convention]
+    tokenizer = train(kind, sample_texts(), lowercase=False, special_tokens=special)
+    words = "The unquestionable representatives , agreed ( 中 )".split()
+    ids = [tokenizer.encode_batch([word])[0] for word in words]
+    row = tokenizer.join(np.concatenate(ids), ids[1]).input_ids_L
+    assert (
+        row.tolist()
+        == tokenizer.join(
+            *tokenizer.encode_batch(
+                ["The unquestionable representatives, agreed (中)", "unquestionable"]
+            )
+        ).input_ids_L.tolist()
+    )
+    begins = [[True, *[False] * (len(word) - 1)] for word in ids]
+    expected = [True, *sum(begins, []), True, *begins[1], True]
+    assert max(map(len, ids)) > 3
+    assert tokenizer.begins_word(np.stack([row, row])).tolist() == [expected, expected]
 
 
 def test_a_small_corpus_is_filled_up_with_unused_tokens():
@@ -258,6 +281,7 @@ def test_load_needs_a_saved_tokenizer(tmp_path):
         ("unigram", "albert"),
         ("byte_bpe", "roberta"),
         ("moses_bpe", "xlm"),
+        ("bert_bpe", "herbert"),
     ],
 )
 def test_conventions_of_special_tokens(kind, convention, tmp_path):
@@ -274,7 +298,7 @@ def test_conventions_of_special_tokens(kind, convention, tmp_path):
     np.testing.assert_array_equal(tokenizer.encode_aligned(text)[0], ids)
     cls, sep, mask = tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
     row = tokenizer.join(ids, ids)
-    if convention in ("albert", "bert", "xlm"):
+    if convention in ("albert", "bert", "xlm", "herbert"):
         assert row.input_ids_L.tolist() == [cls, *ids, sep, *ids, sep]
         is_split = special.num_segments == 2
         assert row.num_first == (len(ids) + 2 if is_split else len(row.input_ids_L))

@@ -76,8 +76,8 @@ class MaskedTokens:
     """Chooses tokens or whole words for prediction, and masks them.
 
     Args:
-      tokenizer: Has `vocab_size`, the ids of the special tokens and `is_word_start_V` (bool by
-        id). [UNK] may be predicted.
+      tokenizer: Has `vocab_size`, the ids of the special tokens and `begins_word`; see `Tokenizer`.
+        [UNK] may be predicted.
       spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking`,
         `mask_fractions` and `held_out` are used. Rows never have more than
         `max_predictions_per_seq` predictions.
@@ -92,7 +92,7 @@ class MaskedTokens:
         self._whole_words = spec.whole_word_masking or rules.whole_words
         self._fractions = rules.fractions or spec.mask_fractions
         self._mask_id = tokenizer.mask_id
-        self._is_word_start_V = np.asarray(tokenizer.is_word_start_V, dtype=bool)
+        self._begins_word = tokenizer.begins_word
         ends = [tokenizer.cls_id, tokenizer.sep_id]
         self._is_text_V = np.ones(tokenizer.vocab_size, dtype=bool)
         self._is_text_V[[tokenizer.pad_id, *ends, tokenizer.mask_id]] = False
@@ -141,7 +141,7 @@ class MaskedTokens:
         if self._whole_words:
             begins_word_BxL = batch.get("begins_word")
             if begins_word_BxL is None:
-                begins_word_BxL = self._is_word_start_V[ids_BxL]
+                begins_word_BxL = self._begins_word(ids_BxL)
             is_start_BxL = word_starts(is_text_BxL, begins_word_BxL) | (
                 is_candidate_BxL & ~is_text_BxL
             )

@@ -7,6 +7,7 @@ DEFAULT = "bert"
 FAMILIES = {
     DEFAULT: "bert_jax.interop.families.bert:BERT",
     "spanbert": "bert_jax.interop.families.bert:SPANBERT",
+    "herbert": "bert_jax.interop.families.bert:HERBERT",
     "electra": "bert_jax.interop.families.electra:ELECTRA",
     "albert": "bert_jax.interop.families.albert:ALBERT",
     "roberta": "bert_jax.interop.families.roberta:ROBERTA",
@@ -27,6 +28,11 @@ def load_family(name: str) -> Family:
     return load_part(name, FAMILIES, "config.family", ("model_types", "pretraining_class"))
 
 
-def family_of_type(model_type: str) -> str:
-    """Finds the name of the family with this `model_type`; empty if there is none."""
-    return next((n for n in FAMILIES if model_type in load_family(n).model_types), "")
+def family_of_type(model_type: str, tokenizer_class: str = "") -> str:
+    """Finds the name of the family with this `model_type`; empty if there is none.
+
+    Of several, it is the one with this tokenizer class, or else the first.
+    """
+    names = [name for name in FAMILIES if model_type in load_family(name).model_types]
+    own = (name for name in names if load_family(name).tokenizer == tokenizer_class)
+    return next(own, next(iter(names), ""))

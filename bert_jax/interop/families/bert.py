@@ -107,3 +107,23 @@ SPANBERT = dataclasses.replace(
     # SpanBERT is trained without next-sentence prediction.
     pretraining_classes=[c for c in BERT.pretraining_classes if "next_sentence" not in c.terms],
 )
+# As in the released models, an export has the pooler and the head of the three-way order beside the
+# weights of its class, which ignores them.
+HERBERT = dataclasses.replace(
+    BERT,
+    title="HerBERT",
+    tokenizer="HerbertTokenizer",
+    names=(
+        *(names for names in BERT.names if names.ours != "nsp/"),
+        Names("sso/", "cls.sso.sso_relationship.", _NEXT_SENTENCE),
+    ),
+    pretraining_classes=(
+        PreTrainingClass(
+            "BertForMaskedLM",
+            terms=("masked_lm", "three_way_order"),
+            weights=("bert/", "mlm/", "sso/"),
+            pipeline="fill-mask",
+        ),
+        *SPANBERT.pretraining_classes,
+    ),
+)

@@ -19,7 +19,7 @@ def draws(held_out=False):
         cls_id=original.CLS,
         sep_id=original.SEP,
         mask_id=original.MASK,
-        is_word_start_V=np.ones(original.VOCABULARY, bool),
+        begins_word=lambda ids: np.ones(ids.shape, bool),
     )
     spec = make_spec(max_predictions_per_seq=20, held_out=held_out)
     store = SimpleNamespace(token_counts=original.token_counts())
