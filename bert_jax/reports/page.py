@@ -1,14 +1,10 @@
 """The HTML page about one or several runs, in one file that needs no network."""
 
-import base64
-import hashlib
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from importlib import resources
 from typing import Any
 
 from etils import epath
@@ -18,6 +14,7 @@ from bert_jax.base import files
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.reports import corpus_report
 from bert_jax.reports.curves import has_points, panel_svg, write_curves
+from bert_jax.reports.html import Html, colored_name, document, section, table
 from bert_jax.reports.record import Run, best_of, cost, read_runs
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BY_SOURCE, EVALUATION_PREFIX
@@ -28,18 +25,12 @@ _MASK_STEPS = 3
 # The values of a setting in sweep.json that are not scores.
 _GRID = ("learning_rate", "batch_size", "seeds", "diverged")
 _MASKS = EVALUATION_PREFIX + FILLED_TEXTS
-# The same symbols as the markers in `curves.py`.
-_SYMBOLS = "●■◆▲▼✚✖★"
 _CURVES_NOTE = """<p class=note>Thin: training, averaged over the steps since the last point, with
 the run's own {}dropout. With symbols: {}. Both may differ for the same model. Dotted: a baseline
 without context. Point at a curve to read its values.</p>"""
 _HELD_OUT = "held-out text, with the same masks in all runs"
 _MASKS_NOTE = """<p class=note>Each mask shows the guess. A wrong guess is struck out, and the
 original follows. Some other words are replaced at random, as in training.</p>"""
-
-
-class Html(str):
-    """Text that is already HTML; all other text is escaped."""
 
 
 def write_pages(directory: epath.PathLike) -> None:
@@ -64,43 +55,30 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
     titles = dict.fromkeys(title for run in runs for title in run.panels)
     plots = [_plot(title, runs) for title in sorted(titles, key=lambda title: title != main)]
     plots, num_top = list(filter(None, plots)), 1 if is_one else 2
-    table = _runs_table(names, runs)
-    legend = "".join(f"<span data-run={i}>{_name(names, i)}</span>" for i in range(len(runs)))
+    summary = _runs_table(names, runs)
+    legend = "".join(
+        f"<span data-run={i}>{colored_name(names, i)}</span>" for i in range(len(runs))
+    )
     parts = [
         f"<h1>{escape(', '.join(names) if len(runs) < 4 else f'{len(runs)} runs')}</h1>",
         f"<p class=lead>{escape(_lead(names, runs, main))}</p>",
         "" if is_one else f"<nav>{legend}</nav>",
-        f"<div class=top>{''.join(plots[:num_top])}{table if is_one else ''}</div>",
-        "" if is_one else table,
-        _section(
-            "Curves", _curves_note(runs), f"<div class=plots>{''.join(plots[num_top:])}</div>"
-        ),
+        f"<div class=top>{''.join(plots[:num_top])}{summary if is_one else ''}</div>",
+        "" if is_one else summary,
+        section("Curves", _curves_note(runs), f"<div class=plots>{''.join(plots[num_top:])}</div>"),
     ]
     if not is_one:
         parts += _settings(runs, main)
     for text in mask_texts:
-        parts.append(_section(text, *(_filled(name, run, text) for name, run in named)))
+        parts.append(section(text, *(_filled(name, run, text) for name, run in named)))
     parts += _each("Masked words of held-out text", named, _masks, folded=not is_one)
     parts += _each("Held-out documents by source", named, _sources, folded=not is_one)
     parts += _each("What the model sees of the corpus", named, _corpus, folded=not is_one)
     if not is_one:
-        parts.append(_section("Differences of the configs", _differences(names, runs)))
+        parts.append(section("Differences of the configs", differences(names, runs)))
     parts += _each("Config", named, _config, folded=True)
-    template = resources.files("bert_jax.reports").joinpath("page.html").read_text("utf-8")
-    # The browser runs this script only, whatever else the page may contain.
-    script = template[template.index("<script>") + 8 : template.index("</script>")]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    colors = "".join(
-        f"--run{i}: oklch(var(--light{i % 3}) var(--chroma) {(190 + 162 * i) % 360});"
-        for i in range(len(runs))
-    )
-    values = {
-        "DIGEST": digest,
-        "COLORS": colors,
-        "TITLE": escape(f"Report: {', '.join(names)}"),
-        "BODY": "\n".join(parts),
-    }
-    return re.sub("__([A-Z]+)__", lambda match: values[match[1]], template)
+    title = f"Report: {', '.join(names)}"
+    return document(title, "\n".join(parts), len(runs))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
@@ -167,7 +145,7 @@ def _settings(runs: Sequence[Run], main: str) -> list[str]:
                 for each in settings
             ]
             headers = [name.replace("_", " ") for name in settings[0]]
-            parts.append(_section("Settings of the sweep, over seeds", _table(headers, rows)))
+            parts.append(section("Settings of the sweep, over seeds", table(headers, rows)))
     return parts
 
 
@@ -176,12 +154,6 @@ def _step(run: Run) -> str:
         return f"{max((line['step'] for line in run.lines), default=0):,} steps (running)"
     early = " (stopped early)" if run.results.get("stopped_early") else ""
     return f"{run.results['step']:,} steps{early}"
-
-
-def _name(names: Sequence[str], number: int) -> Html:
-    """Returns the name of a run after the symbol and in the color of its curves."""
-    symbol = _SYMBOLS[number % len(_SYMBOLS)]
-    return Html(f'<i style="color: var(--run{number})">{symbol}</i>&nbsp;{escape(names[number])}')
 
 
 def _plot(title: str, runs: Sequence[Run]) -> str:
@@ -200,12 +172,12 @@ def _runs_table(names: Sequence[str], runs: Sequence[Run]) -> str:
     labels = dict.fromkeys(label for run in runs for label in run.metrics)
     labels |= dict.fromkeys(label for of_run in facts for label in of_run)
     if len(runs) == 1:
-        return _table((), [[label, facts[0][label]] for label in labels])
+        return table((), [[label, facts[0][label]] for label in labels])
     rows = [
-        [_name(names, number), *(of_run.get(label, "") for label in labels)]
+        [colored_name(names, number), *(of_run.get(label, "") for label in labels)]
         for number, of_run in enumerate(facts)
     ]
-    return _table(["run", *labels], rows)
+    return table(["run", *labels], rows)
 
 
 def _facts(run: Run, runs: Sequence[Run]) -> dict[str, str]:
@@ -236,7 +208,7 @@ def _filled(name: str, run: Run, text: str) -> str:
         first, *_ = bert_jax.load(str(run.directory), step=step).fill_mask(text)
         guesses = [f"{x.token} {x.probability:.1%}" for x in first[:_PREDICTIONS]]
         rows.append([f"{step:,}", *guesses])
-    return _table([f"step of {name}", *[""] * _PREDICTIONS], rows)
+    return table([f"step of {name}", *[""] * _PREDICTIONS], rows)
 
 
 def _masks(run: Run) -> str:
@@ -281,7 +253,7 @@ def _sources(run: Run) -> str:
             words = "" if baseline is None else f"baseline {metric.text(baseline)}"
             cells.append(Html(f"{metric.text(values[metric.name])}<br><small>{words}</small>"))
         rows.append([source, *cells])
-    return _table(headers, rows) if rows else ""
+    return table(headers, rows) if rows else ""
 
 
 def _corpus(run: Run) -> str:
@@ -289,12 +261,12 @@ def _corpus(run: Run) -> str:
     if not reports:
         return ""
     tables = ""
-    for table in filter(None, (corpus_report.table(reports), corpus_report.source_table(reports))):
-        headers = [str(column.header) for column in table.columns]
-        rows = zip(*(list(column.cells) for column in table.columns), strict=True)
-        tables += _table(headers, [list(row) for row in rows])
-    found = "".join(f"<p>Warning: {escape(text)}</p>" for text in corpus_report.warnings(reports))
-    return tables + found
+    for found in filter(None, (corpus_report.table(reports), corpus_report.source_table(reports))):
+        headers = [str(column.header) for column in found.columns]
+        rows = zip(*(list(column.cells) for column in found.columns), strict=True)
+        tables += table(headers, [list(row) for row in rows])
+    warnings = corpus_report.warnings(reports)
+    return tables + "".join(f"<p>Warning: {escape(text)}</p>" for text in warnings)
 
 
 def _config(run: Run) -> str:
@@ -307,13 +279,14 @@ def _curves_note(runs: Sequence[Run]) -> str:
     return _CURVES_NOTE.format("masks and ", _HELD_OUT)
 
 
-def _differences(names: Sequence[str], runs: Sequence[Run]) -> str:
+def differences(names: Sequence[str], runs: Sequence[Run]) -> str:
+    """Makes a table of the keys whose values differ between the configs of the runs."""
     values = [dict(config_lib.flatten(config_lib.to_dict(run.config))) for run in runs]
     # A run of a sweep has the values of one point as its own sweep.
     keys = sorted({key for flat in values for key in flat if not key.startswith("sweep.")})
     rows = [[key, *(str(flat.get(key, "")) for flat in values)] for key in keys]
-    table = _table(["", *names], [row for row in rows if len(set(row[1:])) > 1])
-    return f"<div class=keys>{table}</div>"
+    changed = table(["", *names], [row for row in rows if len(set(row[1:])) > 1])
+    return f"<div class=keys>{changed}</div>"
 
 
 def _each(
@@ -324,17 +297,4 @@ def _each(
     if folded:
         fold = "<details><summary>{}</summary>{}</details>"
         blocks = [(name, fold.format(name, block)) for name, block in blocks]
-    return [_section(title, *(block for _, block in blocks))] if blocks else []
-
-
-def _section(title: str, *content: str) -> str:
-    return f"<h2>{escape(title)}</h2>\n" + "\n".join(content)
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(tag: str, cells: Sequence[str]) -> str:
-        texts = (cell if isinstance(cell, Html) else escape(cell) for cell in cells)
-        return f"<tr>{''.join(f'<{tag}>{text}</{tag}>' for text in texts)}</tr>"
-
-    lines = [line("th", headers)] * bool(headers) + [line("td", row) for row in rows]
-    return f"<div class=wide><table>{''.join(lines)}</table></div>"
+    return [section(title, *(block for _, block in blocks))] if blocks else []

@@ -109,8 +109,8 @@ def best_of(metric: Metric) -> Callable[..., float]:
     return max if metric.kind in _KINDS else min
 
 
-def cost(run: Run) -> dict[str, str]:
-    """Adds up training time, sequences and FLOPs over the log lines, and formats them by label."""
+def totals(run: Run) -> tuple[float, int, float]:
+    """Adds up the seconds of training, the sequences and the FLOPs over the log lines."""
     lines = [line for line in run.lines if "loss" in line]
     steps = [line["step"] for line in lines]
     # A run that continues another one begins at its step.
@@ -124,26 +124,35 @@ def cost(run: Run) -> dict[str, str]:
             before, sequences = line["step"], sequences + count
             seconds += count / rate
             flops += line["flops_per_second"] * count / rate
+    return seconds, sequences, flops
+
+
+def cost(run: Run) -> dict[str, str]:
+    """Formats the cost of a run by label; {} if no log line has a speed."""
+    seconds, sequences, flops = totals(run)
     if not seconds:
         return {}
+    compilation = sum(line.get("compile_seconds", 0.0) for line in run.lines if "loss" in line)
     return {
-        "training time": _duration(seconds),
-        "compilation": _duration(sum(line.get("compile_seconds", 0.0) for line in lines)),
+        "training time": duration(seconds),
+        "compilation": duration(compilation),
         "sequences": f"{sequences:,}",
         "sequences/s": f"{float(f'{sequences / seconds:.3g}'):,g}",
-        "model FLOPs": _with_prefix(flops, "FLOPs"),
-        "FLOP/s": _with_prefix(flops / seconds, "FLOP/s"),
+        "model FLOPs": with_prefix(flops, "FLOPs"),
+        "FLOP/s": with_prefix(flops / seconds, "FLOP/s"),
     }
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Formats a time: "1.5 h"."""
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.3g} s"
 
 
-def _with_prefix(value: float, unit: str) -> str:
+def with_prefix(value: float, unit: str) -> str:
+    """Formats a number with three digits and an SI prefix: "1.23 TFLOPs"."""
     from matplotlib.ticker import EngFormatter
 
     return EngFormatter(unit)(float(f"{value:.3g}"))
