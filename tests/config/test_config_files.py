@@ -9,7 +9,7 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, to_dict, validate
 from bert_jax.config.finetuning import validate as validate_finetuning
-from configs import ablations, bart, electra, flaubert, roberta, spanbert
+from configs import ablations, bart, electra, flaubert, herbert, roberta, spanbert
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.py"))
@@ -20,6 +20,7 @@ ARGUMENTS = {
     "distilbert.py": ["base", "tiny"],
     "electra.py": electra.SIZES,
     "flaubert.py": flaubert.SIZES,
+    "herbert.py": herbert.SIZES,
     "roberta.py": roberta.SIZES,
     "spanbert.py": spanbert.SIZES,
 }
