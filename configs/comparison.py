@@ -4,15 +4,16 @@ NAME is bert, roberta, spanbert, albert, electra or distilbert. All runs have th
 analytic FLOPs (1e14), the optimizer and schedule of mini_laptop.py, and one WordPiece vocabulary of
 8,192 tokens. Rows, masks, terms and model options are as in the family's `base`.
 
-    python benchmarks/families.py --corpus='BOOKS/*.jsonl.gz' --data=DATA --workdir=DIR
+    python -m bert_jax.compare --equal=flops --workdir=DIR --config.data.input='BOOKS/*.jsonl.gz' \\
+        --configs=comparison:bert,comparison:roberta,comparison:spanbert,comparison:albert
 
-prepares the text once, runs all six and fine-tunes each. One of them alone:
+compares them (docs/studies.md). One of them alone:
 
     python -m bert_jax.main --config=configs/comparison.py:electra --workdir=DIR \\
         --config.data.store=STORE
 
-`distilbert` needs config.objective.teacher, the work directory of `bert`. Its FLOPs include the
-teacher's forward pass, and not the teacher's training.
+`distilbert` needs config.objective.teacher, the work directory of `bert`; a study sets it. Its
+FLOPs include the teacher's forward pass, and not the teacher's training.
 
 Hardware: two CPU cores and 3 GB of memory, for 8 to 11 minutes (14 to 19 minutes of CPU time).
 Expected: a held-out masked-LM loss of 4.7 (roberta), 5.0 (bert), 5.1 (distilbert), 5.5 (electra's

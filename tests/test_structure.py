@@ -27,6 +27,7 @@ ROOMS = (
     {"interop", "reports"},
     {"pretraining", "inference"},
     {"finetuning", "tpu"},
+    {"studies"},
 )
 # TensorFlow: the input pipeline, the task readers, and the Google-checkpoint reader.
 TENSORFLOW_IN = ("base/lean_tensorflow.py", "text/tfds.py")

@@ -9,7 +9,7 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, to_dict, validate
 from bert_jax.config.finetuning import validate as validate_finetuning
-from configs import ablations, bart, electra, flaubert, herbert, roberta, spanbert
+from configs import ablations, bart, electra, flaubert, herbert, roberta, sizes, spanbert
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.py"))
@@ -22,6 +22,7 @@ ARGUMENTS = {
     "flaubert.py": flaubert.SIZES,
     "herbert.py": herbert.SIZES,
     "roberta.py": roberta.SIZES,
+    "sizes.py": sizes.SIZES,
     "spanbert.py": spanbert.SIZES,
 }
 CASES = {

@@ -1,0 +1,107 @@
+"""The flags of a study: equal budgets, and mistakes."""
+
+import pytest
+from etils import epath
+
+from bert_jax.base.errors import UserError
+from bert_jax.studies import plan
+from bert_jax.studies.plan import Settings, models_of, tasks_of
+
+SIZES = ["sizes:tiny_L1_H64_A2", "sizes:tiny_L6_H96_A3"]
+
+
+@pytest.mark.parametrize("equal", ["steps", "tokens", "flops"])
+def test_the_budget_is_that_of_the_first_config(equal):
+    first, second, other = models_of(
+        Settings([*SIZES, "mini_laptop"], equal, overrides={"config.train.num_steps": "500"})
+    )
+    assert [m.name for m in (first, second)] == ["sizes:tiny_L1_H64_A2", "sizes:tiny_L6_H96_A3"]
+    assert first.size.steps == 500 and first.config.train.num_steps == 500
+    assert getattr(second.size, equal) == pytest.approx(getattr(first.size, equal), rel=0.02)
+    assert getattr(other.size, equal) == pytest.approx(getattr(first.size, equal), rel=0.3)
+    assert other.size.steps == other.config.train.num_steps
+    # They have the same vocabulary and text; mini_laptop has another.
+    assert first.store == second.store != other.store
+
+
+def test_sizes_are_counted():
+    (model,) = models_of(Settings(["sizes:tiny_L1_H64_A2"], "tokens", budget=1_126_400))
+    # 900 steps of 32 rows of 32 tokens, and 100 of 64.
+    assert model.name == "tiny_L1_H64_A2" and model.folder == "tiny_L1_H64_A2"
+    assert model.size[:3] == (224_706, 1000, 1_126_400)
+    (flops,) = models_of(Settings(["sizes:tiny_L1_H64_A2"], "flops", budget=model.size.flops))
+    assert flops.size == model.size
+
+
+def test_a_student_learns_from_the_first_config():
+    configs = ["comparison:bert", "comparison:distilbert"]
+    teacher, student = models_of(Settings(configs, "flops"))
+    assert (teacher.teacher, student.teacher) == ("", "bert")
+    assert teacher.store == student.store
+    assert student.size.flops == pytest.approx(teacher.size.flops, rel=1e-3)
+    with pytest.raises(UserError, match="begins with comparison:distilbert, which needs a teacher"):
+        models_of(Settings(["comparison:distilbert", "tiny"]))
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"configs": ["tiny", "configs/tiny.py"]}, "--configs names tiny twice"),
+        ({"configs": ["tinny"]}, "there is no config file 'tinny'; did you mean tiny"),
+        ({"configs": ["finetune/glue:mrpc"]}, "--configs has finetune/glue:mrpc, .* fine-tuning"),
+        (
+            {"overrides": {"config.train.num_step": "3"}},
+            "tiny, with --config.train.num_step=3: unknown config key train.num_step; did you mean",
+        ),
+        ({"overrides": {"config.workdir": "x"}}, "--config.workdir is given, but --workdir sets"),
+        (
+            {"budget": 9.0, "overrides": {"config.train.num_steps": "8"}},
+            "--budget is 9 and --config.train.num_steps is 8; give one of them",
+        ),
+        ({"tasks": ["mrcp"]}, "--tasks has mrcp; it must be one of cola, "),
+        ({"tasks": ["mrpc"]}, "--glue is missing: the folder of the GLUE tasks, for --tasks=mrpc"),
+        ({"tasks": ["mrpc"], "glue": "nowhere"}, "nowhere/MRPC"),
+        ({"tasks": ["ner"]}, "--tasks has ner without its data; write ner=FOLDER"),
+        ({"tasks": ["ner=nowhere"]}, "--tasks: nowhere, the data of ner, does not exist"),
+        ({"tasks": ["ner=.", "ner=.."]}, "--tasks names ner twice"),
+        (
+            {"tasks": ["ner=."], "overrides": {"finetune.sweep.seeds": "3"}},
+            "--finetune.sweep.seeds is given, but --seeds sets it; leave it out",
+        ),
+        (
+            {"tasks": ["ner=."], "overrides": {"finetune.train.epochs": "3"}},
+            "finetune/ner, with --finetune.train.epochs=3: unknown config key train.epochs",
+        ),
+    ],
+)
+def test_mistakes(values, message):
+    settings = Settings(**{"configs": ["tiny"]} | values)
+    with pytest.raises(UserError, match=message):
+        models_of(settings)
+        tasks_of(settings)
+
+
+def test_a_study_keeps_its_flags(tmp_path):
+    directory = epath.Path(tmp_path)
+    with pytest.raises(UserError, match="--configs is missing"):
+        Settings().continued(directory)
+    begun = Settings(["tiny"], seeds=2, overrides={"config.seed": "3"})
+    assert begun.continued(directory) == begun
+    begun.write(directory)
+    assert Settings().continued(directory) == begun == begun.continued(directory)
+    for values, message in (
+        ({"seeds": 5}, "began with --seeds=2, not 5"),
+        ({"configs": ["tiny", "mini"]}, "began with --configs=tiny, not tiny,mini"),
+        ({"overrides": {"config.seed": "4"}}, "began with --config.seed=3, not 4"),
+        ({"overrides": {}}, "began with --config.seed=3, not without it"),
+        (
+            {"overrides": {"config.seed": "3", "config.dtype": "float32"}},
+            "began without --config.dtype, which is now float32",
+        ),
+    ):
+        changed = {"configs": ["tiny"], "seeds": 2, "overrides": {"config.seed": "3"}} | values
+        with pytest.raises(UserError, match=message):
+            Settings(**changed).continued(directory)
+    (tmp_path / plan.SETTINGS).rename(tmp_path / "config.json")
+    with pytest.raises(UserError, match="holds a run, not a study"):
+        begun.continued(directory)
