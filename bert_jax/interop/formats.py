@@ -163,6 +163,11 @@ def _write_sentence_transformers(pretrained: Pretrained, path: Path) -> None:
     embedding = pretrained.embedding
     if embedding.pooling is None:
         raise UserError(f"{pretrained.source} does not say how it pools tokens: give --pooling")
+    if pretrained.model["num_decoder_layers"]:
+        raise UserError(
+            f"{pretrained.source} has a decoder, whose states sentence-transformers would pool "
+            "instead of the encoder's"
+        )
     if generator.TERM in pretrained.terms:
         pretrained = generator.split(pretrained)[generator.DISCRIMINATOR]
     for name in [name for name in pretrained.weights if not name.startswith(ENCODER)]:

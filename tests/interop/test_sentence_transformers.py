@@ -100,7 +100,7 @@ def test_encode_follows_the_settings_unless_told_otherwise(tmp_path):
 
 
 # An export of a FlauBERT has its own kind of tokenizer, which the small model lacks.
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"flaubert"}))
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"flaubert", "bart"}))
 def test_an_export_has_the_encoder_and_the_settings(tmp_path, family):
     formats.write(make_pretrained(family=family), tmp_path / "hf", "huggingface")
     source, first, second = (str(tmp_path / name) for name in ("hf", "first", "second"))
@@ -149,6 +149,8 @@ def test_exports_that_are_refused(tmp_path):
         convert.convert(source, out, "sentence_transformers")
     with pytest.raises(UserError, match="is fine-tuned; only --to=huggingface"):
         formats.write(make_finetuned("question_answering"), out, "sentence_transformers")
+    with pytest.raises(UserError, match="has a decoder, whose states"):
+        formats.write(make_pretrained(family="bart"), out, "sentence_transformers")
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
