@@ -120,7 +120,7 @@ def test_a_study_is_killed_and_continued(tmp_path):
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     assert process.returncode == 0
     assert not (second / "results.json").exists()
     before = finished.stat().st_mtime_ns
