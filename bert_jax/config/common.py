@@ -1,24 +1,17 @@
 """The config keys that pre-training and fine-tuning share, with the same meaning."""
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
+from bert_jax.config.model import layers_differ
 from bert_jax.config.schema import Field, Section, free_field, steering_field
-from bert_jax.models.bert_config import BertConfig
 
 # The shapes of the learning rate that have an exponent, those that have an end factor, and all.
 POWER_SHAPES = ("bert", "linear_after_warmup", "product")
 ENDING_SHAPES = ("linear", "one_minus_sqrt", "cosine")
 SHAPES = (*POWER_SHAPES, "inverse_root", "constant", *ENDING_SHAPES)
-
-MODEL: Section = {
-    key.name: Field(**key.metadata) for key in dataclasses.fields(BertConfig) if key.metadata
-}
 
 GRADIENT_ACCUMULATION_STEPS = Field(
     1,
@@ -101,7 +94,9 @@ COMMON: Section = {
         "and at most 512, and heads whose total width on each device is a multiple of 128 (two "
         "heads of depth 64, for example). That for NVIDIA GPUs (compute capability 8.0 or "
         "later) needs a multiple of 64, at least 256, and heads of depth 16, 32, 64 or 128; it has "
-        "not run on a GPU yet. Otherwise the key has no effect.",
+        "not run on a GPU yet. Local layers have no such kernel; models with rotary positions and "
+        "no attention dropout use JAX's splash kernel for TPUs above 512 tokens, local layers "
+        "included. Otherwise the key has no effect.",
     ),
     "remat": free_field(
         "none",
@@ -283,6 +278,12 @@ def check_common(config: ConfigDict) -> None:
     optimizer, schedule = config.optimizer, config.schedule
     if sum(size == -1 for size in config.mesh.values()) > 1:
         raise UserError("config.mesh has more than one axis of size -1; only one can be inferred")
+    if config.scan_layers and layers_differ(config.model):
+        raise UserError(
+            f"config.scan_layers is True, but layers with config.model.norm={config.model.norm} "
+            f"and config.model.global_every={config.model.global_every} differ and cannot be "
+            "scanned; set it to False"
+        )
     default = COMMON["optimizer"]["momentum"].default
     if optimizer.momentum != default and optimizer.name != "muon":
         raise UserError(
@@ -320,42 +321,6 @@ def check_profile(profile: ConfigDict, num_steps: int) -> None:
             f"{num_steps:,}; set an earlier config.profile.start_step or fewer "
             "config.profile.num_steps"
         )
-
-
-def check_model(model: Mapping[str, Any], source: str = "") -> None:
-    """Refuses values of MODEL that contradict each other.
-
-    Args:
-      model: The keys of MODEL, with values in range.
-      source: What comes before the key in messages: "FILE: ".
-
-    Raises:
-      UserError: The message names the keys.
-    """
-    if model["hidden_size"] % model["num_attention_heads"]:
-        raise UserError(
-            f"{source}config.model.num_attention_heads is {model['num_attention_heads']}, which "
-            f"does not divide config.model.hidden_size, {model['hidden_size']}"
-        )
-    if model["num_decoder_layers"]:
-        for key in ("layer_groups", "embedding_size", "causal", "norm"):
-            if model[key] != MODEL[key].default:
-                raise UserError(
-                    f"{source}config.model.{key} is {model[key]}, but config.model."
-                    f"num_decoder_layers is {model['num_decoder_layers']}; a model with a decoder "
-                    f"has only {MODEL[key].default}"
-                )
-    if model["layer_groups"] > model["num_hidden_layers"]:
-        raise UserError(
-            f"{source}config.model.layer_groups is {model['layer_groups']}, more than "
-            f"config.model.num_hidden_layers, {model['num_hidden_layers']}"
-        )
-    for key, allowed in (("embedding_size", (0, model["hidden_size"])), ("generator_size", (0,))):
-        if not model["head_transform"] and model[key] not in allowed:
-            raise UserError(
-                f"{source}config.model.{key} is {model[key]}, but config.model.head_transform is "
-                f"False; without that layer it must be {' or '.join(map(str, allowed))}"
-            )
 
 
 def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:

@@ -14,11 +14,10 @@ from bert_jax.config.common import (
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
-    MODEL,
     check_common,
-    check_model,
     layer_numbers,
 )
+from bert_jax.config.model import MODEL, check_model
 from bert_jax.config.schema import Field, Section, build, check, free_field, to_dict
 from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.models.bert_config import MAX_WIDTH

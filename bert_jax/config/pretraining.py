@@ -11,13 +11,12 @@ from bert_jax.config.common import (
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
-    MODEL,
     check_common,
-    check_model,
     check_profile,
     layer_numbers,
 )
 from bert_jax.config.data import DATA, check_data
+from bert_jax.config.model import MODEL, check_model
 from bert_jax.config.packing import check_packing
 from bert_jax.config.schema import Change, Field, Section, build, check, free_field, steering_field
 from bert_jax.config.stages import EXTRA, STAGE, check_own_keys, check_stages, total_steps

@@ -1,8 +1,11 @@
 """The description of a model family for import and export."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from bert_jax.models import BertConfig
 
 
 class Names(NamedTuple):
@@ -14,7 +17,8 @@ class Names(NamedTuple):
       huggingface: The prefix in `transformers`.
       rows: A line for each weight: its layout (a key of `names.LAYOUTS`), our name, Hugging
         Face's name and, if there is `google`, Google's name. "+N" after the layout means that
-        the tensor begins with N extra rows, which are not used.
+        the tensor begins with N extra rows, which are not used; "@I/N" that it consists of N
+        weights of one shape, of which this is number I.
       google: The prefix in google-research/bert's checkpoints; None if it lacks these weights.
     """
 
@@ -104,6 +108,18 @@ def task_classes(
     return classes
 
 
+class Spelling(NamedTuple):
+    """Other spellings of a family's keys in a config.json; see `Family.spelling`.
+
+    Attributes:
+      read: Takes the keys of a config.json and its path; returns the keys that replace others.
+      write: Takes a model; returns more keys for a config.json.
+    """
+
+    read: Callable[[Mapping[str, Any], Path], dict[str, Any]]
+    write: Callable[[BertConfig], dict[str, Any]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """How a model family is stored in the files of other programs.
@@ -127,6 +143,8 @@ class Family:
       fixed: Keys of `config.model` and the one value that the family supports. Other keys that
         a config.json lacks must have their default values, unless they affect only training.
       multiples: Maps more such keys to another key and a factor, whose product is their one value.
+      spelling: Converts a config.json to the spelling of `config_keys`, if there are others, and
+        makes the other spellings that are written too. Both raise UserError.
       constants: Keys of a config.json and the one value that the family supports.
       written: Keys and values that are written to every config.json.
       token_ids: Maps keys of a config.json to the attributes of a tokenizer that they repeat.
@@ -159,6 +177,7 @@ class Family:
     value_names: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     multiples: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    spelling: Spelling | None = None
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     token_ids: Mapping[str, str] = dataclasses.field(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.common import MODEL, check_model
+from bert_jax.config.model import MODEL, check_model
 from bert_jax.interop.family import Family
 from bert_jax.models import BertConfig
 from bert_jax.tokenizers import Tokenizer
@@ -60,9 +60,13 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
             raise UserError(
                 f"{path}: {key} is {config[key]!r}, but {original} is {value!r}; they must be equal"
             )
+    if family.spelling:
+        config = {**config, **family.spelling.read(config, path)}
     keys = {**family.config_keys, **family.optional_config_keys}
     for ours, names in family.value_names.items():
-        value = config.get(keys[ours], names[MODEL_KEYS[ours]])
+        # If our default is none of the family's values, the first is that of transformers.
+        default = names.get(MODEL_KEYS[ours], next(iter(names.values())))
+        value = config.get(keys[ours], default)
         known = [name for name, theirs in names.items() if theirs == value]
         if not known:
             choices = " or ".join(map(repr, names.values()))
@@ -113,6 +117,8 @@ def write_family_keys(
     config = {theirs: values[ours] for ours, theirs in family.config_keys.items()}
     config |= {key: config[original] for key, original in family.repeated_keys.items()}
     config |= family.written
+    if family.spelling:
+        config |= family.spelling.write(shape)
     for ours, theirs in family.optional_config_keys.items():
         if model[ours] != MODEL_KEYS[ours]:
             config[theirs] = values[ours]

@@ -4,13 +4,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models import fused_attention, gpu_attention
+from bert_jax.models import fused_attention, gpu_attention, splash_attention
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.layers import add_bias, weight_init, zeros_init
+from bert_jax.models.rope import rotate
+from bert_jax.models.sliced_attention import sliced_attention
 
 # The module of the attention kernel of each kind of device.
 _KERNELS = {"tpu": fused_attention, "gpu": gpu_attention}
+# Rows up to this length have all their scores in memory at once.
+_MAX_WHOLE_LENGTH = 512
 
 
 class SelfAttention(nn.Module):
@@ -18,73 +22,104 @@ class SelfAttention(nn.Module):
 
     Kernels are [D, A, K] and [A, K, D]: heads have their own axis, which tensor parallelism
     shards.
+
+    Attributes:
+      config: The model's hyperparameters.
+      is_local: Whether a position attends only to those in a window around it.
     """
 
     config: BertConfig
+    is_local: bool = False
 
     @nn.compact
     def __call__(
         self,
         hidden_BxLxD: jax.Array,
-        bias_Bx1xQxL: jax.Array,
+        bias_Bx1xQxL: jax.Array | None,
         deterministic: bool,
         ends_BxP: jax.Array | None = None,
+        numbers_BxL: jax.Array | None = None,
         source_BxSxD: jax.Array | None = None,
     ) -> jax.Array:
         """Returns [B, L, D] in `config.dtype`.
 
         Args:
           hidden_BxLxD: The block's input.
-          bias_Bx1xQxL: float32 from `attention_bias`; Q is 1 or L.
+          bias_Bx1xQxL: float32 from `attention_bias`; Q is 1 or L. It includes the window.
           deterministic: True turns off the dropout of probabilities.
           ends_BxP: int32 from `sequence_ends`, if the sequences of a row are all that the bias
             keeps apart.
+          numbers_BxL: int32, if rows are so long that attention is computed in parts: the number of
+            its sequence at each token, 0 at padding. The bias may then be None.
           source_BxSxD: The states to attend to instead of the block's own, with a bias
             [B, 1, 1, S]: cross-attention.
         """
         c = self.config
         hidden_BxLxD = hidden_BxLxD.astype(c.dtype)
         # The kernels mask the same keys for all queries, or keep sequences apart.
-        mask = bias_Bx1xQxL if bias_Bx1xQxL.shape[2] == 1 else ends_BxP
+        is_for_all = bias_Bx1xQxL is not None and bias_Bx1xQxL.shape[2] == 1
+        mask = bias_Bx1xQxL if is_for_all else ends_BxP
         fused = c.fused_attention and c.dtype == jnp.bfloat16 and mask is not None
         fused = fused and source_BxSxD is None
         if fused and _KERNELS[c.fused_attention].fits(c, hidden_BxLxD.shape[1]):
             return self._fused(hidden_BxLxD, mask, deterministic)
 
         keyed = hidden_BxLxD if source_BxSxD is None else source_BxSxD.astype(c.dtype)
-        scale = jnp.asarray(c.head_depth**-0.5, c.dtype)
         query_BxAxLxK, key_BxAxLxK, value_BxAxLxK = (
             jnp.einsum("BLD,DAK->BALK", states, kernel_DxAxK.astype(c.dtype))
-            + bias_AxK.astype(c.dtype)[:, None, :]
+            + (0 if bias_AxK is None else bias_AxK.astype(c.dtype)[:, None, :])
             for states, (kernel_DxAxK, bias_AxK) in zip(
                 (hidden_BxLxD, keyed, keyed), self._projections(), strict=True
             )
         )
-        scores_BxAxLxL = jnp.einsum(
-            "BAQK,BALK->BAQL",
-            query_BxAxLxK * scale,
-            key_BxAxLxK,
-            preferred_element_type=jnp.float32,
+        if c.rope_theta:
+            theta = c.theta(self.is_local)
+            query_BxAxLxK, key_BxAxLxK = rotate(query_BxAxLxK, theta), rotate(key_BxAxLxK, theta)
+        query_BxAxLxK *= jnp.asarray(c.head_depth**-0.5, c.dtype)
+        attend = self._whole if numbers_BxL is None else self._in_parts
+        context_BxAxLxK = attend(
+            (query_BxAxLxK, key_BxAxLxK, value_BxAxLxK),
+            bias_Bx1xQxL if numbers_BxL is None else numbers_BxL,
+            0.0 if deterministic else c.attention_probs_dropout_prob,
         )
-        probs_BxAxLxL = jax.nn.softmax(scores_BxAxLxL + bias_Bx1xQxL).astype(c.dtype)
-        # Costs nothing unless the caller makes "intermediates" mutable.
-        self.sow("intermediates", "probabilities", probs_BxAxLxL)
-        probs_BxAxLxL = Dropout(c.attention_probs_dropout_prob)(probs_BxAxLxL, deterministic)
-        context_BxAxLxK = jnp.einsum("BAQL,BALK->BAQK", probs_BxAxLxL, value_BxAxLxK)
         kernel_AxKxD, bias_D = self._output_projection()
         output_BxLxD = jnp.einsum("BAQK,AKD->BQD", context_BxAxLxK, kernel_AxKxD.astype(c.dtype))
-        return add_bias(output_BxLxD, bias_D)
+        return output_BxLxD if bias_D is None else add_bias(output_BxLxD, bias_D)
+
+    def _whole(self, heads, bias_Bx1xQxL, rate):
+        """Computes attention with all scores in memory."""
+        query_BxAxLxK, key_BxAxLxK, value_BxAxLxK = heads
+        scores_BxAxLxL = jnp.einsum(
+            "BAQK,BALK->BAQL", query_BxAxLxK, key_BxAxLxK, preferred_element_type=jnp.float32
+        )
+        probs_BxAxLxL = jax.nn.softmax(scores_BxAxLxL + bias_Bx1xQxL).astype(self.config.dtype)
+        # Costs nothing unless the caller makes "intermediates" mutable.
+        self.sow("intermediates", "probabilities", probs_BxAxLxL)
+        probs_BxAxLxL = Dropout(rate)(probs_BxAxLxL, deterministic=False)
+        return jnp.einsum("BAQL,BALK->BAQK", probs_BxAxLxL, value_BxAxLxK)
+
+    def _in_parts(self, heads, numbers_BxL, rate):
+        """Computes attention in long rows: on TPUs without dropout with JAX's kernel."""
+        c = self.config
+        window = c.window if self.is_local else None
+        is_tpu = c.fused_attention == "tpu" and c.dtype == jnp.bfloat16
+        if is_tpu and not rate and not c.causal and splash_attention.fits(c, numbers_BxL.shape[1]):
+            return splash_attention.attention(*heads, numbers_BxL, window=window)
+        return sliced_attention(
+            *heads, numbers_BxL, window=window, causal=c.causal, dropout=Dropout(rate)
+        )
 
     def _fused(self, hidden_BxLxD, mask, deterministic):
         """Computes attention with a kernel, which reads and writes heads side by side."""
         c = self.config
-        heads_BxLxD = [
-            add_bias(
-                hidden_BxLxD @ kernel_DxAxK.reshape(c.hidden_size, -1).astype(c.dtype),
-                bias_AxK.reshape(-1),
-            )
-            for kernel_DxAxK, bias_AxK in self._projections()
-        ]
+        heads_BxLxD = []
+        for kernel_DxAxK, bias_AxK in self._projections():
+            product = hidden_BxLxD @ kernel_DxAxK.reshape(c.hidden_size, -1).astype(c.dtype)
+            if bias_AxK is not None:
+                product = add_bias(product, bias_AxK.reshape(-1))
+            heads_BxLxD.append(product)
+        if c.rope_theta:
+            heads_BxLxD[:2] = [self._rotated(x_BxLxD) for x_BxLxD in heads_BxLxD[:2]]
         shape = (hidden_BxLxD.shape[0], c.num_attention_heads)
         rate = 0.0 if deterministic else c.attention_probs_dropout_prob
         keys = Dropout(rate).keys(shape) if rate else (jnp.zeros(shape, jnp.int32),) * 2
@@ -94,23 +129,44 @@ class SelfAttention(nn.Module):
             *heads_BxLxD, mask, keys, depth=c.head_depth, rate=rate
         )
         kernel_AxKxD, bias_D = self._output_projection()
-        kernel_DxD = kernel_AxKxD.reshape(-1, c.hidden_size).astype(c.dtype)
-        return add_bias(context_BxLxD @ kernel_DxD, bias_D)
+        output_BxLxD = context_BxLxD @ kernel_AxKxD.reshape(-1, c.hidden_size).astype(c.dtype)
+        return output_BxLxD if bias_D is None else add_bias(output_BxLxD, bias_D)
+
+    def _rotated(self, x_BxLxD: jax.Array) -> jax.Array:
+        """Rotates queries or keys whose heads lie side by side."""
+        c = self.config
+        x_BxLxAxK = x_BxLxD.reshape(*x_BxLxD.shape[:2], -1, c.head_depth)
+        x_BxAxLxK = rotate(x_BxLxAxK.swapaxes(1, 2), c.theta(self.is_local))
+        return x_BxAxLxK.swapaxes(1, 2).reshape(x_BxLxD.shape)
 
     def _projections(self):
-        """Yields kernel [D, A, K] and bias [A, K] of query, key and value, in this order."""
+        """Yields kernel [D, A, K] and bias [A, K] or None: of query, key and value, in turn."""
         c = self.config
         shape = (c.hidden_size, c.num_attention_heads, c.head_depth)
         for name in ("query", "key", "value"):
             kernel = self.param(f"{name}_kernel", weight_init(c, "embed", "heads", "depth"), shape)
-            yield kernel, self.param(f"{name}_bias", zeros_init("heads", "depth"), shape[1:])
+            bias = None
+            if c.biases:
+                bias = self.param(f"{name}_bias", zeros_init("heads", "depth"), shape[1:])
+            yield kernel, bias
 
     def _output_projection(self):
-        """Returns kernel [A, K, D] and bias [D]."""
+        """Returns kernel [A, K, D] and bias [D] or None."""
         c = self.config
         shape = (c.num_attention_heads, c.head_depth, c.hidden_size)
-        kernel = self.param("output_kernel", weight_init(c, "heads", "depth", "embed"), shape)
+        init = weight_init(c, "heads", "depth", "embed", is_output=True)
+        kernel = self.param("output_kernel", init, shape)
+        if not c.biases:
+            return kernel, None
         return kernel, self.param("output_bias", zeros_init("embed"), (c.hidden_size,))
+
+
+def attends_in_parts(config: BertConfig, length: int) -> bool:
+    """Returns whether the scores of a row of this length are never all in memory.
+
+    Only models with rotary positions are made for such rows.
+    """
+    return config.rope_theta > 0 and length > _MAX_WHOLE_LENGTH
 
 
 def attention_bias(

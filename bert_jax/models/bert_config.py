@@ -89,7 +89,8 @@ class BertConfig:
     )
     max_position_embeddings: int = _key(
         512,
-        "Rows of the learned position table. No stage may have longer sequences.",
+        "Rows of the learned position table. No stage may have longer sequences, with rotary "
+        "positions either.",
         above=0,
         at_most=_MAX_ROWS,
     )
@@ -134,9 +135,57 @@ class BertConfig:
     )
     norm: str = _key(
         "post",
-        "Position of LayerNorm in each block: post (after each residual sum, as in BERT) or pre "
-        "(before each sublayer, and none after the last block, as in FlauBERT-large).",
-        choices=("post", "pre"),
+        "Position of LayerNorm in each block: post (after each residual sum, as in BERT), pre "
+        "(before each sublayer, and none after the last block, as in FlauBERT-large) or "
+        "pre_and_final (before each sublayer but the first, which reads the LayerNorm of the "
+        "embeddings, and after the last block, as in ModernBERT).",
+        choices=("post", "pre", "pre_and_final"),
+    )
+    rope_theta: float = _key(
+        0.0,
+        "Base of the wavelengths of rotary positions (RoPE), which turn queries and keys by angles "
+        "proportional to their positions. 0 means a learned position table instead.",
+        at_least=0,
+    )
+    local_rope_theta: float = _key(
+        0.0, "rope_theta of local layers. 0 means that they have the same.", at_least=0
+    )
+    local_attention: int = _key(
+        0,
+        "Width of the window of local layers, on both sides together: a position attends to those "
+        "at most local_attention / 2 before or after it. 0 for a model without local layers.",
+        at_least=0,
+        at_most=_MAX_ROWS,
+    )
+    global_every: int = _key(
+        1,
+        "Attention is global in layers 0, n, 2n, ... and local in the others. 1 for a model "
+        "without local layers; ModernBERT has 3.",
+        above=0,
+        at_most=_MAX_DEPTH,
+    )
+    gated: bool = _key(
+        False,
+        "Whether a second projection gates the feed-forward layer (GeGLU, ModernBERT): its output "
+        "is multiplied by the activated one.",
+    )
+    biases: bool = _key(
+        True,
+        "Whether projections and LayerNorms have biases. Those of the decoder and of classifiers "
+        "always exist.",
+    )
+    classifier_pooling: str = _key(
+        "pooler",
+        "What the classifiers of fine-tuning read. pooler: the pooler, or the states of tokens. "
+        "cls and mean (ModernBERT): the state of the first token, the mean over all tokens, or the "
+        "states of tokens, after the dense layer, activation and LayerNorm of the masked-LM head.",
+        choices=("pooler", "cls", "mean"),
+    )
+    output_init_by_depth: bool = _key(
+        False,
+        "Whether the initial output matrices of both sublayers and the dense layer of the "
+        "masked-LM head are divided by the square root of twice num_hidden_layers (ModernBERT).",
+        of_weights=False,
     )
     head_transform: bool = _key(
         True,
@@ -195,6 +244,19 @@ class BertConfig:
     def group_of(self, layer: int) -> int:
         """Returns the group of a block: floor(i G / N), as in ALBERT's modeling.py."""
         return layer * self.num_groups // self.num_hidden_layers
+
+    def is_local(self, layer: int) -> bool:
+        """Returns whether a layer's attention has a window."""
+        return layer % self.global_every != 0
+
+    @property
+    def window(self) -> int:
+        """How far local attention reaches to either side."""
+        return self.local_attention // 2
+
+    def theta(self, is_local: bool) -> float:
+        """Returns the `rope_theta` of local or global layers."""
+        return (self.local_rope_theta if is_local else 0.0) or self.rope_theta
 
     @property
     def generator(self) -> "BertConfig":

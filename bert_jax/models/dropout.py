@@ -33,7 +33,7 @@ class Dropout(nn.Module):
         """Applies dropout to x, which has at least two axes; the dtype is unchanged."""
         if deterministic or self.rate == 0:
             return x
-        return _dropped(x, self.keys(x.shape[:-2]), self.rate)
+        return dropped(x, self.keys(x.shape[:-2]), self.rate)
 
     def keys(self, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
         """Returns the keys of the masks that a call would draw; see `mask_keys`."""
@@ -77,16 +77,16 @@ def keeps(index: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> j
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _dropped(x: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> jax.Array:
+def dropped(x: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> jax.Array:
     index = _row_major_index((1,) * (x.ndim - 2) + x.shape[-2:])
     kept = keeps(index, tuple(key[..., None, None] for key in keys), rate)
     # In bfloat16 the factor 1 / (1 - rate) would be rounded, and bias every mean.
     return jnp.where(kept, x.astype(jnp.float32) * (1 / (1 - rate)), 0).astype(x.dtype)
 
 
-_dropped.defvjp(
-    lambda x, keys, rate: (_dropped(x, keys, rate), keys),
-    lambda rate, keys, gradient: (_dropped(gradient, keys, rate), None),
+dropped.defvjp(
+    lambda x, keys, rate: (dropped(x, keys, rate), keys),
+    lambda rate, keys, gradient: (dropped(gradient, keys, rate), None),
 )
 
 

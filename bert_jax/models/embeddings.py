@@ -14,7 +14,7 @@ class BertEmbeddings(nn.Module):
     """Sums three tables, then applies LayerNorm and dropout (paper, section 3).
 
     The tables and the output have the width E, `config.embedding_width`. A model without token
-    types has no segment table.
+    types has no segment table, and one with rotary positions no position table.
 
     Attributes:
       table_WxE: The word embeddings in `config.dtype`, for lookups and for tied decoders. If their
@@ -33,9 +33,10 @@ class BertEmbeddings(nn.Module):
 
         words_WxE = table("word_embeddings", _vocabulary_init(c), c.padded_vocab_size)
         self.table_WxE = nn.with_logical_constraint(words_WxE.astype(c.dtype), ("vocab", None))
-        self.position_embeddings = table(
-            "position_embeddings", position_init(c), c.max_position_embeddings
-        )
+        if not c.rope_theta:
+            self.position_embeddings = table(
+                "position_embeddings", position_init(c), c.max_position_embeddings
+            )
         if c.type_vocab_size:
             self.token_type_embeddings = table(
                 "token_type_embeddings", weight_init(c, "segment", "embed"), c.type_vocab_size
@@ -56,7 +57,9 @@ class BertEmbeddings(nn.Module):
         """
         length = input_ids_BxL.shape[-1]
         embedded_BxLxE = embedded_rows(self.table_WxE, input_ids_BxL)
-        if position_ids_BxL is None:
+        if self.config.rope_theta:
+            pass  # Only distances matter, and sequences that share a row do not see each other.
+        elif position_ids_BxL is None:
             embedded_BxLxE += self.position_embeddings[None, :length]
         else:
             embedded_BxLxE += _one_hot_rows(self.position_embeddings[:length], position_ids_BxL)

@@ -3,7 +3,12 @@
 import flax.linen as nn
 import jax
 
-from bert_jax.models.attention import SelfAttention, attention_bias, sequence_ends
+from bert_jax.models.attention import (
+    SelfAttention,
+    attends_in_parts,
+    attention_bias,
+    sequence_ends,
+)
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection
@@ -12,21 +17,28 @@ from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection
 class Block(nn.Module):
     """Attention, then feed-forward; LayerNorm where `config.norm` says.
 
-    The parameters have the same names for both positions of LayerNorm. A block of a decoder is
+    The parameters have the same names for all positions of LayerNorm. A block of a decoder is
     called with the encoder's output, to which it attends in between; it is post-LN.
+
+    Attributes:
+      config: The model's hyperparameters.
+      deterministic: True turns off dropout.
+      layer: The number of the block, or of its group.
     """
 
     config: BertConfig
     deterministic: bool
+    layer: int = 0
 
     @nn.compact
     def __call__(
         self,
         hidden_BxLxD: jax.Array,
-        bias_Bx1xQxL: jax.Array,
+        bias_Bx1xQxL: jax.Array | None,
         ends_BxP: jax.Array | None = None,
         source_BxSxD: jax.Array | None = None,
         source_bias_Bx1x1xS: jax.Array | None = None,
+        numbers_BxL: jax.Array | None = None,
     ) -> jax.Array:
         c = self.config
 
@@ -38,13 +50,16 @@ class Block(nn.Module):
             attention_rate = c.hidden_dropout_prob
         attention_norm = LayerNorm(c, name="attention_layer_norm")
         output_norm = LayerNorm(c, name="output_layer_norm")
-        is_pre = c.norm == "pre"
+        is_pre = c.norm != "post"
+        # The first input of a ModernBERT is the output of the embeddings' LayerNorm.
+        is_normalized = not is_pre or (c.norm == "pre_and_final" and self.layer == 0)
 
-        attended_BxLxD = SelfAttention(c, name="attention")(
-            attention_norm(hidden_BxLxD) if is_pre else hidden_BxLxD,
+        attended_BxLxD = SelfAttention(c, c.is_local(self.layer), name="attention")(
+            hidden_BxLxD if is_normalized else attention_norm(hidden_BxLxD),
             bias_Bx1xQxL,
             self.deterministic,
             ends_BxP,
+            numbers_BxL,
         )
         hidden_BxLxD = hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
         if not is_pre:
@@ -57,12 +72,20 @@ class Block(nn.Module):
                 hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
             )
 
-        inner_BxLxF = Projection(
-            c, c.intermediate_size, ("embed", "mlp"), activated=True, name="intermediate"
-        )(output_norm(hidden_BxLxD) if is_pre else hidden_BxLxD)
-        inner_BxLxF = nn.with_logical_constraint(inner_BxLxF, ("batch", None, "activation_mlp"))
-        inner_BxLxF = ACTIVATIONS[c.hidden_act](inner_BxLxF)
-        output_BxLxD = Projection(c, c.hidden_size, ("mlp", "embed"), name="output")(inner_BxLxF)
+        def inner(name):
+            projection = Projection(
+                c, c.intermediate_size, ("embed", "mlp"), activated=True, name=name
+            )
+            inner_BxLxF = projection(input_BxLxD)
+            return nn.with_logical_constraint(inner_BxLxF, ("batch", None, "activation_mlp"))
+
+        input_BxLxD = output_norm(hidden_BxLxD) if is_pre else hidden_BxLxD
+        inner_BxLxF = ACTIVATIONS[c.hidden_act](inner("intermediate"))
+        if c.gated:
+            inner_BxLxF *= inner("gate")
+        output_BxLxD = Projection(
+            c, c.hidden_size, ("mlp", "embed"), is_output=True, name="output"
+        )(inner_BxLxF)
         output_BxLxD = nn.with_logical_constraint(output_BxLxD, ("batch", None, None))
         hidden_BxLxD = hidden_BxLxD + dropout(output_BxLxD, c.hidden_dropout_prob)
         return hidden_BxLxD if is_pre else output_norm(hidden_BxLxD)
@@ -98,25 +121,22 @@ class Encoder(nn.Module):
           sequences_per_row: The largest number in `attention_mask_BxL`.
         """
         c = self.config
-        if sequences_per_row == 1:
-            mask = (attention_bias(attention_mask_BxL, causal=c.causal),)
-        else:
-            mask = (
-                attention_bias(
-                    attention_mask_BxL, causal=c.causal, segment_ids_BxL=attention_mask_BxL
-                ),
-                None if c.causal else sequence_ends(attention_mask_BxL, sequences_per_row),
-            )
+        mask, local_mask = (
+            _mask(c, attention_mask_BxL, sequences_per_row, window) for window in (0, c.window)
+        )
+        final_norm = LayerNorm(c, name="layer_norm") if c.norm == "pre_and_final" else lambda x: x
         outputs = []
         if not c.scan_layers or c.layer_groups:
             block = rematerialized(Block, c.remat, prevent_cse=not c.scan_layers)
-            blocks = [block(c, deterministic, name=f"layer_{g}") for g in range(c.num_groups)]
+            blocks = [block(c, deterministic, g, name=f"layer_{g}") for g in range(c.num_groups)]
             groups = [c.group_of(i) for i in range(c.num_hidden_layers)]
         if not c.scan_layers:
             for group in groups:
-                hidden_BxLxD = blocks[group](hidden_BxLxD, *mask)
+                seen = local_mask if c.is_local(group) else mask
+                hidden_BxLxD = blocks[group](hidden_BxLxD, *seen)
                 outputs.append(hidden_BxLxD)
-            return outputs if all_layers else hidden_BxLxD
+            outputs[-1] = final_norm(hidden_BxLxD)
+            return outputs if all_layers else outputs[-1]
 
         if c.layer_groups:
 
@@ -168,6 +188,29 @@ class _ScannedBlock(nn.Module):
         block = rematerialized(Block, self.config.remat, prevent_cse=False)
         hidden_BxLxD = block(self.config, self.deterministic, name="layer")(hidden_BxLxD, *others)
         return hidden_BxLxD, hidden_BxLxD if self.has_output else None
+
+
+def _mask(
+    config: BertConfig, attention_mask_BxL: jax.Array, sequences_per_row: int, window: int
+) -> tuple[jax.Array | None, ...]:
+    """Returns the arguments of a `Block` after the first, for layers with some window, or 0.
+
+    The bias is None if it would have L x L elements and attention is computed in parts.
+    """
+    is_shared = sequences_per_row > 1
+    in_parts = attends_in_parts(config, attention_mask_BxL.shape[1])
+    bias = None
+    if not in_parts or not (is_shared or config.causal or window):
+        bias = attention_bias(
+            attention_mask_BxL,
+            causal=config.causal,
+            window=window,
+            segment_ids_BxL=attention_mask_BxL if is_shared else None,
+        )
+    ends = None
+    if is_shared and not config.causal and not window:
+        ends = sequence_ends(attention_mask_BxL, sequences_per_row)
+    return (bias, ends, None, None, attention_mask_BxL) if in_parts else (bias, ends)
 
 
 def rematerialized(block: type[nn.Module], policy: str, prevent_cse: bool) -> type[nn.Module]:

@@ -53,11 +53,33 @@ class Pooler(nn.Module):
 def pooled_token(
     config: BertConfig, hidden_BxLxD: jax.Array, attention_mask_BxL: jax.Array
 ) -> jax.Array:
-    """Returns the state that represents the sequence, [B, D]; see `Pooler`."""
+    """Returns the state that represents the sequence, [B, D]; see `Pooler`.
+
+    If `config.classifier_pooling` is mean, it is the mean of all real tokens.
+    """
+    mask_BxL = attention_mask_BxL.astype(jnp.int32)
+    if config.classifier_pooling == "mean":
+        weights_BxL = mask_BxL / jnp.sum(mask_BxL, axis=1, keepdims=True)
+        return jnp.einsum("BL,BLD->BD", weights_BxL, hidden_BxLxD).astype(hidden_BxLxD.dtype)
     if not config.causal:
         return hidden_BxLxD[:, 0]
-    last_B = jnp.sum(attention_mask_BxL.astype(jnp.int32), axis=1) - 1
+    last_B = jnp.sum(mask_BxL, axis=1) - 1
     return jnp.take_along_axis(hidden_BxLxD, last_B[:, None, None], axis=1)[:, 0]
+
+
+class HeadTransform(nn.Module):
+    """The dense layer, activation and LayerNorm of `LanguageModelHead`, with the same names."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns [..., E] for x [..., D]."""
+        c = self.config
+        dense = Projection(
+            c, c.embedding_width, ("embed", "pooled"), is_output=True, name="transform"
+        )
+        return LayerNorm(c, name="layer_norm")(ACTIVATIONS[c.hidden_act](dense(x)))
 
 
 class LanguageModelHead(nn.Module):
@@ -72,7 +94,7 @@ class LanguageModelHead(nn.Module):
     def setup(self):
         c = self.config
         if c.head_transform:
-            self.transform = Projection(c, c.embedding_width, ("embed", "pooled"))
+            self.transform = Projection(c, c.embedding_width, ("embed", "pooled"), is_output=True)
             self.layer_norm = LayerNorm(c)
         self.output_bias = self.param("output_bias", zeros_init("vocab"), (c.padded_vocab_size,))
 
@@ -182,7 +204,7 @@ class OutputLayer(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns float32 [..., features] for x [..., D]."""
         # These few numbers are always computed in float32.
-        config = dataclasses.replace(self.config, dtype=jnp.float32)
+        config = dataclasses.replace(self.config, dtype=jnp.float32, biases=True)
         logits = Projection(config, self.features, ("embed", "classes"), name="dense")(x)
         return nn.with_logical_constraint(logits, ("batch",) + (None,) * (x.ndim - 1))
 

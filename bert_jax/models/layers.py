@@ -16,16 +16,20 @@ _PHI_POLYNOMIAL = (0.797820262, 0.0365466581, -1.94453042e-4, -1.36880223e-5)
 _PHI_RANGE = 5.0
 
 
-def weight_init(config: BertConfig, *axes: str):
+def weight_init(config: BertConfig, *axes: str, is_output: bool = False):
     """Returns BERT's initializer: a normal distribution truncated at two standard deviations.
 
     `initializer_range` is the standard deviation before truncation, as in TensorFlow's
     truncated_normal_initializer. JAX's initializer of that name rescales its draws to give the
-    truncated distribution this deviation.
+    truncated distribution this deviation. `is_output` marks the matrices that
+    `output_init_by_depth` scales.
     """
+    deviation = config.initializer_range
+    if is_output and config.output_init_by_depth:
+        deviation /= math.sqrt(2 * config.num_hidden_layers)
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32) -> jax.Array:
-        return config.initializer_range * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+        return deviation * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
     return nn.with_logical_partitioning(init, axes)
 
@@ -36,7 +40,7 @@ def zeros_init(*axes: str):
 
 
 class Projection(nn.Module):
-    """An affine map of the last axis from D to F.
+    """An affine map of the last axis from D to F; linear if `config.biases` is False.
 
     Attributes:
       config: The model's hyperparameters.
@@ -44,20 +48,25 @@ class Projection(nn.Module):
       axes: Logical names of the kernel's two axes.
       activated: Whether an activation follows. The compiler then fuses the sum of the bias's
         gradient into the activation's backward pass; elsewhere `add_bias` does the sum.
+      is_output: See `weight_init`.
     """
 
     config: BertConfig
     features: int
     axes: tuple[str, str]
     activated: bool = False
+    is_output: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         dtype = self.config.dtype
         shape = (x.shape[-1], self.features)
-        kernel = self.param("kernel", weight_init(self.config, *self.axes), shape)
-        bias = self.param("bias", zeros_init(self.axes[1]), shape[1:])
+        init = weight_init(self.config, *self.axes, is_output=self.is_output)
+        kernel = self.param("kernel", init, shape)
         product = x.astype(dtype) @ kernel.astype(dtype)
+        if not self.config.biases:
+            return product
+        bias = self.param("bias", zeros_init(self.axes[1]), shape[1:])
         return product + bias.astype(dtype) if self.activated else add_bias(product, bias)
 
 
@@ -111,7 +120,9 @@ class LayerNorm(nn.Module):
         """Normalizes the last axis of x."""
         ones = nn.with_logical_partitioning(nn.initializers.ones_init(), ("norm",))
         scale = self.param("scale", ones, x.shape[-1:])
-        bias = self.param("bias", zeros_init("norm"), x.shape[-1:])
+        bias = jnp.zeros(x.shape[-1:])
+        if self.config.biases:
+            bias = self.param("bias", zeros_init("norm"), x.shape[-1:])
         return _normalized(x, scale, bias, self.config.layer_norm_eps, self.config.dtype)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from bert_jax.models.bert import BertEncoder
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.heads import OutputLayer, pooled_token
+from bert_jax.models.heads import HeadTransform, OutputLayer, pooled_token
 
 Outputs = dict[str, jax.Array]
 # "a randomly initialized two-layer 768-dimensional BiLSTM before the classification layer"
@@ -77,7 +77,13 @@ class TaskModel(nn.Module):
     bilstm_size: int = 0
 
     def setup(self):
-        self.bert = BertEncoder(self.config, has_pooler=self.POOLED and not self.features)
+        has_pooler = self.config.classifier_pooling == "pooler"
+        self.bert = BertEncoder(
+            self.config, has_pooler=self.POOLED and has_pooler and not self.features
+        )
+        if not has_pooler and not self.features:
+            # Weights of the masked-LM head are its initial weights.
+            self.mlm = HeadTransform(self.config)
         if self.bilstm_size:
             self.bilstm = BiLstm(self.config, self.bilstm_size)
         self.classifier = OutputLayer(self.config, self.num_outputs)
@@ -116,6 +122,10 @@ class TaskModel(nn.Module):
             if self.config.num_decoder_layers:
                 hidden_BxLxD, encoded = self._decoded(hidden_BxLxD, inputs, deterministic)
             encoded = encoded if self.POOLED else hidden_BxLxD
+            if self.config.classifier_pooling != "pooler":
+                if self.POOLED:
+                    encoded = pooled_token(self.config, hidden_BxLxD, inputs[2])
+                encoded = self.mlm(encoded)
         if self.bilstm_size:
             encoded = self.bilstm(encoded, attention_mask_BxL=inputs[2])
         return self.dropout(encoded, deterministic)

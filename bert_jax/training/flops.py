@@ -78,16 +78,20 @@ def task_flops_per_sequence(
     # LayerRates counts blocks with shared parameters as one.
     num_frozen = sum(c.group_of(layer) < frozen_layers for layer in range(num_run))
     projection = _embeddings(c, length)
-    has_pooler = model.POOLED and not model.features and c.pooler_act != "none"
+    num_read = length if model.PER_TOKEN else 1
+    # The dense layers between the encoder and the head: a pooler, or that of the masked-LM head.
+    num_dense = num_read if c.classifier_pooling != "pooler" else int(model.POOLED)
+    if model.features or (c.classifier_pooling == "pooler" and c.pooler_act == "none"):
+        num_dense = 0
     head_width = width * max(1, len(model.features))
-    trained = 2 * width**2 * has_pooler + _bilstm(head_width, model.bilstm_size, length)
+    trained = 2 * width**2 * num_dense + _bilstm(head_width, model.bilstm_size, length)
     head_width = 2 * model.bilstm_size or head_width
-    trained += 2 * (length if model.PER_TOKEN else 1) * head_width * model.num_outputs
-    trained += (num_run - num_frozen) * _block(c, length)
+    trained += 2 * num_read * head_width * model.num_outputs
+    trained += sum(_block(c, length, layer=layer) for layer in range(num_frozen, num_run))
     if c.num_decoder_layers:
         # The decoder reads the same tokens; its logits are not computed.
         trained += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
-    frozen = num_frozen * _block(c, length)
+    frozen = sum(_block(c, length, layer=layer) for layer in range(num_frozen))
     if frozen_layers < 0:
         trained += projection
     else:
@@ -105,8 +109,9 @@ def seq2seq_flops_per_sequence(config: BertConfig, length: int, target_length: i
 
 
 def _encoder(config: BertConfig, length: float, mean_square: float | None) -> float:
-    block = _block(config, length, mean_square)
-    return _embeddings(config, length) + config.num_hidden_layers * block
+    layers = range(config.num_hidden_layers)
+    blocks = sum(_block(config, length, mean_square, layer) for layer in layers)
+    return _embeddings(config, length) + blocks
 
 
 def _embeddings(config: BertConfig, length: int) -> int:
@@ -115,10 +120,18 @@ def _embeddings(config: BertConfig, length: int) -> int:
     return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
 
 
-def _block(config: BertConfig, length: float, mean_square: float | None = None) -> float:
+def _block(
+    config: BertConfig, length: float, mean_square: float | None = None, layer: int = 0
+) -> float:
+    """Computes the FLOPs of a block, forward. Only scores inside a window count."""
     width = config.hidden_size
-    products = 2 * length * (4 * width**2 + 2 * width * config.intermediate_size)
-    return products + 4 * (length**2 if mean_square is None else mean_square) * width
+    feed_forward = (3 if config.gated else 2) * width * config.intermediate_size
+    scores = length**2 if mean_square is None else mean_square
+    if config.is_local(layer) and length > config.window:
+        # The windows at both ends of a row are cut.
+        inside = length * (2 * config.window + 1) - config.window * (config.window + 1)
+        scores = min(scores, inside)
+    return 2 * length * (4 * width**2 + feed_forward) + 4 * scores * width
 
 
 def _bilstm(width: int, size: int, length: int) -> int:

@@ -1,0 +1,29 @@
+"""Rotary positions (Su et al. 2021, "RoFormer", arXiv:2104.09864)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def rotate(x: jax.Array, theta: float) -> jax.Array:
+    """Turns each pair of elements of queries or keys by an angle proportional to the position.
+
+    Element i of the first half of the last axis and element i of the second half are a pair, as in
+    `transformers`. Its angle is position * theta^(-2 i / K). The product of a query and a key then
+    depends only on the distance between them, so positions count from 0 in every row, even if
+    several sequences share it.
+
+    Args:
+      x: [..., L, K] of any dtype; computed in float32.
+      theta: `BertConfig.theta`.
+
+    Returns:
+      An array like x.
+    """
+    length, depth = x.shape[-2:]
+    frequencies = theta ** (-np.arange(0, depth, 2) / depth)
+    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies.astype(np.float32)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    rotated = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
