@@ -43,8 +43,9 @@ TOKENIZER: Section = {
         "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
         "camembert: as roberta, with CamemBERT's ids. albert: as bert, with <pad> and <unk>. "
         "xlm: <s> A </s> B </s>, all of token type 0, with the ids of XLM and FlauBERT. "
-        "herbert: <s> A </s> B </s>, with BERT's token types.",
-        choices=("bert", "roberta", "camembert", "albert", "xlm", "herbert"),
+        "herbert: <s> A </s> B </s>, with BERT's token types. "
+        "modernbert: as bert, all of token type 0, at the end of a byte_bpe vocabulary.",
+        choices=("bert", "roberta", "camembert", "albert", "xlm", "herbert", "modernbert"),
         omitted="bert",
     ),
     "lowercase": _tokenizer_field(
@@ -130,7 +131,9 @@ def check_tokenizer(data: ConfigDict) -> None:
                     f"config.data.tokenizer={data.tokenizer}, set "
                     "config.data.word_boundaries=spaces"
                 )
-    only = {"camembert": "sentencepiece", "xlm": "moses_bpe"}.get(data.special_tokens)
+    only = {"camembert": "sentencepiece", "xlm": "moses_bpe", "modernbert": "byte_bpe"}.get(
+        data.special_tokens
+    )
     if only and data.tokenizer != only:
         raise UserError(
             f"config.data.special_tokens is {data.special_tokens}, which works only with "

@@ -13,7 +13,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop.families import DEFAULT, load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.model_keys import read_model_keys
-from bert_jax.interop.names import Tensor, collect_weights, foreign_names
+from bert_jax.interop.names import Tensor, collect_weights, export_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.tokenizer_files import read_google_tokenizer
 from bert_jax.interop.weights import expected_shapes
@@ -66,10 +66,8 @@ def write_google(pretrained: Pretrained, path: Path) -> None:
 
     tensors = {}
     with tf.device("cpu"):
-        # Weights are converted one by one, to avoid two copies of all of them.
-        while pretrained.weights:
-            name, value = pretrained.weights.popitem()
-            tensors[names[name].name] = tf.constant(names[name].export(value))
+        for name, value in export_weights(pretrained.weights, names):
+            tensors[name] = tf.constant(value)
         try:
             tf.raw_ops.SaveV2(
                 prefix=str(path / CHECKPOINT),

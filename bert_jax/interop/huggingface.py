@@ -19,7 +19,7 @@ from bert_jax.interop.family import Family
 from bert_jax.interop.generation import read_generation, write_generation
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import read_family_keys, write_family_keys
-from bert_jax.interop.names import Tensor, collect_weights, foreign_names
+from bert_jax.interop.names import Tensor, collect_weights, export_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding, write_embedding
 from bert_jax.interop.tokenizer_files import (
@@ -129,11 +129,10 @@ def write_huggingface(
     for name in family.required_weights:
         if name not in pretrained.weights:
             raise UserError(f"{pretrained.source} has no {name}; a {family.title} must have it")
-    tensors = {}
-    # Weights are converted one by one, to avoid two copies of all of them.
-    for name in list(pretrained.weights):
-        value = names[name].export(pretrained.weights.pop(name))
-        tensors[names[name].name] = np.ascontiguousarray(value)
+    tensors = {
+        name: np.ascontiguousarray(value)
+        for name, value in export_weights(pretrained.weights, names)
+    }
     for key, name in family.zero_tables.items():
         if not model[key]:
             tensors[name] = np.zeros((1, pretrained.model_config.embedding_width), np.float32)

@@ -5,7 +5,7 @@ bert_jax does. Our attention kernels, [D, A, K] and [A, K, D], have a separate a
 heads; both other programs merge A and K.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,28 +43,37 @@ _COLUMNS = ("layout", "ours", "huggingface", "google")
 
 
 class ForeignTensor(NamedTuple):
-    """The tensor of a weight in another program; its first `unused_rows` rows are not used."""
+    """The tensor of a weight in another program.
+
+    Its first `unused_rows` rows are not used. A tensor may hold several weights of one shape, one
+    after another on its first axis; ours is number `part` of `parts`.
+    """
 
     name: str
     merged: Callable[[Shape], Shape]
     transposed: bool
     unused_rows: int = 0
+    part: int = 0
+    parts: int = 1
 
     def shape(self, ours: Shape) -> Shape:
         """Converts the shape of our weight to the tensor's."""
         rows, *columns = self.merged(ours)
         shape = (self.unused_rows + rows, *columns)
-        return shape[::-1] if self.transposed else shape
+        first, *rest = shape[::-1] if self.transposed else shape
+        return self.parts * first, *rest
 
     def export(self, value: np.ndarray) -> np.ndarray:
-        """Converts our value to the tensor's layout; the result is a view if possible."""
+        """Converts our value to the tensor's layout, or its part of it; a view if possible."""
         value = np.reshape(value, self.merged(value.shape))
         if self.unused_rows:
             value = np.pad(value, [(self.unused_rows, 0)] + [(0, 0)] * (value.ndim - 1))
         return value.T if self.transposed else value
 
     def restore(self, value: np.ndarray, ours: Shape) -> np.ndarray:
-        """Inverts `export`, bit for bit."""
+        """Inverts `export`, bit for bit, for the whole tensor."""
+        if self.parts > 1:
+            value = np.split(value, self.parts)[self.part]
         value = value.T if self.transposed else value
         return np.reshape(value[self.unused_rows :], ours)
 
@@ -84,7 +93,9 @@ def foreign_names(
             continue
         for line in table.rows.strip().splitlines():
             columns = dict(zip(_COLUMNS, line.split(), strict=False))
-            kind, _, unused_rows = columns["layout"].partition("+")
+            layout, _, part = columns["layout"].partition("@")
+            part, _, parts = part.partition("/")
+            kind, _, unused_rows = layout.partition("+")
             merged, transposed = LAYOUTS[kind]
             for i in range(num_blocks) if "{}" in table.ours else (0,):
                 names[table.ours.format(i) + columns["ours"]] = ForeignTensor(
@@ -92,8 +103,28 @@ def foreign_names(
                     merged,
                     program in transposed,
                     int(unused_rows or 0),
+                    int(part or 0),
+                    int(parts or 1),
                 )
     return names
+
+
+def export_weights(
+    weights: Weights, names: Mapping[str, ForeignTensor]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields another program's tensors, and empties `weights` on the way.
+
+    Weights are converted one by one, to avoid two copies of all of them.
+    """
+    found: dict[str, dict[int, np.ndarray]] = {}
+    for name in list(weights):
+        theirs = names[name]
+        parts = found.setdefault(theirs.name, {})
+        parts[theirs.part] = theirs.export(weights.pop(name))
+        if len(parts) == theirs.parts:
+            parts = [parts[i] for i in range(theirs.parts)]
+            del found[theirs.name]
+            yield theirs.name, parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def collect_weights(

@@ -135,6 +135,10 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
         "moses_bpe", "xlm", options={"do_lowercase": ("lowercase", False)}, is_fast=False
     ),
     "HerbertTokenizer": TokenizerClass("bert_bpe", "herbert"),
+    # Not a class of transformers: the byte-level BPE of a PreTrainedTokenizerFast.
+    "ModernBertTokenizer": TokenizerClass(
+        "byte_bpe", "modernbert", written={"clean_up_tokenization_spaces": True}, exact=None
+    ),
     ANY_TOKENIZER: TokenizerClass("", "bert", written={"clean_up_tokenization_spaces": False}),
 }
 

@@ -108,6 +108,7 @@ def _byte_bpe(tokenizer: ByteBpeTokenizer) -> Tokenizer:
     library.pre_tokenizer = pre_tokenizers.ByteLevel(
         add_prefix_space=tokenizer.options["add_prefix_space"]
     )
+    tokenizer.add_rules(library)
     library.decoder = decoders.ByteLevel()
     return library
 

@@ -75,6 +75,13 @@ CONVENTIONS = {
         *("<pad>", "<unk>", "<s>", "</s>", "<mask>"),
         first=("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     ),
+    # The last tokens before the placeholders in the vocabulary of ModernBERT and Ettin.
+    "modernbert": SPECIAL_TOKENS._replace(
+        num_segments=1,
+        mask_takes_space=True,
+        first=(),
+        last=("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"),
+    ),
     "albert": SPECIAL_TOKENS._replace(
         pad="<pad>",
         unk="<unk>",

@@ -5,6 +5,10 @@ bytes, so any text can be encoded; "Ġ" is the space. The ids equal those of `tr
 RobertaTokenizer, slow and fast, except that special tokens spelled out in the text are plain text
 here.
 
+ModernBERT's vocabulary, which is OLMo's, has two more rules: text is first composed (NFC), and some
+tokens, such as runs of spaces, are found in it before it is split into words. They come with its
+tokenizer.json, which then is the vocabulary's file.
+
 The option `add_prefix_space` puts a space before a text that does not begin with white space. It
 is off by default, as in RoBERTa: fairseq's examples/roberta/multiprocessing_bpe_encoder.py encodes
 each line as it is, so the first word of a line has no "Ġ".
@@ -16,12 +20,12 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 from etils import epath
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
@@ -37,6 +41,7 @@ from bert_jax.tokenizers.base import (
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 WORD_START = "Ġ"
+LIBRARY_FILE = "tokenizer.json"
 _MERGES_HEADER = "#version: 0.2"
 # GPT-2's regular expression (openai/gpt-2, encoder.py) for ASCII text, for which Python's character
 # classes equal the library's.
@@ -47,12 +52,24 @@ ASCII_WORDS = re.compile(
 Merges = Sequence[tuple[str, str]]
 
 
+class Rules(NamedTuple):
+    """What is done to a text before it is split into words.
+
+    Attributes:
+      composes: Whether the text is normalized to NFC.
+      added: Tokens that are found in the text first.
+    """
+
+    composes: bool = False
+    added: tuple[str, ...] = ()
+
+
 class ByteBpeTokenizer(Tokenizer):
     """A byte-level BPE tokenizer; see `Tokenizer`.
 
     Args:
-      vocabulary: The tokens in the order of ids, and the pairs of tokens to join, in order of
-        priority.
+      vocabulary: The tokens in the order of ids, the pairs of tokens to join, in order of
+        priority, and possibly `Rules`.
       add_prefix_space: Whether to put a space before each text that does not begin with one.
       special_tokens: See `Tokenizer`.
     """
@@ -62,27 +79,37 @@ class ByteBpeTokenizer(Tokenizer):
 
     def __init__(
         self,
-        vocabulary: tuple[Sequence[str], Merges],
+        vocabulary: tuple[Sequence[str], Merges] | tuple[Sequence[str], Merges, Rules],
         *,
         add_prefix_space: bool,
         special_tokens: SpecialTokens,
     ):
-        tokens, merges = vocabulary
+        tokens, merges, *rules = vocabulary
+        self.rules = rules[0] if rules else Rules()
         ids = {token: i for i, token in enumerate(tokens)}
         lines = [_MERGES_HEADER, *(" ".join(pair) for pair in merges)]
         contents = {
             VOCABULARY_FILE: json.dumps(ids, ensure_ascii=False).encode() + b"\n",
             MERGES_FILE: "".join(f"{line}\n" for line in lines).encode(),
         }
+        if self.rules != Rules():
+            contents = {LIBRARY_FILE: _library_content(ids, merges, self.rules)}
         options = {"add_prefix_space": add_prefix_space}
         super().__init__(options, b"".join(contents.values()), contents, tokens, special_tokens)
         self.library_model = models.BPE(ids, merges, unk_token=special_tokens.unk)
         self._backend = tokenizers.Tokenizer(self.library_model)
         self._backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self.add_rules(self._backend)
         self._word_ids = functools.lru_cache(CACHE_WORDS)(
             lambda word: self._backend.encode(word).ids
         )
         self._decoder = decoders.ByteLevel()
+
+    def add_rules(self, library: tokenizers.Tokenizer) -> None:
+        """Adds `rules` to a tokenizer of the library."""
+        if self.rules.composes:
+            library.normalizer = normalizers.NFC()
+        library.add_tokens([tokenizers.AddedToken(t, normalized=True) for t in self.rules.added])
 
     def is_word_start(self, token: str) -> bool:
         return token.startswith(WORD_START) or token in self.special_tokens.spellings
@@ -91,7 +118,7 @@ class ByteBpeTokenizer(Tokenizer):
         return [np.array(self._encode(self._with_space(s)), np.int32) for s in sentences]
 
     def _encode(self, text: str) -> list[int]:
-        if not text.isascii():
+        if not text.isascii() or any(token in text for token in self.rules.added):
             return self._backend.encode(text).ids
         # A cache of words is three times as fast as the library.
         return [i for word in ASCII_WORDS.findall(text) for i in self._word_ids(word)]
@@ -138,8 +165,8 @@ def read_vocabulary(
     merges_path: epath.Path | Path | None = None,
     *,
     special_tokens: SpecialTokens,
-) -> tuple[list[str], Merges]:
-    """Reads the tokens in the order of their ids, and the merges.
+) -> tuple[list[str], Merges] | tuple[list[str], Merges, Rules]:
+    """Reads the tokens in the order of their ids, the merges, and the rules of a tokenizer.json.
 
     Args:
       path: A vocab.json, or a tokenizer.json of the `tokenizers` library.
@@ -149,16 +176,17 @@ def read_vocabulary(
       UserError: The files cannot be read, are not of a byte-level BPE, or lack a special token.
     """
     content = read_json_vocabulary(path)
+    rules = Rules()
     if merges_path:
         ids, merges = content, _read_merges(merges_path)
     else:
-        ids, merges = _parse_library_file(content, path)
+        ids, merges, rules = _parse_library_file(content, path)
     tokens = tokens_by_id(ids, path)
     require_special_tokens(tokens, special_tokens, path)
     for pair in merges:
         if missing := {*pair, "".join(pair)}.difference(ids):
             raise UserError(f"{path} has no {min(missing)!r}, which the merge of {pair} needs")
-    return tokens, merges
+    return tokens, merges, rules
 
 
 def _read_merges(path: epath.Path | Path) -> Merges:
@@ -175,13 +203,33 @@ def _read_merges(path: epath.Path | Path) -> Merges:
 
 def _parse_library_file(
     content: dict[str, Any], path: epath.Path | Path
-) -> tuple[dict[str, int], Merges]:
-    """Returns the ids of all tokens, also the added ones, and the merges."""
+) -> tuple[dict[str, int], Merges, Rules]:
+    """Returns the ids of all tokens, also the added ones, the merges and the rules.
+
+    Added tokens that are special are plain text in a text.
+    """
     model, rules = content.get("model") or {}, content.get("pre_tokenizer") or {}
+    normalizer = content.get("normalizer")
     wanted = {"type": "ByteLevel", "use_regex": True}
     is_bpe = model.get("type") == "BPE" and not model.get("ignore_merges")
-    if not is_bpe or content.get("normalizer") or (wanted | rules) != (rules | wanted):
+    if (
+        not is_bpe
+        or normalizer not in (None, {"type": "NFC"})
+        or (wanted | rules) != (rules | wanted)
+    ):
         raise UserError(f"{path} is not a byte-level BPE with the rules of GPT-2")
     ids = model["vocab"] | {t["content"]: t["id"] for t in content.get("added_tokens", ())}
     merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
-    return ids, merges
+    added = [t["content"] for t in content.get("added_tokens", ()) if not t.get("special")]
+    return ids, merges, Rules(normalizer is not None, tuple(added))
+
+
+def _library_content(ids: dict[str, int], merges: Merges, rules: Rules) -> bytes:
+    """Makes the parts of a tokenizer.json that `_parse_library_file` reads."""
+    content = {
+        "added_tokens": [{"id": ids[t], "content": t, "special": False} for t in rules.added],
+        "normalizer": {"type": "NFC"} if rules.composes else None,
+        "pre_tokenizer": {"type": "ByteLevel", "use_regex": True},
+        "model": {"type": "BPE", "vocab": ids, "merges": list(merges)},
+    }
+    return json.dumps(content, ensure_ascii=False).encode() + b"\n"

@@ -37,6 +37,8 @@ from transformers import (
     ElectraForPreTraining,
     FlaubertConfig,
     FlaubertWithLMHeadModel,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
     PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
@@ -199,6 +201,21 @@ SHAPES = {
         max_position_embeddings=17,
         activation_function="gelu",
     ),
+    # Local layers see three positions to either side.
+    "modernbert": dict(
+        model_type="modernbert",
+        vocab_size=58,
+        hidden_size=24,
+        num_hidden_layers=8,
+        num_attention_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=17,
+        pad_token_id=3,
+        local_attention=6,
+        global_rope_theta=700.0,
+        local_rope_theta=30.0,
+        norm_eps=1e-5,
+    ),
 }
 CLASSES = {
     "albert": (AlbertConfig, AlbertForPreTraining),
@@ -208,6 +225,7 @@ CLASSES = {
     "distilbert": (DistilBertConfig, DistilBertForMaskedLM),
     "electra": (ElectraConfig, ElectraForPreTraining),
     "ElectraForMaskedLM": (ElectraConfig, ElectraForMaskedLM),
+    "modernbert": (ModernBertConfig, ModernBertForMaskedLM),
     "flaubert": (FlaubertConfig, FlaubertWithLMHeadModel),
 }
 SENTENCES = (
@@ -372,6 +390,8 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
         outputs |= pair_outputs("sop", pooled, sop_logits, batch["sentence_order_labels"])
     elif model.config.model_type == "electra":
         mlm_logits = model.generator_lm_head(model.generator_predictions(hidden_states[-1]))
+    elif model.config.model_type == "modernbert":
+        mlm_logits = model.decoder(model.head(model.model.final_norm(hidden_states[-1])))
     elif model.config.model_type == "flaubert":
         mlm_logits = model.pred_layer.proj(hidden_states[-1])
     else:
@@ -457,7 +477,7 @@ def denoising(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
 
 def encode(bert: PreTrainedModel, batch: dict):
     """Returns all hidden states, the embeddings' first, and the pooled output, if any."""
-    has_types = bert.config.model_type not in ("distilbert", "flaubert")
+    has_types = bert.config.model_type not in ("distilbert", "flaubert", "modernbert")
     names = ("input_ids", "attention_mask", *(["token_type_ids"] if has_types else []))
     inputs = {name: torch.tensor(batch[name]).long() for name in names}
     output = bert(**inputs, output_hidden_states=True)
@@ -486,12 +506,13 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
     """Draws all parameters at random.
 
     A zero bias or a unit scale could hide a mistake. The values of the tables are small, as in a
-    trained BERT, so that LayerNorm's epsilon has an effect.
+    trained BERT, so that LayerNorm's epsilon has an effect. ModernBERT's output matrices are too,
+    because their outputs add up over the layers.
     """
     rng = np.random.RandomState(seed)
     for name, parameter in model.named_parameters():
-        is_table = name.endswith(("embeddings.weight", "shared.weight", "embed_positions.weight"))
-        scale = 0.05 if is_table else 0.3
+        small = ("embeddings.weight", "shared.weight", "embed_positions.weight", ".Wo.weight")
+        scale = 0.05 if name.endswith(small) else 0.3
         value = scale * rng.standard_normal(parameter.shape)
         parameter.data = torch.tensor((value + is_scale(name)).astype(np.float32))
     model.tie_weights()
@@ -499,7 +520,7 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
 
 def is_scale(name: str) -> bool:
     """Returns whether a parameter is the scale of a LayerNorm."""
-    return "layernorm" in name.lower().replace("_", "") and name.endswith("weight")
+    return "norm" in name.lower() and name.endswith("weight")
 
 
 def is_key_bias(name: str) -> bool:

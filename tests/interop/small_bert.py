@@ -52,6 +52,19 @@ FAMILIES["electra"] = {"embedding_size": 10, "pooler_act": "gelu", "pooler_dropo
 FAMILIES["bart"] = {"type_vocab_size": 0, "layer_norm_eps": 1e-5, "num_decoder_layers": 2}
 # Groups of one layer and of two.
 FAMILIES["albert"] = {"embedding_size": 7, "layer_groups": 2}
+FAMILIES["modernbert"] = {
+    "type_vocab_size": 0,
+    "norm": "pre_and_final",
+    "gated": True,
+    "biases": False,
+    "rope_theta": 800.0,
+    "local_rope_theta": 50.0,
+    "local_attention": 6,
+    "global_every": 3,
+    "classifier_pooling": "cls",
+    "num_hidden_layers": 5,
+    "layer_norm_eps": 1e-5,
+}
 FAMILIES["flaubert"] = {
     "type_vocab_size": 0,
     "head_transform": False,
@@ -78,18 +91,18 @@ def make_pretrained(
 
 
 def make_finetuned(
-    head: str, labels: tuple[str, ...] = (), seed: int = 0, family: str = "bert"
+    head: str, labels: tuple[str, ...] = (), seed: int = 0, family: str = "bert", **model
 ) -> Pretrained:
     """Makes a model as `make_pretrained` does, but with a task head."""
-    values = MODEL | FAMILIES[family]
-    model = make_task_model(head, len(labels), BertConfig(**values))
-    weights = _random(model_shapes(model), seed)
+    values = MODEL | FAMILIES[family] | model
+    task_model = make_task_model(head, len(labels), BertConfig(**values))
+    weights = _random(model_shapes(task_model), seed)
     return _pretrained(weights, values, family, head=head, labels=labels)
 
 
 def _pretrained(weights, values, family, **attributes) -> Pretrained:
     conventions = dict.fromkeys(("bert", "distilbert", "electra", "flaubert"), "bert")
-    conventions["albert"] = "albert"
+    conventions |= {"albert": "albert", "modernbert": "modernbert"}
     tokenizer = make_tokenizer(conventions.get(family, "roberta"))
     return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)
 

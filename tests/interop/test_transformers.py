@@ -45,6 +45,8 @@ TEXTS = [
 BART = {"d_model": 12, "encoder_layers": 2, "decoder_layers": 3}
 BART |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
 BART |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 20)
+# A ModernBERT without local layers.
+GLOBAL = {"global_every": 1, "local_attention": 0, "local_rope_theta": 0.0}
 PAIR_LOGITS = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}
 
 
@@ -138,6 +140,8 @@ def assert_same_logits(theirs, pretrained, weights):
         ("ElectraForMaskedLM", {"family": "electra", "terms": ("masked_lm",)}),
         ("AlbertForPreTraining", {"family": "albert"}),
         ("AlbertForMaskedLM", {"family": "albert", "terms": ("masked_lm",)}),
+        ("ModernBertForMaskedLM", {"family": "modernbert"}),
+        ("ModernBertForMaskedLM", {"family": "modernbert", **GLOBAL}),
         ("FlaubertWithLMHeadModel", {"family": "flaubert"}),
         ("FlaubertWithLMHeadModel", {"family": "flaubert", "norm": "pre", "hidden_act": "relu"}),
         ("BartForConditionalGeneration", {"family": "bart"}),
@@ -284,6 +288,51 @@ def test_flaubert_of_transformers_round_trip(tmp_path, pre_norm):
     assert "token_type_ids" not in loaded(TEXTS)
 
 
+@pytest.mark.parametrize("values", [{}, {"global_attn_every_n_layers": 1}])
+def test_modernbert_of_transformers_round_trip(tmp_path, values):
+    """Compares all weights and the config, in the spellings of both versions."""
+    config = transformers.ModernBertConfig(
+        vocab_size=28,
+        hidden_size=12,
+        num_hidden_layers=7,
+        num_attention_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=40,
+        global_rope_theta=70.0,
+        local_rope_theta=30.0,
+        local_attention=6,
+        classifier_pooling="mean",
+        **{f"{name}_token_id": i for i, name in enumerate(("pad", "cls", "bos", "sep", "eos"))},
+        **values,
+    )
+    model = transformers.ModernBertForMaskedLM(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    theirs, again = str(tmp_path / "theirs"), str(tmp_path / "again")
+    model.save_pretrained(theirs)
+    ours = formats.read(tmp_path / "theirs")
+    # Without padding's id, transformers would take its own, 50,283.
+    ours.tokenizer = make_tokenizer("modernbert")
+    keys = dict(ours.model)
+    assert ours.warnings == []
+    formats.write(ours, tmp_path / "again", "huggingface")
+    load_whole("ModernBertForMaskedLM", tmp_path / "again")
+    before, after = (load_file(f"{path}/model.safetensors") for path in (theirs, again))
+    assert same_weights(before, after)
+    written = json.loads((tmp_path / "again" / "config.json").read_text())
+    every = values.get("global_attn_every_n_layers", 3)
+    kinds = ["sliding_attention" if i % every else "full_attention" for i in range(7)]
+    assert written["global_attn_every_n_layers"] == every and written["layer_types"] == kinds
+    assert written["global_rope_theta"] == 70
+    assert written["rope_parameters"]["full_attention"]["rope_theta"] == 70
+    # Version 4 ignores the spelling of version 5, and the other way round.
+    for spelling in (("layer_types", "rope_parameters"), _OLD):
+        rest = {key: value for key, value in written.items() if key not in spelling}
+        (tmp_path / "again" / "config.json").write_text(json.dumps(rest))
+        assert formats.read(tmp_path / "again").model == keys
+
+
+_OLD = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
 PREFIXES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "albert": "Albert"}
 TASK_CLASSES = [
     *((*head, family, prefix, False) for head in HEADS for family, prefix in PREFIXES.items()),
@@ -291,6 +340,7 @@ TASK_CLASSES = [
     (*HEADS[0], "xlm_roberta", "XLMRoberta", False),
     (*HEADS[0], "camembert", "Camembert", False),
     *((*head, "flaubert", "Flaubert", False) for head in HEADS[:4]),
+    *((*head, "modernbert", "ModernBert", False) for head in HEADS),
 ]
 
 

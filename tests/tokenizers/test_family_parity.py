@@ -21,6 +21,7 @@ from bert_jax.config import default_config, validate_data
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT, HERBERT
 from bert_jax.interop.families.flaubert import FLAUBERT
+from bert_jax.interop.families.modernbert import MODERNBERT
 from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from bert_jax.pretraining import settings
 from bert_jax.store.manifest import given_tokenizer
@@ -321,7 +322,7 @@ def test_unusable_vocabularies_are_refused(kind, first, second, words, tmp_path)
     "kind, change, words",
     [
         ("byte_bpe", {"pre_tokenizer": {"type": "Whitespace"}}, "not a byte-level BPE"),
-        ("byte_bpe", {"normalizer": {"type": "NFC"}}, "not a byte-level BPE"),
+        ("byte_bpe", {"normalizer": {"type": "NFKC"}}, "not a byte-level BPE"),
         ("bert_bpe", {}, "is not a BPE with the rules of HerBERT"),
         ("sentencepiece", {}, "is not a SentencePiece tokenizer: its model is not Unigram"),
         ("byte_bpe", {}, ""),
@@ -354,3 +355,40 @@ def test_piece_text(family, tokens, models):
     tokenizer = read(family, models)
     texts = [tokenizer.piece_text(tokenizer.tokens.index(token)) for token in tokens.split()]
     assert texts == {"roberta": ["the", "⏎", "␣"], "xlm_roberta": ["the", "␣", ",", "s"]}[family]
+
+
+def test_the_rules_of_modernbert(models, tmp_path):
+    """Its tokenizer.json composes text and finds runs of spaces first; both survive conversions."""
+    roberta, special = read("roberta", models), CONVENTIONS["modernbert"]
+    pieces = [token for token in roberta.tokens if token not in roberta.special_tokens.spellings]
+    ids = {token: i for i, token in enumerate([*pieces, "   ", "  ", *special.last])}
+    export("roberta", roberta, tmp_path / "roberta")
+    content = json.loads((tmp_path / "roberta" / "tokenizer.json").read_text("utf-8"))
+    merges = content["model"]["merges"]
+    rules = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
+    content |= {
+        "normalizer": {"type": "NFC"},
+        "post_processor": None,
+        "model": {"type": "BPE", "vocab": {t: ids[t] for t in pieces}, "merges": merges},
+        "added_tokens": [
+            {"id": ids[t], "content": t, "special": t in special.last, **rules}
+            for t in ("   ", "  ", *special.last)
+        ],
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    theirs = LibraryTokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ours = files.read_huggingface_tokenizer(tmp_path, MODERNBERT)
+    files.write_huggingface_tokenizer(ours, tmp_path / "hf", MODERNBERT, 77)
+    ours.save(tmp_path / "saved")
+    again = files.read_huggingface_tokenizer(tmp_path / "hf", MODERNBERT)
+    assert ours.fingerprint == again.fingerprint == tokenizers.load(tmp_path / "saved").fingerprint
+    library = LibraryTokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    texts = ["a  b", "a     b\n\n   c", "cafe\u0301  noir", "plain text", " e\u0301"]
+    for text, found in zip(texts, ours.encode_batch(texts), strict=True):
+        expected = theirs.encode(text).ids
+        assert found.tolist() == expected == library.encode(text, add_special_tokens=False).ids
+    assert ids["   "] in ours.encode_batch(texts)[1]
+    assert ours.encode_batch(["e\u0301"])[0].tolist() == ours.encode_batch(["\xe9"])[0].tolist()
+    row = library.encode("a", "b").tokens
+    assert (row[0], row[2], row[-1]) == ("[CLS]", "[SEP]", "[SEP]")
+    assert "token_type_ids" not in (tmp_path / "hf" / "tokenizer_config.json").read_text()

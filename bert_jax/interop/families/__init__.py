@@ -15,6 +15,7 @@ FAMILIES = {
     "distilbert": "bert_jax.interop.families.distilbert:DISTILBERT",
     "bart": "bert_jax.interop.families.bart:BART",
     "camembert": "bert_jax.interop.families.roberta:CAMEMBERT",
+    "modernbert": "bert_jax.interop.families.modernbert:MODERNBERT",
     "flaubert": "bert_jax.interop.families.flaubert:FLAUBERT",
 }
 

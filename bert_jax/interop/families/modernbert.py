@@ -1,0 +1,161 @@
+"""ModernBERT, and with it Ettin's encoders and mmBERT: one class of `transformers`.
+
+The two spellings of its attention in a config.json are both read and written: transformers 4 knows
+`global_attn_every_n_layers`, `global_rope_theta` and `local_rope_theta`, version 5 writes
+`layer_types` and `rope_parameters`, which version 4 ignores.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax.base.errors import UserError
+from bert_jax.interop.family import Family, Names, PreTrainingClass, Spelling, task_classes
+from bert_jax.models import BertConfig
+
+# layout, our name, Hugging Face's
+_EMBEDDINGS = """
+table word_embeddings tok_embeddings.weight
+vector layer_norm/scale norm.weight
+"""
+_LAYER = """
+heads_in@0/3 attention/query_kernel attn.Wqkv.weight
+heads_in@1/3 attention/key_kernel attn.Wqkv.weight
+heads_in@2/3 attention/value_kernel attn.Wqkv.weight
+heads_out attention/output_kernel attn.Wo.weight
+vector attention_layer_norm/scale attn_norm.weight
+vector output_layer_norm/scale mlp_norm.weight
+matrix@0/2 intermediate/kernel mlp.Wi.weight
+matrix@1/2 gate/kernel mlp.Wi.weight
+matrix output/kernel mlp.Wo.weight
+"""
+_LANGUAGE_MODEL = """
+matrix transform/kernel head.dense.weight
+vector layer_norm/scale head.norm.weight
+vector output_bias decoder.bias
+"""
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+# The defaults of transformers' ModernBertConfig.
+_GLOBAL_EVERY, _WINDOW, _GLOBAL_THETA, _LOCAL_THETA = 3, 128, 160_000.0, 10_000.0
+_NO_BIASES = {
+    "attention_bias": False,
+    "mlp_bias": False,
+    "norm_bias": False,
+    "classifier_bias": False,
+    "decoder_bias": True,
+    "classifier_activation": "gelu",
+    "tie_word_embeddings": True,
+}
+
+
+def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Returns the keys of transformers 4; those of version 5 win where a file has both."""
+    every = config.get("global_attn_every_n_layers", _GLOBAL_EVERY)
+    num_layers = config.get("num_hidden_layers")
+    if (types := config.get("layer_types")) is not None:
+        fitting = [n for n in range(1, len(types) + 1) if types == _layer_types(n, len(types))]
+        if len(types) != num_layers or not fitting:
+            raise UserError(
+                f"{path}: layer_types is {types!r}; it must name {num_layers} layers, of which the "
+                f"first and then every n-th is {_GLOBAL} and the others are {_LOCAL}"
+            )
+        every = fitting[-1]
+    thetas = {
+        _GLOBAL: config.get("global_rope_theta", _GLOBAL_THETA),
+        # Null means that of global layers.
+        _LOCAL: config.get("local_rope_theta", _LOCAL_THETA) or 0.0,
+    }
+    for kind, rope in (config.get("rope_parameters") or {}).items():
+        if kind not in thetas or (rope or {}).get("rope_type", "default") != "default":
+            raise UserError(f"{path}: rope_parameters has {kind}: {rope!r}, which is not supported")
+        thetas[kind] = (rope or {}).get("rope_theta", thetas[kind])
+    has_local = every != 1
+    window = config.get("local_attention", _WINDOW)
+    return {
+        "global_attn_every_n_layers": every,
+        "local_attention": window if has_local else 0,
+        "global_rope_theta": float(thetas[_GLOBAL]),
+        "local_rope_theta": float(thetas[_LOCAL]) if has_local else 0.0,
+    }
+
+
+def _write_attention(model: BertConfig) -> dict[str, Any]:
+    thetas = {_GLOBAL: model.theta(False), _LOCAL: model.theta(True)}
+    return {
+        "local_attention": model.local_attention or _WINDOW,
+        "local_rope_theta": thetas[_LOCAL],
+        "layer_types": _layer_types(model.global_every, model.num_hidden_layers),
+        "rope_parameters": {
+            kind: {"rope_theta": theta, "rope_type": "default"} for kind, theta in thetas.items()
+        },
+    }
+
+
+def _layer_types(every: int, num_layers: int) -> list[str]:
+    return [_LOCAL if i % every else _GLOBAL for i in range(num_layers)]
+
+
+MODERNBERT = Family(
+    title="ModernBERT",
+    model_types=("modernbert",),
+    names=(
+        Names("bert/embeddings/", "model.embeddings.", _EMBEDDINGS),
+        Names("bert/encoder/layer_{}/", "model.layers.{}.", _LAYER),
+        Names("bert/encoder/layer_norm/", "model.final_norm.", "vector scale weight"),
+        Names("mlm/", "", _LANGUAGE_MODEL),
+    ),
+    pretraining_classes=(
+        PreTrainingClass(
+            "ModernBertForMaskedLM",
+            terms=("masked_lm",),
+            weights=("bert/", "mlm/"),
+            pipeline="fill-mask",
+        ),
+        PreTrainingClass("ModernBertModel", terms=(), weights=("bert/",)),
+    ),
+    task_classes={
+        head: task_class._replace(output=task_class.output._replace(huggingface="classifier."))
+        for head, task_class in task_classes("ModernBert").items()
+    },
+    tokenizer="ModernBertTokenizer",
+    config_keys={
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "num_hidden_layers": "num_hidden_layers",
+        "num_attention_heads": "num_attention_heads",
+        "intermediate_size": "intermediate_size",
+        "hidden_act": "hidden_activation",
+        "hidden_dropout_prob": "embedding_dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "max_position_embeddings": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+        "layer_norm_eps": "norm_eps",
+        "rope_theta": "global_rope_theta",
+        "local_rope_theta": "local_rope_theta",
+        "local_attention": "local_attention",
+        "global_every": "global_attn_every_n_layers",
+        "classifier_pooling": "classifier_pooling",
+    },
+    value_names={"classifier_pooling": {"cls": "cls", "mean": "mean"}},
+    # The activation of the masked-LM head is always gelu, regardless of hidden_activation.
+    fixed={
+        "hidden_act": "gelu",
+        "norm": "pre_and_final",
+        "gated": True,
+        "biases": False,
+        "type_vocab_size": 0,
+    },
+    spelling=Spelling(_read_attention, _write_attention),
+    constants=_NO_BIASES,
+    written=_NO_BIASES | {"mlp_dropout": 0.0, "torch_dtype": "float32"},
+    token_ids={
+        "bos_token_id": "cls_id",
+        "cls_token_id": "cls_id",
+        "eos_token_id": "sep_id",
+        "sep_token_id": "sep_id",
+        "pad_token_id": "pad_id",
+    },
+    encoder_prefixes=("model.",),
+    base_prefixes=("embeddings.", "layers.", "final_norm."),
+    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+)
