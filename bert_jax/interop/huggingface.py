@@ -84,7 +84,11 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
             names |= foreign_names(family.task_classes[head["head"]].names, "huggingface", 0)
             num_labels = len(head.get("labels", ()))
             task_model = make_task_model(head["head"], num_labels, BertConfig(**model))
-            shapes |= model_shapes(task_model)
+            task_shapes = model_shapes(task_model)
+            # A ModernBERT with a task head has part of the masked-LM head.
+            heads = {head_of(name) for name in task_shapes} - {""}
+            shapes = {n: shape for n, shape in shapes.items() if head_of(n) not in heads}
+            shapes |= task_shapes
         weights, left_out = collect_weights(tensors, names, shapes, family, file)
     embedding, unsupported = read_embedding(path)
     return Pretrained(

@@ -21,6 +21,8 @@ CORRUPTIONS = {
     "masked_lm": "bert_jax.batches.corruption.masked_lm:BERT",
     "roberta": "bert_jax.batches.corruption.masked_lm:ROBERTA",
     "xlm": "bert_jax.batches.corruption.masked_lm:XLM",
+    "modernbert": "bert_jax.batches.corruption.masked_lm:MODERNBERT",
+    "ettin": "bert_jax.batches.corruption.masked_lm:ETTIN",
     "spans": "bert_jax.batches.corruption.masked_lm:SPANS",
     "ngrams": "bert_jax.batches.corruption.masked_lm:NGRAMS",
     "distilbert": "bert_jax.batches.corruption.masked_lm:DISTILBERT",

@@ -222,6 +222,11 @@ ROBERTA = MaskingRules(
 # `mask_out` in XLM's trainer.py. (It never chooses the first token of a row.)
 XLM = MaskingRules(specials=True, rate_of="groups", rounding="coins")
 
+# ModernBERT's sequence_packer.py chooses any token, with a coin for each; Ettin never specials.
+# (Their random ids end with the largest id of the batch; here they are uniform over all ids.)
+MODERNBERT = XLM
+ETTIN = MaskingRules(rate_of="groups", rounding="coins")
+
 # `PairWithSpanMaskingScheme` in SpanBERT's masking.py, with the options of its pre-training
 # command.
 SPANS = MaskingRules(
