@@ -105,7 +105,8 @@ def keys_page(kind: str, found: Mapping[str, Field]) -> str:
 
 
 def _row(path: str, key: str, field: Field) -> str:
-    meaning = field.comment
+    # A special token such as <s> is no tag.
+    meaning = field.comment.replace("<", "&lt;")
     if field.choices:
         choices = ", ".join(f"`{choice}`" if choice else "empty" for choice in field.choices)
         meaning += f" One of {choices}."

@@ -217,6 +217,12 @@ def check_model_and_steps(config: ConfigDict) -> None:
     """
     check(config, PRETRAINING)
     check_model(config.model)
+    if config.sinusoidal_positions and config.model.rope_theta:
+        raise UserError(
+            f"config.sinusoidal_positions is {config.sinusoidal_positions:g}, but a model with "
+            f"config.model.rope_theta={config.model.rope_theta:g} has no position table; leave it "
+            "at 0"
+        )
     _check_objective(config)
     check_stages(config)
 

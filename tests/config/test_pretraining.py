@@ -239,3 +239,8 @@ def test_a_decoder_needs_a_term_that_trains_it():
     config.model.num_decoder_layers = 2
     with pytest.raises(UserError, match="num_decoder_layers is 2, but .* by the term denoising"):
         make_objective(config)
+
+
+def test_sinusoids_need_a_position_table():
+    config = changed(sinusoidal_positions=0.25, model__rope_theta=10_000.0, model__norm="pre")
+    assert "config.sinusoidal_positions is 0.25" in refusal(config)
