@@ -2,7 +2,8 @@
 
 import jax
 
-# Sums of gradients run while the step computes; gathers of parameters do so anyway on v5e.
+# Sums of gradients and gathers of parameters run while the step computes. (On v5e and v5p, the
+# gathers do so anyway; on v6e, they need both of their options.)
 # docs/performance.md has the estimate of a step without each of these options.
 # xla_tpu_overlap_compute_collective_tc is not set: the program for v5e is the same with it, and
 # others got NaN from the combination (jax-ml/jax#38741).
@@ -10,6 +11,8 @@ _OVERLAP = {
     "xla_enable_async_all_reduce": True,
     "xla_tpu_enable_async_collective_fusion": True,
     "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
+    "xla_enable_async_all_gather": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
     # By default, the gradients of all layers are summed in one collective, which waits for the
     # last of them.
     "xla_jf_crs_combiner_threshold_in_bytes": 1_000_000,
