@@ -1,6 +1,8 @@
 """The config keys that pre-training and fine-tuning share, with the same meaning."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -269,6 +271,23 @@ def layer_numbers(text: str, key: str) -> tuple[int, ...]:
         ) from None
 
 
+def check_scanned(config: ConfigDict, model: Mapping[str, Any]) -> None:
+    """Refuses `config.scan_layers` if the layers of the model differ.
+
+    Args:
+      model: The keys of `config.model`, which in fine-tuning come from the initial weights.
+
+    Raises:
+      UserError: The message names the keys.
+    """
+    if config.scan_layers and layers_differ(model):
+        raise UserError(
+            f"config.scan_layers is True, but layers with config.model.norm={model['norm']} "
+            f"and config.model.global_every={model['global_every']} differ and cannot be "
+            "scanned; set it to False"
+        )
+
+
 def check_common(config: ConfigDict) -> None:
     """Refuses values of COMMON that contradict each other.
 
@@ -278,12 +297,6 @@ def check_common(config: ConfigDict) -> None:
     optimizer, schedule = config.optimizer, config.schedule
     if sum(size == -1 for size in config.mesh.values()) > 1:
         raise UserError("config.mesh has more than one axis of size -1; only one can be inferred")
-    if config.scan_layers and layers_differ(config.model):
-        raise UserError(
-            f"config.scan_layers is True, but layers with config.model.norm={config.model.norm} "
-            f"and config.model.global_every={config.model.global_every} differ and cannot be "
-            "scanned; set it to False"
-        )
     default = COMMON["optimizer"]["momentum"].default
     if optimizer.momentum != default and optimizer.name != "muon":
         raise UserError(

@@ -13,6 +13,7 @@ from bert_jax.config.common import (
     GRADIENT_ACCUMULATION_STEPS,
     check_common,
     check_profile,
+    check_scanned,
     layer_numbers,
 )
 from bert_jax.config.data import DATA, check_data
@@ -195,6 +196,7 @@ def validate(config: ConfigDict) -> None:
     check_data(config.data)
     check_packing(config)
     check_common(config)
+    check_scanned(config, config.model)
     check_own_keys(config)
     check_profile(config.profile, total_steps(config.train))
 

@@ -17,6 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
+from bert_jax.config.common import check_scanned
 from bert_jax.config.finetuning import feature_layers
 from bert_jax.finetuning.batches import all_rows
 from bert_jax.interop.generation import search_of, task_keys, token_keys
@@ -115,6 +116,7 @@ def _read_pretrained(config: ConfigDict) -> Pretrained:
 
 def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
     """Refuses positions and layers that the weights do not have."""
+    check_scanned(config, model)
     positions, layers = model["max_position_embeddings"], model["num_hidden_layers"]
     if config.task == "seq2seq" and not model["num_decoder_layers"]:
         raise UserError(

@@ -19,7 +19,7 @@ from bert_jax.interop import formats
 from bert_jax.interop.pretrained import TRAINING
 from bert_jax.interop.weights import flatten
 from tests.finetuning import small
-from tests.interop.small_bert import edit_tensors, make_finetuned
+from tests.interop.small_bert import edit_tensors, make_finetuned, make_pretrained
 from tests.small import small_config
 from tests.tasks.conftest import both, open_task
 
@@ -302,6 +302,14 @@ def test_bilstm_uses_context_of_fixed_embeddings(files):
     assert after.weights["classifier/dense/kernel"].shape == (32, 3)
     after.complete()
     assert not any(name.startswith(("bilstm/", "classifier/")) for name in after.weights)
+
+
+def test_layers_that_differ_are_not_scanned(files):
+    formats.write(make_pretrained(family="modernbert"), files / "modern", "huggingface")
+    config = small.config(files / "modern", files / "data", scan_layers=True)
+    validate(config)
+    with pytest.raises(UserError, match="scan_layers is True, but layers with .* differ"):
+        task_setup.open_task_setup(config)
 
 
 SQUAD = {
