@@ -1,6 +1,7 @@
 """What a study trains: its flags, and the configs and tasks that they stand for."""
 
 import dataclasses
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -83,7 +84,10 @@ class Settings:
             return self
         values = files.read_json(path, _EXAMPLE)
         stored = Settings(**{name: values[name] for name in _EXAMPLE})
+        if stored.equal not in Size._fields[1:]:
+            raise UserError(f"{path} is damaged: its equal is {stored.equal!r}")
         if self == Settings():
+            stored.check_data_only(path)
             return stored
         for name, old in _flat(stored).items():
             if (new := _flat(self).get(name, "without it")) != old:
@@ -98,6 +102,21 @@ class Settings:
                 f"{_flat(self)[name]}; leave it out, or choose another --workdir"
             )
         return stored
+
+    def check_data_only(self, path: epath.Path) -> None:
+        """Refuses settings from a file that would run code from outside bert_jax.
+
+        Raises:
+          UserError: A config is a file, or a value may name a part (MODULE:NAME).
+        """
+        names = command_line.config_files()
+        foreign = [x for x in self.configs if x.partition(":")[0] not in names]
+        foreign += [f"--{k}={v}" for k, v in self.overrides.items() if ":" in v]
+        if foreign:
+            raise UserError(
+                f"{path} names {foreign[0]}, which may run code from outside bert_jax; if you trust "
+                "it, give all flags of the study again"
+            )
 
     def write(self, directory: epath.Path) -> None:
         """Writes the settings into the directory of the study."""
@@ -164,6 +183,18 @@ def models_of(settings: Settings) -> list[Model]:
     budget = settings.budget
     if "config.workdir" in settings.overrides:
         raise UserError("--config.workdir is given, but --workdir sets it; leave it out")
+    if not math.isfinite(budget) or budget < 0:
+        raise UserError(f"--budget is {budget:g}; it must be a number above 0, or 0")
+    if "config.train.extra.steps" in settings.overrides:
+        raise UserError(
+            "--config.train.extra.steps is given, but the models of a study have equal budgets; "
+            "leave it out"
+        )
+    typed_for_tasks = [name for name in settings.overrides if name.startswith("finetune.")]
+    if settings.glue:
+        typed_for_tasks.append("glue")
+    if typed_for_tasks and not settings.tasks:
+        raise UserError(f"--{typed_for_tasks[0]} has no effect without --tasks; leave it out")
     if budget and (typed := settings.overrides.get("config.train.num_steps")):
         raise UserError(
             f"--budget is {budget:g} and --config.train.num_steps is {typed}; give one of them"

@@ -58,6 +58,10 @@ def test_a_student_learns_from_the_first_config():
             {"budget": 9.0, "overrides": {"config.train.num_steps": "8"}},
             "--budget is 9 and --config.train.num_steps is 8; give one of them",
         ),
+        ({"budget": float("nan")}, "--budget is nan; it must be a number above 0"),
+        ({"budget": -5.0}, "--budget is -5; it must be"),
+        ({"overrides": {"config.train.extra.steps": "5"}}, "--config.train.extra.steps is given"),
+        ({"glue": "glue_data"}, "--glue has no effect without --tasks"),
         ({"tasks": ["mrcp"]}, "--tasks has mrcp; it must be one of cola, "),
         ({"tasks": ["mrpc"]}, "--glue is missing: the folder of the GLUE tasks, for --tasks=mrpc"),
         ({"tasks": ["mrpc"], "glue": "nowhere"}, "nowhere/MRPC"),
@@ -79,6 +83,23 @@ def test_mistakes(values, message):
     with pytest.raises(UserError, match=message):
         models_of(settings)
         tasks_of(settings)
+
+
+def test_a_stored_study_runs_no_code_from_outside(tmp_path):
+    directory = epath.Path(tmp_path)
+    (tmp_path / "planted.py").write_text("raise SystemExit('executed')")
+    for settings in (
+        Settings([str(tmp_path / "planted.py")]),
+        Settings(["tiny"], overrides={"config.family": "planted:FAMILY"}),
+    ):
+        settings.write(directory)
+        with pytest.raises(UserError, match="which may run code from outside bert_jax"):
+            Settings().continued(directory)
+        # These flags were typed.
+        assert settings.continued(directory) == settings
+    Settings(["tiny"], "stepz").write(directory)
+    with pytest.raises(UserError, match="is damaged: its equal is 'stepz'"):
+        Settings().continued(directory)
 
 
 def test_a_study_keeps_its_flags(tmp_path):
