@@ -99,10 +99,6 @@ class FineTuned(Bert):
         self.head, self.labels = pretrained.head, pretrained.labels
         self.multi_label = pretrained.multi_label
         trained: dict[str, Any] = pretrained.training.get("config") or {}
-        # The model was not fine-tuned on longer sequences.
-        self.max_length = min(
-            self.max_length, trained.get("data", {}).get("max_seq_length", self.max_length)
-        )
         # Weights without a config get the values of configs/finetune/squad.py.
         defaults = {key: field.default for key, field in TASK_SECTIONS["squad"].items()} | {
             "doc_stride": min(128, self.max_length // 4),

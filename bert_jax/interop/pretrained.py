@@ -177,10 +177,12 @@ class Pretrained:
         """The length of the longest training sequence, with [CLS] and [SEP].
 
         In a model of bert_jax, the positions that neither the stages so far nor the initial weights
-        cover are untrained.
+        cover are untrained. A fine-tuned model has the length of its task.
         """
         positions = self.model["max_position_embeddings"]
         config, initial = self.training.get("config"), self.training.get(INITIAL_LENGTH)
+        if config and workdir.is_finetuning(config):
+            return min(positions, config.get("data", {}).get("max_seq_length", positions))
         if not config or (config.get("init_from") and not initial):
             return positions
         stages = resolve_stages(config_lib.from_stored(config))

@@ -35,6 +35,9 @@ def data(tmp_path_factory):
         for _ in range(count):
             words = letters.choices(small.LETTERS, k=letters.randint(2, 9))
             rows.append({"source": " ".join(words), "target": words[0]})
+        if split == "test":
+            # Longer than data.max_seq_length.
+            rows.append({"source": " ".join(small.LETTERS * 3), "target": "a"})
         (directory / f"{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     return directory
 
@@ -76,7 +79,10 @@ def test_a_run_learns_and_writes_its_texts(trained, data):
     predictions = [json.loads(line)["prediction"] for line in lines]
     sources = [json.loads(line)["source"] for line in read_lines(data / "test.jsonl")]
     # The trained model generates the same texts in memory.
-    assert bert_jax.load(str(directory)).generate(sources) == predictions
+    loaded = bert_jax.load(str(directory))
+    assert loaded.max_length == small.OVERRIDES["data.max_seq_length"]
+    with pytest.warns(UserWarning, match="truncated"):
+        assert loaded.generate(sources) == predictions
     losses = [
         line["loss"]
         for line in map(json.loads, read_lines(directory / "metrics.jsonl"))
