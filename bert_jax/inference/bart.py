@@ -1,6 +1,7 @@
 """A BART in memory: reconstructs damaged texts, or generates the texts it was fine-tuned on."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ class Bart(Bert):
         self._generation = generation_keys(pretrained)
         task = (pretrained.training.get("config") or {}).get("seq2seq")
         self.text_columns = (task["source_column"],) if task else ()
+        self._trained_target_length = task["max_target_length"] if task else self.max_length
 
     def fill_mask(self, text: Any, text_b: Any = None, *, top_k: int = 5) -> Any:
         """Refuses: a mask of a BART stands for any number of tokens.
@@ -68,12 +70,12 @@ class Bart(Bert):
 
         `bert_jax.models.generation.Search` describes the options. The defaults are those that the
         model was fine-tuned with, or that its generation_config.json has. Without these, a text may
-        have twice as many tokens as the given one.
+        have about twice as many tokens as the given one, rounded up, and at most `max_length`.
 
         Args:
           text: A text, in which a mask is plain text; or a list of texts.
           num_beams: The number of beams; 1 is greedy search.
-          max_new_tokens: The largest number of tokens.
+          max_new_tokens: The largest number of tokens; a warning tells of more than in training.
           length_penalty: A higher value prefers longer texts.
           early_stopping: When a search ends.
           min_length: The smallest number of tokens.
@@ -100,14 +102,21 @@ class Bart(Bert):
     ) -> str | list[str]:
         self._require(method, DENOISING)
         rows = self.rows(as_texts(text), masks=masks)
-        model, positions = dataclasses.asdict(self.config), self.config.max_position_embeddings
+        typed = options.get("max_new_tokens")
+        if type(typed) is int and typed > self._trained_target_length:
+            warnings.warn(
+                f"max_new_tokens is {typed}, but {self.source} was trained on texts of up to "
+                f"{self._trained_target_length} tokens",
+                stacklevel=3,
+            )
+        model = dataclasses.asdict(self.config)
         searches = [
             search_of(
                 self._generation,
                 options,
                 model=model,
                 # A smaller cache takes less time. The text does not depend on other texts.
-                default_max_new_tokens=forward.bucket(2 * len(row.input_ids_L), positions),
+                default_max_new_tokens=forward.bucket(2 * len(row.input_ids_L), self.max_length),
                 source=self.source,
             )
             for row in rows
@@ -116,8 +125,9 @@ class Bart(Bert):
         for search in dict.fromkeys(searches):
             indices = [i for i, other in enumerate(searches) if other == search]
             program = partial(forward.generated, self.config, self._params, search=search)
-            for i, ids_T in zip(
-                indices, self.run([rows[i] for i in indices], program), strict=True
-            ):
+            texts = self.run(
+                [rows[i] for i in indices], program, search.num_beams * search.max_new_tokens
+            )
+            for i, ids_T in zip(indices, texts, strict=True):
                 found[i] = self.tokenizer.decode_text(ids_T)
         return one_or_all(text, found)

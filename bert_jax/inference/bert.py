@@ -353,11 +353,19 @@ class Bert:
         ]
 
     def run(
-        self, rows: Sequence[TokenRow], program: Callable[[Inputs], jax.Array]
+        self,
+        rows: Sequence[TokenRow],
+        program: Callable[[Inputs], jax.Array],
+        generated_tokens: int = 0,
     ) -> list[np.ndarray]:
         """Runs a compiled program on all rows in batches; see `run_in_batches`."""
-        length = self.config.max_position_embeddings
-        return run_in_batches(rows, program, max_length=length, source=self.source)
+        return run_in_batches(
+            rows,
+            program,
+            max_length=self.config.max_position_embeddings,
+            source=self.source,
+            generated_tokens=generated_tokens,
+        )
 
     def _log_probs(self, inputs: Inputs, name: str, **fields: np.ndarray) -> jax.Array:
         (term,) = make_terms([name])

@@ -27,8 +27,6 @@ from bert_jax.tokenizers import TokenRow
 
 # Rows are padded to these lengths. Texts are sorted by length, which keeps the padding small.
 LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-# The row counts of batches that are not full.
-_ROWS = (1, 4, 16)
 # Tokens in a full batch. On a CPU, their activations fit into the cache; an accelerator needs more
 # tokens.
 _CPU_BATCH_TOKENS, _ACCELERATOR_BATCH_TOKENS = 2**10, 2**15
@@ -158,6 +156,7 @@ def run_in_batches(
     *,
     max_length: int,
     source: str,
+    generated_tokens: int = 0,
 ) -> list[np.ndarray]:
     """Runs all rows and returns the results of each row.
 
@@ -166,6 +165,7 @@ def run_in_batches(
       program: Returns an array with a result for each row of a batch.
       max_length: See `plan`.
       source: The path of the model, for messages.
+      generated_tokens: See `plan`.
 
     Raises:
       UserError: A result is NaN.
@@ -173,7 +173,12 @@ def run_in_batches(
     lengths = [len(row.input_ids_L) for row in rows]
     is_cpu = jax.default_backend() == "cpu"
     batch_tokens = _CPU_BATCH_TOKENS if is_cpu else _ACCELERATOR_BATCH_TOKENS
-    batches = plan(lengths, max_length=max_length, batch_tokens=batch_tokens)
+    batches = plan(
+        lengths,
+        max_length=max_length,
+        batch_tokens=batch_tokens,
+        generated_tokens=generated_tokens,
+    )
     results = [np.zeros(0)] * len(rows)
     running: deque[tuple[list[int], jax.Array]] = deque()
 
@@ -193,13 +198,17 @@ def run_in_batches(
     return results
 
 
-def plan(lengths: Sequence[int], *, max_length: int, batch_tokens: int) -> Iterator[TextBatch]:
+def plan(
+    lengths: Sequence[int], *, max_length: int, batch_tokens: int, generated_tokens: int = 0
+) -> Iterator[TextBatch]:
     """Splits texts into batches, the longest texts first.
 
     Args:
       lengths: The number of tokens in each text, at most `max_length`.
       max_length: The length of the longest row.
       batch_tokens: The number of tokens in a full batch, with padding.
+      generated_tokens: The number of tokens that are generated for each text, in all beams. They
+        count if they are more than those of the text.
 
     Yields:
       Batches, which together contain every text once.
@@ -208,11 +217,11 @@ def plan(lengths: Sequence[int], *, max_length: int, batch_tokens: int) -> Itera
     first = 0
     while first < len(order):
         length = bucket(lengths[order[first]], max_length)
-        full = max(1, batch_tokens // length)
+        full = max(1, batch_tokens // max(length, generated_tokens))
         indices = order[first : first + full]
         first += full
-        fitting = (rows for rows in _ROWS if len(indices) <= rows < full)
-        yield TextBatch(indices, next(fitting, full), length)
+        # Batches that are not full have a power of two of rows, so that few are compiled.
+        yield TextBatch(indices, min(full, 1 << (len(indices) - 1).bit_length()), length)
 
 
 def bucket(length: int, max_length: int) -> int:

@@ -117,6 +117,17 @@ def test_what_a_bart_cannot_do_is_refused(bart):
     assert bart.encode("a b c").shape == (24,), "features are the encoder's"
 
 
+def test_texts_are_no_longer_than_in_training(pretrained, bart):
+    other = Bart(dataclasses.replace(pretrained, tokenizer=bart.tokenizer))
+    other.max_length = other._trained_target_length = 8
+    lengths = []
+    other.run = lambda rows, program, tokens: lengths.append(tokens) or [[] for _ in rows]
+    other.generate("a b c d e")
+    with pytest.warns(UserWarning, match="max_new_tokens is 9, .* trained on texts of up to 8"):
+        other.generate("a", max_new_tokens=9)
+    assert lengths == [8, 9]
+
+
 def test_lines_of_a_file(bart, tmp_path):
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"text": "a b", "id": 7}\n{"text": "c d e"}\n')
