@@ -36,6 +36,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_new_tokens": (0,),
     "max_time": (),
     "stop_strings": (),
+    "watermarking_config": (),
+    "token_healing": (False,),
+    "dola_layers": (),
 }
 # A larger number is a mistake.
 _MAX = 10_000
@@ -151,9 +154,9 @@ def _check(search: Search, model: Mapping[str, Any], source: str) -> None:
 
 
 def write_generation(pretrained: Pretrained, directory: Path) -> None:
-    """Writes generation_config.json, with which `transformers` generates the same text."""
-    keys = generation_keys(pretrained)
-    if "max_new_tokens" not in keys:
-        # The default of `transformers` is 20.
-        keys.setdefault("max_length", pretrained.model["max_position_embeddings"])
-    files.write_json(directory / FILE, keys)
+    """Writes generation_config.json, with which `transformers` generates the same text.
+
+    A model without settings of its own gets no `max_length`: `generate` of `transformers` then ends
+    at its default of 20 tokens, that of bert_jax at about twice the given text.
+    """
+    files.write_json(directory / FILE, generation_keys(pretrained))

@@ -89,11 +89,20 @@ def test_a_fine_tuned_model_has_the_settings_of_its_task():
     assert found.num_beams == 2, "the files of an export are read"
 
 
+def test_an_export_of_a_model_without_settings_has_no_maximum(tmp_path):
+    write_generation(pretrained({}), tmp_path)
+    stored = read_generation(tmp_path, {})
+    assert "max_length" not in stored and search(stored) == search({})
+
+
 @pytest.mark.parametrize(
     ("stored", "given", "message"),
     [
         ({"do_sample": True}, {}, "DIR has do_sample=True .* not supported"),
         ({"bad_words_ids": [[5]]}, {}, r"bad_words_ids=\[\[5\]\]"),
+        ({"watermarking_config": {"bias": 2.0}}, {}, "watermarking_config={'bias': 2.0}"),
+        ({"token_healing": True}, {}, "token_healing=True"),
+        ({"dola_layers": "high"}, {}, "dola_layers='high'"),
         ({"eos_token_id": [2, 3]}, {}, r"eos_token_id is \[2, 3\]; for DIR it must be from 0"),
         ({"max_length": 900}, {}, "max_new_tokens is 899; for DIR it must be from 1 to 200"),
         ({}, {"num_beams": 0}, "num_beams is 0"),
