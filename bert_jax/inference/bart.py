@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from bert_jax.base.errors import UserError
 from bert_jax.inference import forward
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.encode_text import as_texts, one_or_all
 from bert_jax.interop.generation import generation_keys, search_of
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.tokenizers import MASK
 
 DENOISING = "denoising"
 
@@ -101,7 +104,15 @@ class Bart(Bert):
         self, method: str, text: str | Sequence[str], options: dict[str, Any], masks: bool = False
     ) -> str | list[str]:
         self._require(method, DENOISING)
-        rows = self.rows(as_texts(text), masks=masks)
+        texts = as_texts(text)
+        rows = self.rows(texts, masks=masks)
+        for masked, row in zip(texts if masks else (), rows, strict=False):
+            num_kept = np.count_nonzero(row.input_ids_L == self.tokenizer.mask_id)
+            if num_cut := self._count_masks(masked) - num_kept:
+                raise UserError(
+                    f"the text is longer than {self.max_length} tokens, and {num_cut} {MASK} in it "
+                    "would be cut off; shorten it"
+                )
         typed = options.get("max_new_tokens")
         if type(typed) is int and typed > self._trained_target_length:
             warnings.warn(
@@ -125,9 +136,11 @@ class Bart(Bert):
         for search in dict.fromkeys(searches):
             indices = [i for i, other in enumerate(searches) if other == search]
             program = partial(forward.generated, self.config, self._params, search=search)
-            texts = self.run(
+            generated = self.run(
                 [rows[i] for i in indices], program, search.num_beams * search.max_new_tokens
             )
-            for i, ids_T in zip(indices, texts, strict=True):
+            for i, ids_T in zip(indices, generated, strict=True):
+                if (ids_T < 0).any():
+                    raise UserError(f"{self.source} computes NaN: its weights are damaged")
                 found[i] = self.tokenizer.decode_text(ids_T)
         return one_or_all(text, found)

@@ -62,7 +62,7 @@ def generate(search: Search, step: Step, cache: Any, is_row_B: jax.Array) -> jax
       is_row_B: Whether each row is one, or only fills up the batch: bool.
 
     Returns:
-      int32 [B, T]; `pad_token_id` follows the end.
+      int32 [B, T]; `pad_token_id` follows the end. A row with a NaN in its scores has a -1.
     """
     find = _greedy if search.num_beams == 1 else _beam_search
     # The first token is the decoder's first input.
@@ -81,8 +81,9 @@ def _greedy(search: Search, step: Step, cache: Any, is_row_B: jax.Array) -> jax.
         logits_Bx1xW, cache = step(cache, ids_BxT[:, position, None], position)
         scores_Bx1xW = _constrained(search, logits_Bx1xW, ids_BxT[:, None], position)
         next_B = jnp.argmax(scores_Bx1xW[:, 0], axis=-1).astype(jnp.int32)
+        next_B = jnp.where(jnp.any(jnp.isnan(scores_Bx1xW[:, 0]), axis=-1), -1, next_B)
         next_B = jnp.where(is_done_B, search.pad_token_id, next_B)
-        is_done_B |= next_B == search.eos_token_id
+        is_done_B |= (next_B == search.eos_token_id) | (next_B < 0)
         return position + 1, ids_BxT.at[:, position + 1].set(next_B), is_done_B, cache
 
     state = (jnp.int32(0), _starts(search, len(is_row_B)), ~is_row_B, cache)
@@ -192,7 +193,9 @@ def _beam_search(search: Search, step: Step, cache: Any, is_row_B: jax.Array) ->
         may_improve_B=is_row_B,
         cache=cache,
     )
-    return jax.lax.while_loop(is_running, extend, beams).finished_ids_BxKxT[:, 0]
+    beams = jax.lax.while_loop(is_running, extend, beams)
+    is_damaged_B = is_row_B & jnp.any(jnp.isnan(beams.finished_scores_BxK), axis=1)
+    return jnp.where(is_damaged_B[:, None], -1, beams.finished_ids_BxKxT[:, 0])
 
 
 def _starts(search: Search, num_rows: int) -> jax.Array:

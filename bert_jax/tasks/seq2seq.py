@@ -168,7 +168,13 @@ class Seq2SeqTask(Task):
         return rows.rouge(self.texts(outputs)) | rows.lead_scores
 
     def texts(self, outputs: dict[str, np.ndarray]) -> list[str]:
-        """Returns the generated texts."""
+        """Returns the generated texts.
+
+        Raises:
+          UserError: The model computed NaN.
+        """
+        if (outputs["generated"] < 0).any():
+            raise UserError("the model computes NaN: its weights are damaged")
         return [self._tokenizer.decode_text(ids_T) for ids_T in outputs["generated"]]
 
     def write_predictions(

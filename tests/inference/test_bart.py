@@ -114,6 +114,11 @@ def test_what_a_bart_cannot_do_is_refused(bart):
         bart.generate("a", max_new_tokens=99)
     with pytest.raises(UserError, match="no character that the tokenizer keeps"):
         bart.generate(["a", " "])
+    with (
+        pytest.warns(UserWarning, match="truncated"),
+        pytest.raises(UserError, match=r"longer than 21 tokens, and 1 \[MASK\] in it would be cut"),
+    ):
+        bart.denoise("<mask> " + "a " * 30 + "<mask>")
     assert bart.encode("a b c").shape == (24,), "features are the encoder's"
 
 
@@ -121,11 +126,24 @@ def test_texts_are_no_longer_than_in_training(pretrained, bart):
     other = Bart(dataclasses.replace(pretrained, tokenizer=bart.tokenizer))
     other.max_length = other._trained_target_length = 8
     lengths = []
-    other.run = lambda rows, program, tokens: lengths.append(tokens) or [[] for _ in rows]
+    other.run = lambda rows, program, tokens: (
+        lengths.append(tokens) or [np.zeros(0, int)] * len(rows)
+    )
     other.generate("a b c d e")
     with pytest.warns(UserWarning, match="max_new_tokens is 9, .* trained on texts of up to 8"):
         other.generate("a", max_new_tokens=9)
     assert lengths == [8, 9]
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_a_decoder_that_gives_nan_is_refused(pretrained, bart, num_beams):
+    (name,) = [n for n in pretrained.weights if n.endswith("decoder/layer_0/output/bias")]
+    bias_D = np.full_like(pretrained.weights[name], np.nan)
+    damaged = dataclasses.replace(
+        pretrained, tokenizer=bart.tokenizer, weights=pretrained.weights | {name: bias_D}
+    )
+    with pytest.raises(UserError, match="computes NaN: its weights are damaged"):
+        Bart(damaged).generate(["a b"], num_beams=num_beams)
 
 
 def test_lines_of_a_file(bart, tmp_path):

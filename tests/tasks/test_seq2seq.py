@@ -57,6 +57,9 @@ def test_a_test_file_needs_no_targets(summaries, tmp_path):
         {"index": 0, "prediction": "e f"},
         {"index": 1, "prediction": ""},
     ]
+    generated[1] = -1
+    with pytest.raises(UserError, match="computes NaN: its weights are damaged"):
+        task.texts({"generated": generated})
 
 
 def test_scores_and_the_lead_baseline(summaries):
