@@ -126,7 +126,7 @@ FINETUNING: Section = {
             1.0,
             "Factor by which the learning rate falls from each block to the block below. The head "
             "and the pooler have the full rate, the embeddings the lowest. 1 uses the same rate "
-            "everywhere, as BERT does.",
+            "everywhere, as BERT does. It acts on the encoder only; a decoder has the full rate.",
             above=0,
             at_most=1,
         ),
@@ -139,7 +139,8 @@ FINETUNING: Section = {
         "frozen_layers": Field(
             -1,
             "Number of layers, counted from the first, that are frozen together with the "
-            "embeddings. 0 freezes the embeddings only; -1 trains everything.",
+            "embeddings. 0 freezes the embeddings only; -1 trains everything. It acts on the "
+            "encoder only; a decoder is trained whole.",
             at_least=-1,
         ),
     },
@@ -312,6 +313,11 @@ def validate(config: ConfigDict) -> None:
         raise UserError(
             "config.data.input is missing; set it to the task's folder (glue_data/MRPC), its files "
             "(train=FILE,validation=FILE) or tfds:NAME"
+        )
+    if config.task == "seq2seq" and config.seq2seq.source_column == config.seq2seq.target_column:
+        raise UserError(
+            f"config.seq2seq.source_column and target_column are both "
+            f"{config.seq2seq.source_column!r}; they must differ"
         )
     _check_features(config)
     check_common(config)

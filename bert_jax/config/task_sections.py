@@ -93,6 +93,8 @@ TASK_SECTIONS: dict[str, Section] = {
             1.0,
             "Beams are ranked by their log-probability / length ** length_penalty. A higher value "
             "prefers longer texts.",
+            at_least=-10,
+            at_most=10,
         ),
         "no_repeat_ngram_size": Field(
             0, "No sequence of this many tokens is generated twice. 0 allows it.", at_least=0

@@ -1,7 +1,6 @@
 """How a model with a decoder generates text by default: generation_config.json."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -145,8 +144,15 @@ def _check(search: Search, model: Mapping[str, Any], source: str) -> None:
             continue
         if type(value) is not int or not low <= value <= high:
             raise UserError(f"{name} is {value!r}; for {source} it must be from {low} to {high}")
-    if type(search.length_penalty) not in (int, float) or not math.isfinite(search.length_penalty):
-        raise UserError(f"length_penalty is {search.length_penalty!r}; it must be a number")
+    # The decoder's first input counts in min_length.
+    if search.min_length > search.max_new_tokens + 1:
+        raise UserError(
+            f"min_length is {search.min_length}, but max_new_tokens is {search.max_new_tokens}; "
+            f"with these, min_length must be from 0 to {search.max_new_tokens + 1}"
+        )
+    penalty = search.length_penalty
+    if type(penalty) not in (int, float) or not -10 <= penalty <= 10:
+        raise UserError(f"length_penalty is {penalty!r}; it must be a number from -10 to 10")
     if not isinstance(search.early_stopping, bool) and search.early_stopping != "never":
         raise UserError(
             f"early_stopping is {search.early_stopping!r}; it must be True, False or 'never'"

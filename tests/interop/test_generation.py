@@ -70,8 +70,8 @@ def test_settings_of_a_directory(tmp_path):
     stored = read_generation(tmp_path, {"num_beams": 7})
     assert search(stored) == expected, "generation_config.json has precedence"
     assert json.loads((tmp_path / FILE).read_text())["max_length"] == 142
-    given = search(stored, num_beams=1, max_new_tokens=9, min_length=None)
-    assert (given.num_beams, given.max_new_tokens, given.min_length) == (1, 9, 56)
+    given = search(stored, num_beams=1, max_new_tokens=9, min_length=0, length_penalty=None)
+    assert (given.num_beams, given.max_new_tokens, given.length_penalty) == (1, 9, 2.0)
 
 
 def test_a_model_without_settings_ends_with_its_separator():
@@ -108,7 +108,13 @@ def test_an_export_of_a_model_without_settings_has_no_maximum(tmp_path):
         ({}, {"num_beams": 0}, "num_beams is 0"),
         ({}, {"max_new_tokens": 201}, "max_new_tokens is 201; for DIR it must be from 1 to 200"),
         ({}, {"length_penalty": float("nan")}, "length_penalty is nan"),
+        (
+            {},
+            {"length_penalty": 10.5},
+            "length_penalty is 10.5; it must be a number from -10 to 10",
+        ),
         ({}, {"early_stopping": 1}, "early_stopping is 1"),
+        ({}, {"max_new_tokens": 9, "min_length": 11}, "min_length is 11, but max_new_tokens is 9;"),
     ],
 )
 def test_settings_that_cannot_be_followed_are_refused(stored, given, message):
