@@ -181,6 +181,8 @@ def main(argv: list[str]) -> None:
                     f"{bert.source} generates no text: {name} needs a BART, pre-trained "
                     "(configs/bart.py) or fine-tuned on configs/finetune/seq2seq.py"
                 )
+            if getattr(bert, "text_columns", ()):
+                raise UserError(f"{bert.source} generates text and has no {name}: use generate")
             raise UserError(
                 f"{bert.source} has no task head: it must be a work directory of python -m "
                 "bert_jax.finetune, or a Hugging Face directory of a "

@@ -236,7 +236,11 @@ def _search(config: ConfigDict, model: Mapping[str, Any], tokenizer: Tokenizer) 
     length = config.seq2seq.max_target_length
     keys = token_keys(tokenizer) | task_keys(config.seq2seq)
     source = config.init_from
-    return search_of(keys, {}, model=model, default_max_new_tokens=length, source=source)
+    names = {key: f"config.seq2seq.{key}" for key in config.seq2seq}
+    names["max_new_tokens"] = "config.seq2seq.max_target_length"
+    return search_of(
+        keys, {}, model=model, default_max_new_tokens=length, source=source, names=names
+    )
 
 
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:

@@ -93,6 +93,7 @@ def search_of(
     model: Mapping[str, Any],
     default_max_new_tokens: int,
     source: str,
+    names: Mapping[str, str] | None = None,
 ) -> Search:
     """Returns the settings of a search.
 
@@ -102,6 +103,7 @@ def search_of(
       model: The keys of `config.model`.
       default_max_new_tokens: The largest number of tokens without a setting.
       source: The path of the model, for messages.
+      names: For messages, the names of options that the user set by another name.
 
     Raises:
       UserError: A value is out of range, or a stored setting is not supported.
@@ -123,11 +125,16 @@ def search_of(
         values.setdefault("max_new_tokens", length - 1)
     values |= {key: value for key, value in given.items() if value is not None}
     search = Search(**values)
-    _check(search, model, source)
+    # A stored setting is named with its file.
+    stored = {name: f"{name} in {FILE} or config.json" for name in values.keys() & keys.keys()}
+    if "max_length" in keys and "max_new_tokens" not in keys:
+        stored["max_new_tokens"] = f"max_length - 1 in {FILE} or config.json"
+    typed = [name for name, value in given.items() if value is not None]
+    _check(search, model, source, stored | dict(zip(typed, typed, strict=True)) | (names or {}))
     return search
 
 
-def _check(search: Search, model: Mapping[str, Any], source: str) -> None:
+def _check(search: Search, model: Mapping[str, Any], source: str, names: Mapping[str, str]) -> None:
     """Refuses values of a wrong type or out of range."""
     limits = {
         # The last token needs no position.
@@ -143,19 +150,25 @@ def _check(search: Search, model: Mapping[str, Any], source: str) -> None:
         if value is None and name.startswith("forced"):
             continue
         if type(value) is not int or not low <= value <= high:
+            name = names.get(name, name)
             raise UserError(f"{name} is {value!r}; for {source} it must be from {low} to {high}")
     # The decoder's first input counts in min_length.
     if search.min_length > search.max_new_tokens + 1:
         raise UserError(
-            f"min_length is {search.min_length}, but max_new_tokens is {search.max_new_tokens}; "
+            f"{names.get('min_length', 'min_length')} is {search.min_length}, but "
+            f"{names.get('max_new_tokens', 'max_new_tokens')} is {search.max_new_tokens}; "
             f"with these, min_length must be from 0 to {search.max_new_tokens + 1}"
         )
     penalty = search.length_penalty
     if type(penalty) not in (int, float) or not -10 <= penalty <= 10:
-        raise UserError(f"length_penalty is {penalty!r}; it must be a number from -10 to 10")
+        raise UserError(
+            f"{names.get('length_penalty', 'length_penalty')} is {penalty!r}; "
+            "it must be a number from -10 to 10"
+        )
     if not isinstance(search.early_stopping, bool) and search.early_stopping != "never":
         raise UserError(
-            f"early_stopping is {search.early_stopping!r}; it must be True, False or 'never'"
+            f"{names.get('early_stopping', 'early_stopping')} is "
+            f"{search.early_stopping!r}; it must be True, False or 'never'"
         )
 
 

@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused(bart, data, tmp_path):
     small.write_bert(tmp_path / "bert")
     with pytest.raises(UserError, match="task is seq2seq, but .*bert has no decoder"):
         finetune(config(tmp_path / "bert", data), tmp_path / "run")
-    with pytest.raises(UserError, match="max_new_tokens is 99; .* from 1 to 40"):
+    with pytest.raises(UserError, match="config.seq2seq.max_target_length is 99; .* from 1 to 40"):
         finetune(config(bart, data, seq2seq__max_target_length=99), tmp_path / "run")
     with pytest.raises(UserError, match="config.train.features is -1, but config.task is seq2seq"):
         finetune(config(bart, data, train__features="-1"), tmp_path / "run")
