@@ -50,6 +50,11 @@ def check_model(model: Mapping[str, Any], source: str = "") -> None:
             f"config.model.global_every is {model['global_every']}; a model with local layers "
             "needs a window and global_every above 1, any other model 0 and 1"
         )
+    if model["local_attention"] == 1:
+        raise UserError(
+            f"{source}config.model.local_attention is 1, a window without neighbors; it must be at "
+            "least 2"
+        )
     if model["local_rope_theta"] and not (model["rope_theta"] and model["local_attention"]):
         raise UserError(
             f"{source}config.model.local_rope_theta is {model['local_rope_theta']:g}, but "

@@ -352,13 +352,14 @@ def _check_extra(train: ConfigDict) -> None:
                 f"config.train.extra.{key} is {values!r}; it must have one value, or one for each "
                 f"of config.train.extra.steps, {extra.steps!r}"
             )
+    for key, values in extra.items():
+        if not any(extra.steps) and values != EXTRA[key].default:
+            raise UserError(
+                f"config.train.extra.{key} is {values!r}, but config.train.extra.steps "
+                f"is {extra.steps!r}; set it to the steps that follow"
+            )
     if not extra.after_step:
         return
-    if not any(extra.steps):
-        raise UserError(
-            f"config.train.extra.after_step is {extra.after_step:,}, but config.train.extra.steps "
-            f"is {extra.steps!r}; set it to the steps that follow"
-        )
     if extra.after_step > train.num_steps:
         raise UserError(
             f"config.train.extra.after_step is {extra.after_step:,}, but the run ends at step "

@@ -233,7 +233,14 @@ def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[s
     The examples of a stage are counted from its first step. If that step moved, examples would
     be repeated or skipped.
     """
-    if step > total_steps(config.train):
+    after_step = config.train.extra.after_step
+    if step > (num_steps := total_steps(config.train)):
+        if after_step:
+            raise UserError(
+                f"config.train.extra.after_step is {after_step:,}, and the run would end at step "
+                f"{num_steps:,}, but it is at step {step:,}; set after_step to this step or a "
+                "later one"
+            )
         return
     stage = stage_of(trainer.stages, step)
     if (resume["stage"], resume["stage_first_step"]) != (stage.index, stage.stream_first_step):

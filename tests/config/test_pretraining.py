@@ -241,6 +241,11 @@ def test_a_decoder_needs_a_term_that_trains_it():
         make_objective(config)
 
 
+def test_a_window_needs_neighbors():
+    config = changed(model__local_attention=1, model__global_every=3)
+    assert "config.model.local_attention is 1, a window without" in refusal(config)
+
+
 def test_sinusoids_need_a_position_table():
     config = changed(sinusoidal_positions=0.25, model__rope_theta=10_000.0, model__norm="pre")
     assert "config.sinusoidal_positions is 0.25" in refusal(config)

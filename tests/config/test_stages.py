@@ -116,6 +116,7 @@ def test_keys_of_a_stage_without_effect_are_refused(values, words):
         ({"end_factor": 0.5}, "config.train.extra.end_factor is 0.5, but config.train.extra.shape"),
         ({"shape": ("linear", "cosine", "bert")}, "must have one value, or one for each of config"),
         ({"after_step": 2_000_000}, "is 2,000,000, but the run ends at step 1,000,000"),
+        ({"peak_learning_rate": 1e-5, "steps": 0}, "peak_learning_rate is (1e-05,), but config"),
         ({"after_step": 5, "steps": 0}, "after_step is 5, but config.train.extra.steps is (0,)"),
         ({"warmup_steps": -0.1}, "warmup_steps is (-0.1,); each value must be at least 0, or -1"),
     ],

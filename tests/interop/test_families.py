@@ -290,6 +290,13 @@ def test_a_flaubert_with_other_parts_is_refused(tmp_path, key, value, message):
         formats.read(tmp_path / "hf")
 
 
+def test_a_modernbert_with_scaled_rotary_positions_is_refused(tmp_path):
+    formats.write(make_pretrained(family="modernbert"), tmp_path / "hf", "huggingface")
+    edit_json(tmp_path / "hf" / "config.json", rope_scaling={"type": "linear", "factor": 4.0})
+    with pytest.raises(UserError, match="rope_scaling is .*'linear'.* not supported"):
+        formats.read(tmp_path / "hf")
+
+
 def test_flaubert_has_no_class_for_multiple_choice(tmp_path):
     pretrained = make_finetuned("multiple_choice", family="flaubert")
     with pytest.raises(UserError, match="a FlauBERT with a head for multiple_choice, which no"):

@@ -61,7 +61,7 @@ def test_a_run_resumes_in_the_middle_of_a_phase_to_the_bit(finished, texts, tmp_
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 
-def test_a_run_is_decayed_before_its_end_and_resumed_to_the_bit(texts, tmp_path):
+def test_a_run_is_decayed_before_its_end_and_resumed(texts, tmp_path):
     """The parts continue the stream, with their own masks and weight decay."""
     extra = {
         "train.extra.steps": (2, 3),
@@ -86,4 +86,7 @@ def test_a_run_is_decayed_before_its_end_and_resumed_to_the_bit(texts, tmp_path)
 
     moved = phases(texts, **extra | {"train.extra.after_step": 9})
     with pytest.raises(UserError, match="step 13 of this run belongs to the steps after step 10"):
+        pretrain.train(moved, tmp_path / "run")
+    moved = phases(texts, **{"train.extra.steps": 2, "train.extra.after_step": 3})
+    with pytest.raises(UserError, match="after_step is 3, and the run would end at step 5, but it"):
         pretrain.train(moved, tmp_path / "run")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_jax.base.errors import UserError
 from bert_jax.config import (
     batch_ramp,
     default_config,
@@ -110,6 +111,10 @@ def test_the_shape_of_xlm():
     np.testing.assert_allclose(rate(16 * 24), 1.5e-4, rtol=1e-6)
     config.train.num_steps = 500
     assert schedule_of(config)[0](400) == rate(400)
+    # A part that inherits the shape needs a warm-up too.
+    config.train.extra.update(steps=50, warmup_steps=0.0)
+    with pytest.raises(UserError, match="steps 501 to 550 have the shape inverse_root without"):
+        schedule_of(config)
 
 
 def test_the_shapes_that_end_at_a_factor():

@@ -50,6 +50,9 @@ _NO_BIASES = {
 
 def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Returns the keys of transformers 4; those of version 5 win where a file has both."""
+    scaling = config.get("rope_scaling") or {}
+    if scaling.get("rope_type", scaling.get("type", "default")) != "default":
+        raise UserError(f"{path}: rope_scaling is {scaling!r}, which is not supported")
     every = config.get("global_attn_every_n_layers", _GLOBAL_EVERY)
     num_layers = config.get("num_hidden_layers")
     if (types := config.get("layer_types")) is not None:
