@@ -99,7 +99,7 @@ def tokenizer(name, models):
 
 @pytest.fixture(scope="module")
 def texts(name, golden):
-    return texts_of(name)
+    return texts_of(name, golden["texts"])
 
 
 def test_ids_match_transformers(tokenizer, name, golden, texts):
