@@ -27,6 +27,8 @@ from bert_jax.tokenizers import TokenRow
 
 # Rows are padded to these lengths. Texts are sorted by length, which keeps the padding small.
 LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# The row counts of batches that are not full.
+_ROWS = (1, 4, 16)
 # Tokens in a full batch. On a CPU, their activations fit into the cache; an accelerator needs more
 # tokens.
 _CPU_BATCH_TOKENS, _ACCELERATOR_BATCH_TOKENS = 2**10, 2**15
@@ -220,8 +222,8 @@ def plan(
         full = max(1, batch_tokens // max(length, generated_tokens))
         indices = order[first : first + full]
         first += full
-        # Batches that are not full have a power of two of rows, so that few are compiled.
-        yield TextBatch(indices, min(full, 1 << (len(indices) - 1).bit_length()), length)
+        fitting = (rows for rows in _ROWS if len(indices) <= rows < full)
+        yield TextBatch(indices, next(fitting, full), length)
 
 
 def bucket(length: int, max_length: int) -> int:
