@@ -114,8 +114,8 @@ class Settings:
         foreign += [f"--{k}={v}" for k, v in self.overrides.items() if ":" in v]
         if foreign:
             raise UserError(
-                f"{path} names {foreign[0]}, which may run code from outside bert_jax; if you trust "
-                "it, give all flags of the study again"
+                f"{path} names {foreign[0]}, which may run code from outside bert_jax; if you "
+                "trust it, give all flags of the study again"
             )
 
     def write(self, directory: epath.Path) -> None:
