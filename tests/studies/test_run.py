@@ -133,9 +133,9 @@ def test_a_study_is_killed_and_continued(tmp_path):
     assert finished.stat().st_mtime_ns == before
     results = json.loads((study / "results.json").read_text())
     small, large = results["models"]
-    # Numbers of steps are rounded.
-    half_a_step = large["flops"] / large["steps"] / 2
-    assert small["steps"] == 60 and abs(small["flops"] - large["flops"]) <= half_a_step
+    # Numbers of steps are rounded, and a step of the last stage costs more than the mean step.
+    mean_step = large["flops"] / large["steps"]
+    assert small["steps"] == 60 and abs(small["flops"] - large["flops"]) <= mean_step
     loss = json.loads(finished.read_text())["mlm_loss"]
     assert small["loss"]["values"] == [loss] and f"{loss:.3f}" in ended.stdout
     sweep = json.loads((study / "finetuned/tiny_L3_H64_A2/seed_0/table/sweep.json").read_text())
