@@ -4,8 +4,8 @@
         --workdir=DIR [--equal=flops] [--tasks=mrpc,rte --glue=glue_data --seeds=3]
 
 --config.KEY=VALUE changes a value of every config, and --finetune.KEY=VALUE one of every
-fine-tuning. The study ends with a table, results.json and report.html. The same command, or
---workdir alone, continues an interrupted study; finished parts are not repeated.
+fine-tuning. The study ends with a table, results.json and report.html. The same command continues
+an interrupted study; finished parts are not repeated.
 """
 
 import re

@@ -240,10 +240,16 @@ def prediction_warnings(config: ConfigDict) -> list[str]:
     if config.data.corruption in ("none", "denoising") or config.data.format == "google_tfrecord":
         return []
     warnings = []
-    for i, stage in enumerate(config.train.stages):
-        rate, key = _rate(stage, i, config.data.masked_lm_prob)
+    used = [(i, stage) for i, stage in enumerate(config.train.stages) if stage.fraction]
+    rates = [(i, stage, *_rate(stage, i, config.data.masked_lm_prob)) for i, stage in used]
+    rates += [
+        (*used[-1], part.masked_lm_prob, "config.train.extra.masked_lm_prob")
+        for part in extra_parts(config.train.extra)
+        if part.masked_lm_prob
+    ]
+    for i, stage, rate, key in rates:
         limit, length = max_predictions(stage, rate), stage.max_seq_length
-        if stage.fraction and limit < 0.9 * rate * length:
+        if limit < 0.9 * rate * length:
             warnings.append(
                 f"config.train.stages[{i}].max_predictions_per_seq is {limit}, so only "
                 f"{limit / length:.1%} of the tokens in full rows of {length} are predicted, not "

@@ -48,8 +48,7 @@ def read_pairs(source: epath.PathLike) -> Pairs:
       source: The file, or a folder whose validation split it is.
 
     Raises:
-      UserError: There is no such file, or a row has no number as its score; or there are fewer than
-        two rows.
+      UserError: There is no such file, a row has no number as its score, or no two scores differ.
     """
     path = files.checked_path(source, "--sts")
     if path.is_dir():
@@ -66,8 +65,8 @@ def read_pairs(source: epath.PathLike) -> Pairs:
         first.append(text)
         second.append(text_b)
         scores.append(number)
-    if len(scores) < 2:
-        raise UserError(f"{path} has fewer than two pairs, so no correlation")
+    if len(set(scores)) < 2:
+        raise UserError(f"{path} has no two pairs with different scores, so no correlation")
     return Pairs(path, first, second, np.array(scores))
 
 

@@ -120,9 +120,9 @@ def check(
         if step >= (num_steps := total_steps(config.train)):
             raise UserError(
                 f"config.resume_from: {config.resume_from} is already at step {step:,}, and this "
-                f"run ends at step {num_steps:,}: nothing is left to do (set "
-                "--config.train.extra.steps=N to train it further, or config.init_from for a new "
-                "run with its weights)"
+                f"run ends at step {num_steps:,} (config.train.num_steps and config.train.extra): "
+                "nothing is left to do; set --config.train.extra.steps=N to train it further, or "
+                "config.init_from for a new run with its weights"
             )
     given = pretrained or teacher
     if not given:

@@ -67,13 +67,13 @@ class Settings:
     pretraining_seeds: int = 1
     overrides: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def continued(self, directory: epath.Path) -> "Settings":
-        """Returns the settings of the study in a directory, if there is one, or else these.
+    def check_continued(self, directory: epath.Path) -> None:
+        """Checks that these are the settings of the study in a directory, if there is one.
 
-        Without any flag, the settings are those that the study began with.
+        The study's file is only compared: a part that it names would be code to run.
 
         Raises:
-          UserError: A flag differs from the study's; the message has both values.
+          UserError: A flag is missing or differs; the message has both values.
         """
         path = directory / SETTINGS
         if not path.exists():
@@ -81,41 +81,27 @@ class Settings:
                 raise UserError("--configs is missing: the configs to compare, with commas between")
             if any((directory / name).exists() for name in (workdir.CONFIG, workdir.SWEEP)):
                 raise UserError(f"{directory} holds a run, not a study; choose another --workdir")
-            return self
+            return
         values = files.read_json(path, _EXAMPLE)
         stored = Settings(**{name: values[name] for name in _EXAMPLE})
-        if stored.equal not in Size._fields[1:]:
-            raise UserError(f"{path} is damaged: its equal is {stored.equal!r}")
         if self == Settings():
-            stored.check_data_only(path)
-            return stored
+            default = _flat(self)
+            given = [f"--{k}={v}" for k, v in _flat(stored).items() if v != default.get(k)]
+            raise UserError(
+                f"{directory} holds a study; to continue it, give its flags too: "
+                f"{shlex.join(given)}"
+            )
         for name, old in _flat(stored).items():
             if (new := _flat(self).get(name, "without it")) != old:
                 raise UserError(
                     f"the study in {directory} began with --{name}={old}, not {new}; give the "
-                    "same flags, --workdir alone, or another --workdir"
+                    "same flags, or another --workdir"
                 )
         if added := _flat(self).keys() - _flat(stored).keys():
             name = min(added)
             raise UserError(
                 f"the study in {directory} began without --{name}, which is now "
                 f"{_flat(self)[name]}; leave it out, or choose another --workdir"
-            )
-        return stored
-
-    def check_data_only(self, path: epath.Path) -> None:
-        """Refuses settings from a file that would run code from outside bert_jax.
-
-        Raises:
-          UserError: A config is a file, or a value may name a part (MODULE:NAME).
-        """
-        names = command_line.config_files()
-        foreign = [x for x in self.configs if x.partition(":")[0] not in names]
-        foreign += [f"--{k}={v}" for k, v in self.overrides.items() if ":" in v]
-        if foreign:
-            raise UserError(
-                f"{path} names {foreign[0]}, which may run code from outside bert_jax; if you "
-                "trust it, give all flags of the study again"
             )
 
     def write(self, directory: epath.Path) -> None:
@@ -352,9 +338,10 @@ def _parsed(source: str, kind: str, overrides: Mapping[str, str]) -> ConfigDict:
 
 def pretrained(directory: epath.Path, folder: str, seed: int) -> epath.Path:
     """Returns the work directory of a pre-training."""
-    return directory / "pretrained" / folder / f"seed_{seed}"
+    # Trackers show the last part of the path as the name of the run.
+    return directory / "pretrained" / f"{folder}_seed_{seed}"
 
 
 def finetuned(directory: epath.Path, folder: str, seed: int, task: str) -> epath.Path:
     """Returns the directory of the sweep of a task."""
-    return directory / "finetuned" / folder / f"seed_{seed}" / task
+    return directory / "finetuned" / f"{folder}_seed_{seed}" / task

@@ -86,12 +86,12 @@ def compare(settings: Settings, directory: epath.PathLike) -> dict[str, Any] | N
     path = epath.Path(files.checked_path(directory, "--workdir"))
     if files.is_remote(path):
         raise UserError(f"--workdir is {path}; a study needs a local directory")
-    known = settings.continued(path)
-    models, tasks = models_of(known), tasks_of(known)
+    settings.check_continued(path)
+    models, tasks = models_of(settings), tasks_of(settings)
     files.make_directory(path, "--workdir")
     with files.lock_directory(path, f"another process works on the study in {path}"):
-        known.write(path)
-        parts = _parts(known, models, tasks, path)
+        settings.write(path)
+        parts = _parts(settings, models, tasks, path)
         try:
             with _StopSignals() as signals:
                 if not _run(parts, path, signals):
@@ -101,10 +101,10 @@ def compare(settings: Settings, directory: epath.PathLike) -> dict[str, Any] | N
             if not any(part.is_finished() for part in parts):
                 (path / SETTINGS).unlink()
             raise
-        found = results.collect(known, models, tasks, path)
+        found = results.collect(settings, models, tasks, path)
         files.write_json(path / workdir.RESULTS, found)
         runs = {model.name: pretrained(path, model.folder, 0) for model in models}
-        files.write_whole(path / workdir.REPORT, page.page(found, known, path, runs).encode())
+        files.write_whole(path / workdir.REPORT, page.page(found, settings, path, runs).encode())
     console = terminal()
     (console if console.is_terminal else terminal(width=_FILE_WIDTH)).print(results.table(found))
     for sentence in results.conclusions(found):

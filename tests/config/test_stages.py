@@ -50,6 +50,10 @@ def test_predictions_follow_the_rate_of_a_stage():
     config.train.stages[0].max_predictions_per_seq = 150
     (warning,) = prediction_warnings(config)
     assert "not config.train.stages[0].masked_lm_prob=0.3;" in warning
+    config.train.stages[0].update(masked_lm_prob=0.0)
+    config.train.extra.update(steps=(10, 10), masked_lm_prob=(0.0, 0.4))
+    (warning,) = prediction_warnings(config)
+    assert "not config.train.extra.masked_lm_prob=0.4;" in warning
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_blank_sentence_is_similar_to_none_by_tokens(folder):
     ("content", "words"),
     [
         (HEADER + "x\ta\tb\tfive\n", r"dev.tsv:2: score is 'five', not a number"),
-        (HEADER + "x\ta\tb\t5\n", "dev.tsv has fewer than two pairs, so no correlation"),
+        (HEADER + 2 * "x\ta\tb\t5\n", "has no two pairs with different scores, so no corr"),
         ("a\tb\tscore\n", "sentence1"),
     ],
 )

@@ -111,8 +111,8 @@ def test_a_study_is_killed_and_continued(tmp_path):
         "--finetune.data.max_seq_length=16",
     ]
     study = tmp_path / "study"
-    finished = study / "pretrained" / "tiny_L1_H64_A2" / "seed_0" / "results.json"
-    second = study / "pretrained" / "tiny_L3_H64_A2" / "seed_0"
+    finished = study / "pretrained" / "tiny_L1_H64_A2_seed_0" / "results.json"
+    second = study / "pretrained" / "tiny_L3_H64_A2_seed_0"
     process = subprocess.Popen(
         command(study, *flags), env=runs.environment(), cwd=runs.ROOT, stdout=subprocess.PIPE
     )
@@ -127,7 +127,7 @@ def test_a_study_is_killed_and_continued(tmp_path):
     message = refusals.command("compare", f"--workdir={study}", *flags, "--seeds=3")
     assert f"the study in {study} began with --seeds=2, not 3" in message
 
-    ended = runs.run(command(study), timeout=1200)
+    ended = runs.run(command(study, *flags), timeout=1200)
     assert ended.returncode == 0, ended.stderr
     assert "1 of 5 parts are finished" in ended.stdout
     assert finished.stat().st_mtime_ns == before
@@ -138,7 +138,7 @@ def test_a_study_is_killed_and_continued(tmp_path):
     assert small["steps"] == 60 and abs(small["flops"] - large["flops"]) <= mean_step
     loss = json.loads(finished.read_text())["mlm_loss"]
     assert small["loss"]["values"] == [loss] and f"{loss:.3f}" in ended.stdout
-    sweep = json.loads((study / "finetuned/tiny_L3_H64_A2/seed_0/table/sweep.json").read_text())
+    sweep = json.loads((study / "finetuned/tiny_L3_H64_A2_seed_0/table/sweep.json").read_text())
     scores = [100 * one["score"] for one in sweep["runs"]]
     assert large["scores"]["table"]["values"] == scores and len(scores) == 2
     # Both models read the text that the first one prepared.
@@ -147,7 +147,7 @@ def test_a_study_is_killed_and_continued(tmp_path):
     page = (study / "report.html").read_text()
     assert f"{loss:.3f}" in page and page.count("<svg") >= 4
     for link in ("tiny_L1_H64_A2", "tiny_L3_H64_A2"):
-        assert f'href="pretrained/{link}/seed_0/report.html"' in page
+        assert f'href="pretrained/{link}_seed_0/report.html"' in page
     if program := browser.find_browser():
         show = browser.Browser(program, tmp_path)
         assert show(page, 'texts("h2").length') == 4
