@@ -15,16 +15,20 @@ TOKENIZER: Section = {
         "Kind of tokenizer: wordpiece, sentencepiece, byte_bpe (GPT-2 and RoBERTa), "
         "fastbpe (PhoBERT; its text must be segmented into words, and a vocabulary given), "
         "moses_bpe (FlauBERT; BPE on the words of Moses' tokenizer for French, with sacremoses), "
-        "or bert_bpe (HerBERT; BPE on the words of BERT's WordPiece).",
-        choices=("wordpiece", "sentencepiece", "byte_bpe", "fastbpe", "moses_bpe", "bert_bpe"),
+        "bert_bpe (HerBERT; BPE on the words of BERT's WordPiece), or tokenizer_json (any BPE that "
+        "a given tokenizer.json describes, such as mmBERT's).",
+        choices=(
+            *("wordpiece", "sentencepiece", "byte_bpe", "fastbpe", "moses_bpe", "bert_bpe"),
+            "tokenizer_json",
+        ),
     ),
     "vocab": _tokenizer_field(
         "",
         "A vocab.txt (wordpiece); a .model file or a tokenizer.json (sentencepiece); a "
         "vocab.json with merges.txt beside it (byte_bpe, moses_bpe and bert_bpe) or a "
-        "tokenizer.json (byte_bpe and bert_bpe); a vocab.txt with bpe.codes beside it (fastbpe); "
-        "or a directory with these files. If empty, a vocabulary is trained on the training "
-        "documents; model.vocab_size, or --vocab_size of prepare, is its number of tokens.",
+        "tokenizer.json (byte_bpe, bert_bpe, tokenizer_json); a vocab.txt with bpe.codes beside "
+        "it (fastbpe); or a directory with these files. If empty, a vocabulary is trained on the "
+        "training documents; model.vocab_size, or --vocab_size of prepare, is its number of tokens.",
         change=Change.WITH_STORE,
         is_path=True,
     ),
@@ -44,14 +48,15 @@ TOKENIZER: Section = {
         "camembert: as roberta, with CamemBERT's ids. albert: as bert, with <pad> and <unk>. "
         "xlm: <s> A </s> B </s>, all of token type 0, with the ids of XLM and FlauBERT. "
         "herbert: <s> A </s> B </s>, with BERT's token types. "
-        "modernbert: as bert, all of token type 0, at the end of a byte_bpe vocabulary.",
-        choices=("bert", "roberta", "camembert", "albert", "xlm", "herbert", "modernbert"),
+        "modernbert: as bert, all of token type 0, at the end of a byte_bpe vocabulary. "
+        "gemma: <bos> A <eos> B <eos>, all of token type 0; for mmBERT.",
+        choices=("bert", "roberta", "camembert", "albert", "xlm", "herbert", "modernbert", "gemma"),
         omitted="bert",
     ),
     "lowercase": _tokenizer_field(
         True,
         "Whether text is lower-cased and stripped of accents before it is tokenized (an "
-        '"uncased" model). byte_bpe, fastbpe and bert_bpe require False; moses_bpe keeps accents.',
+        '"uncased" model). Only for wordpiece, sentencepiece and moses_bpe, which keeps accents.',
     ),
     "add_prefix_space": _tokenizer_field(
         False,
@@ -91,15 +96,19 @@ def check_tokenizer(data: ConfigDict) -> None:
     Raises:
       UserError: The message names the keys.
     """
-    if data.tokenizer in ("byte_bpe", "fastbpe", "bert_bpe") and data.lowercase:
+    if data.tokenizer not in ("wordpiece", "sentencepiece", "moses_bpe") and data.lowercase:
         raise UserError(
             f"config.data.lowercase is True, but config.data.tokenizer={data.tokenizer} keeps the "
             "case; set it to False"
         )
-    if data.tokenizer == "fastbpe" and not (data.vocab or data.store):
+    given = {
+        "fastbpe": "a vocab.txt with bpe.codes beside it",
+        "tokenizer_json": "a tokenizer.json",
+    }.get(data.tokenizer)
+    if given and not (data.vocab or data.store):
         raise UserError(
-            "config.data.vocab is empty; config.data.tokenizer=fastbpe is not trained here and "
-            "needs a vocab.txt with bpe.codes beside it"
+            f"config.data.vocab is empty; config.data.tokenizer={data.tokenizer} is not trained "
+            f"here and needs {given}"
         )
     counted = ("wordpiece", "byte_bpe", "moses_bpe", "bert_bpe")
     if data.vocab_from == "counts" and data.tokenizer not in counted:

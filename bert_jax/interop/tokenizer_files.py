@@ -139,6 +139,9 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
     "ModernBertTokenizer": TokenizerClass(
         "byte_bpe", "modernbert", written={"clean_up_tokenization_spaces": True}, exact=None
     ),
+    "GemmaTokenizer": TokenizerClass(
+        "tokenizer_json", "gemma", written={"clean_up_tokenization_spaces": False}, exact=None
+    ),
     ANY_TOKENIZER: TokenizerClass("", "bert", written={"clean_up_tokenization_spaces": False}),
 }
 
@@ -215,7 +218,7 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
     config = files.read_json(config_path, _EXAMPLE) if config_path.exists() else {}
     class_name = tokenizer_class_of(directory)
     if class_name not in TOKENIZER_CLASSES or not TOKENIZER_CLASSES[class_name].kind:
-        class_name = family.tokenizer
+        class_name = _class_with_specials(directory / LIBRARY_FILE, family.tokenizer)
     tokenizer_class = TOKENIZER_CLASSES[class_name]
     special_tokens = CONVENTIONS[tokenizer_class.special_tokens]
     if tokenizer_class.kind == "wordpiece":
@@ -239,6 +242,22 @@ def tokenizer_class_of(directory: Path) -> str:
     paths = [path for name in (CONFIG_FILE, "config.json") if (path := directory / name).exists()]
     names = (files.read_json(path, _EXAMPLE).get("tokenizer_class") for path in paths)
     return next(filter(None, names), "").removesuffix("Fast")
+
+
+def _class_with_specials(path: Path, usual: str) -> str:
+    """Returns the first class whose special tokens a tokenizer.json has, the usual one first."""
+    if not path.exists():
+        return usual
+    added = files.read_json(path, {"added_tokens?": [{"content": ""}]}).get("added_tokens") or ()
+    found = {token["content"] for token in added}
+    return next(
+        (
+            name
+            for name in (usual, *TOKENIZER_CLASSES)
+            if found >= {*CONVENTIONS[TOKENIZER_CLASSES[name].special_tokens].spellings}
+        ),
+        usual,
+    )
 
 
 def _read_wordpiece(

@@ -36,6 +36,7 @@ from bert_jax.tokenizers import Tokenizer as OurTokenizer
 from bert_jax.tokenizers.bert_bpe import BertBpeTokenizer
 from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.sentencepiece import WORD_START, SentencePieceTokenizer
+from bert_jax.tokenizers.tokenizer_json import JsonTokenizer
 from bert_jax.tokenizers.word_bpe import END
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
@@ -56,6 +57,8 @@ def to_library(tokenizer: OurTokenizer) -> Tokenizer:
         library = _sentencepiece(tokenizer)
     elif isinstance(tokenizer, ByteBpeTokenizer):
         library = _byte_bpe(tokenizer)
+    elif isinstance(tokenizer, JsonTokenizer):
+        library = tokenizer.library()
     elif isinstance(tokenizer, BertBpeTokenizer):
         library = _bert_words(Tokenizer(tokenizer.library_model), lowercase=False)
         library.decoder = decoders.BPEDecoder(suffix=END)

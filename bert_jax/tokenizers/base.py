@@ -82,6 +82,12 @@ CONVENTIONS = {
         first=(),
         last=("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"),
     ),
+    # mmBERT, with the tokenizer of Gemma 2.
+    "gemma": SpecialTokens(
+        *("<pad>", "<unk>", "<bos>", "<eos>", "<mask>"),
+        num_segments=1,
+        first=("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"),
+    ),
     "albert": SPECIAL_TOKENS._replace(
         pad="<pad>",
         unk="<unk>",

@@ -14,6 +14,7 @@ from bert_jax.tokenizers import (
     fastbpe,
     moses_bpe,
     sentencepiece,
+    tokenizer_json,
     training,
     training_words,
     word_bpe,
@@ -92,6 +93,13 @@ KINDS = {
         {},
         (fastbpe.VOCABULARY_FILE,),
         fastbpe.CODES_FILE,
+    ),
+    "tokenizer_json": _Kind(
+        tokenizer_json.JsonTokenizer,
+        tokenizer_json.read_vocabulary,
+        None,
+        {},
+        (LIBRARY_FILE,),
     ),
     "moses_bpe": _Kind(
         moses_bpe.MosesBpeTokenizer,
@@ -178,7 +186,7 @@ def from_file(
         tokenizer.json with a Unigram model (sentencepiece); a vocab.json with merges.txt beside
         it, or a tokenizer.json (byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe); a
         vocab.json with merges.txt beside it (moses_bpe and bert_bpe), or a tokenizer.json
-        (bert_bpe).
+        (bert_bpe, tokenizer_json).
       special_tokens: See `Tokenizer`.
       options: Options of any kind; this kind ignores those that it does not have.
 
@@ -200,7 +208,7 @@ def train(
     special_tokens: SpecialTokens = SPECIAL_TOKENS,
     **options: Any,
 ) -> Tokenizer:
-    """Trains a tokenizer of any kind but fastbpe, with exactly `vocab_size` tokens.
+    """Trains a tokenizer of a kind that has `train`, with exactly `vocab_size` tokens.
 
     The same texts in the same order give the same vocabulary, byte for byte. All texts together
     must fit in memory; `bert_jax.prepare` draws a sample.

@@ -1,5 +1,10 @@
 """Small tokenizers, trained quickly on real text."""
 
+import json
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
 from tests.tokenizers import test_tokenizers
 
 SCRIPTS = ["Café naïve ÉLAN 東京 中国力 Ελλάδα привет שלום مرحبا हिन्दी 한국어 ﬁ ½ １２３"] * 5
@@ -8,3 +13,39 @@ SCRIPTS = ["Café naïve ÉLAN 東京 中国力 Ελλάδα привет שלו
 def train(kind, lowercase, max_chars=150):
     texts = test_tokenizers.sample_texts(10) + SCRIPTS
     return test_tokenizers.train(kind, texts, 900, lowercase=lowercase, max_chars=max_chars)
+
+
+def gemma_like():
+    """A small tokenizer of the library with Gemma 2's rules: "▁", bytes and runs of line breaks."""
+    specials, runs = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], ["\n\n", "\n", "<b>"]
+    pieces = [f"<0x{byte:02X}>" for byte in range(256)]
+    theirs = tokenizers.Tokenizer(
+        models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True, dropout=None)
+    )
+    theirs.normalizer = normalizers.Replace(" ", "▁")
+    theirs.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    theirs.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=900, special_tokens=[*specials, *runs, *pieces], show_progress=False
+    )
+    theirs.train_from_iterator(test_tokenizers.sample_texts(10), trainer)
+    content = json.loads(theirs.to_str())
+    added = {token["content"]: token for token in content["added_tokens"]}
+    content["added_tokens"] = [added[t] | {"special": t in specials} for t in [*specials, *runs]]
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": "<bos>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "<eos>", "type_id": 0}},
+        ],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {
+            token: {"id": token, "ids": [i], "tokens": [token]}
+            for i, token in enumerate(specials)
+            if token in ("<bos>", "<eos>")
+        },
+    }
+    return tokenizers.Tokenizer.from_str(json.dumps(content))

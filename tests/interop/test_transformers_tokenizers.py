@@ -14,9 +14,10 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
+from bert_jax.tokenizers import CONVENTIONS, from_file
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
 from tests.golden.record_family_tokenization import CLASSES, FRENCH, PAIR, POLISH, texts
-from tests.interop.small_tokenizers import train
+from tests.interop.small_tokenizers import gemma_like, train
 from tests.runs import ROOT
 from tests.tokenizers.test_family_parity import BREAKS, GOLDEN, read, unpack
 
@@ -50,6 +51,7 @@ FAMILY_OF = {
     "bert_200": "bert",
     "bert_unigram": "bert",
     "distilbert_bpe": "distilbert",
+    "mmbert": "modernbert",
 }
 TEXTS = [*texts(), *FRENCH, *POLISH, *("a" * n for n in (100, 101, 150, 200, 201))]
 
@@ -66,6 +68,7 @@ def wordpiece(lowercase, max_chars=100):
 def exported(tmp_path_factory):
     """The tokenizers by name, and the directory of their exports."""
     models = unpack(tmp_path_factory.mktemp("models"))
+    gemma_like().save(str(models / "tokenizer.json"))
     tokenizers = {name: read(name, models) for name in CLASSES} | {
         "bert_uncased": wordpiece(True),
         "bert_cased": wordpiece(False),
@@ -76,6 +79,7 @@ def exported(tmp_path_factory):
         "bert_unigram": train("unigram", True),
         "distilbert_bpe": train("bpe", False),
         "bart": read("roberta", models),
+        "mmbert": from_file("tokenizer_json", models, special_tokens=CONVENTIONS["gemma"]),
     }
     directory = tmp_path_factory.mktemp("exported")
     for name, tokenizer in tokenizers.items():

@@ -1,0 +1,100 @@
+"""A tokenizer.json with rules of its own, beside the library, and in directories of mmBERT."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.base.errors import UserError
+from bert_jax.interop import tokenizer_files
+from bert_jax.interop.families.modernbert import MODERNBERT
+from bert_jax.tokenizers import CONVENTIONS, from_file, load
+from tests.golden.record_tokenization import HAND_PICKED
+from tests.interop.small_tokenizers import SCRIPTS, gemma_like
+from tests.tokenizers.test_alignment import check_shape
+from tests.tokenizers.test_tokenizers import sample_texts
+
+GEMMA = CONVENTIONS["gemma"]
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    return gemma_like()
+
+
+@pytest.fixture
+def path(theirs, tmp_path):
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+def read(path):
+    return from_file("tokenizer_json", path, special_tokens=GEMMA)
+
+
+def test_ids_are_those_of_the_library(theirs, path):
+    ours = read(path)
+    assert ours.special_ids == (0, 3, 2, 1, 4) and ours.tokens[:5] == list(GEMMA.first)
+    texts = [*sample_texts(4), *SCRIPTS[:1], *HAND_PICKED, "a\n\nb <b>\n  c", " ", ""]
+    texts = [text for text in texts if not any(token in text for token in GEMMA.spellings)]
+    for text, ids in zip(texts, ours.encode_batch(texts), strict=True):
+        assert ids.tolist() == theirs.encode(text, add_special_tokens=False).ids
+        assert ours.join(ids).input_ids_L.tolist() == theirs.encode(text).ids
+        assert ours.decode(ids.tolist()) == text
+        if text.strip() and text.isascii():
+            check_shape(ours, text)
+
+
+def test_special_tokens_in_a_text_are_plain_text(path):
+    ours = read(path)
+    (ids,) = ours.encode_batch(["a <mask> <bos>"])
+    assert not {0, 1, 2, 4} & {*ids.tolist()} and ours.decode(ids.tolist()) == "a <mask> <bos>"
+    masked = ours.encode_masked("the <mask> of")
+    assert (masked == ours.mask_id).sum() == 1
+    assert ours.decode_text(masked.tolist()) == "the  of"
+
+
+def test_spans_leave_out_the_space_before_a_word(path):
+    ours = read(path)
+    text = "the  senate of\n\nthe house"
+    ids, spans = ours.encode_aligned(text)
+    np.testing.assert_array_equal(ids, ours.encode_batch([text])[0])
+    newline = text.index("\n")
+    assert [newline, newline + 2] in spans.tolist()
+    starts = [s for s, _ in spans.tolist() if s != newline]
+    assert not any(text[start] == " " for start in starts if text[start - 1] != " ")
+
+
+def test_directories_of_mmbert_keep_the_fingerprint(path, tmp_path):
+    ours = read(path)
+    # As released: a class of transformers that says nothing of the rules.
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast"}'
+    )
+    released = tokenizer_files.read_huggingface_tokenizer(tmp_path, MODERNBERT)
+    assert released.fingerprint == ours.fingerprint
+    tokenizer_files.write_huggingface_tokenizer(ours, tmp_path / "hf", MODERNBERT, 512)
+    assert load(tmp_path / "hf").fingerprint == ours.fingerprint
+    (tmp_path / "hf" / "bert_jax_tokenizer.json").unlink()
+    again = tokenizer_files.read_huggingface_tokenizer(tmp_path / "hf", MODERNBERT)
+    assert again.fingerprint == ours.fingerprint
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda c: c.update(model={"type": "Unigram"}), "has no BPE model that joins"),
+        (lambda c: c["model"].update(ignore_merges=True), "has no BPE model that joins"),
+        (lambda c: c.update(model=3), "has no BPE model that joins"),
+        (lambda c: c["model"].update(vocab=[]), "is damaged or not a tokenizer.json"),
+        (lambda c: c.update(added_tokens=5), "is damaged or not a tokenizer.json"),
+        (lambda c: c.update(decoder={"type": "x"}), "is damaged or not a tokenizer.json"),
+        (lambda c: c["model"]["vocab"].update(x=7000), "must be 0 to"),
+    ],
+)
+def test_damaged_files(path, change, message):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message):
+        read(path)
