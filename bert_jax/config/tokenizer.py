@@ -28,7 +28,7 @@ TOKENIZER: Section = {
         "vocab.json with merges.txt beside it (byte_bpe, moses_bpe and bert_bpe) or a "
         "tokenizer.json (byte_bpe, bert_bpe, tokenizer_json); a vocab.txt with bpe.codes beside "
         "it (fastbpe); or a directory with these files. If empty, a vocabulary is trained on the "
-        "training documents; model.vocab_size, or --vocab_size of prepare, is its number of tokens.",
+        "training documents, with model.vocab_size (--vocab_size of prepare) tokens.",
         change=Change.WITH_STORE,
         is_path=True,
     ),
