@@ -335,21 +335,22 @@ def test_modernbert_of_transformers_round_trip(tmp_path, values):
 _OLD = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
 PREFIXES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "albert": "Albert"}
 TASK_CLASSES = [
-    *((*head, family, prefix, False) for head in HEADS for family, prefix in PREFIXES.items()),
-    ("token_classification", LABELS, "bert", "Bert", True),
-    (*HEADS[0], "xlm_roberta", "XLMRoberta", False),
-    (*HEADS[0], "camembert", "Camembert", False),
-    *((*head, "flaubert", "Flaubert", False) for head in HEADS[:4]),
-    *((*head, "modernbert", "ModernBert", False) for head in HEADS),
+    *((*head, family, prefix, {}) for head in HEADS for family, prefix in PREFIXES.items()),
+    ("token_classification", LABELS, "bert", "Bert", {"causal": True}),
+    (*HEADS[0], "xlm_roberta", "XLMRoberta", {}),
+    (*HEADS[0], "camembert", "Camembert", {}),
+    *((*head, "flaubert", "Flaubert", {}) for head in HEADS[:4]),
+    *((*head, "modernbert", "ModernBert", {}) for head in HEADS),
+    (*HEADS[0], "modernbert", "ModernBert", {"classifier_pooling": "mean"}),
 ]
 
 
-@pytest.mark.parametrize(("head", "labels", "family", "prefix", "causal"), TASK_CLASSES)
+@pytest.mark.parametrize(("head", "labels", "family", "prefix", "changes"), TASK_CLASSES)
 def test_fine_tuned_models_have_the_same_logits_and_labels(
-    tmp_path, head, labels, family, prefix, causal
+    tmp_path, head, labels, family, prefix, changes
 ):
     pretrained = make_finetuned(head, labels, family=family)
-    pretrained.model["causal"] = causal
+    pretrained.model |= changes
     weights = copies(pretrained.weights)
     formats.write(pretrained, tmp_path / "hf", "huggingface")
     # FlaubertForQuestionAnswering has another head.
