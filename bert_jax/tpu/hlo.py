@@ -154,10 +154,13 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
             if header := _COMPUTATION.match(line):
                 lines = computations[header[2]] = []
                 entry = header[2] if header[1] else entry
-        elif line.startswith("}"):
+        elif line == "}":
             lines = None
-        else:
+        elif line.startswith(" "):
             lines.append(line)
+        else:
+            # The attributes of some kernels have line breaks.
+            lines[-1] += line
     if not entry:
         raise ValueError("the text has no ENTRY computation, so it is not a compiled program")
     return computations, entry

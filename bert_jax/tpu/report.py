@@ -138,7 +138,7 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     if estimate["kernels_without_cost"]:
         console.print(
             f"{estimate['kernels_without_cost']:,} calls of Pallas kernels declare no cost "
-            "(pl.CostEstimate) and count as zero time"
+            "(pl.CostEstimate) and count as zero time: the step takes longer than estimated"
         )
     if topology.num_chips > 1:
         network = " and the network between slices" if topology.num_slices > 1 else ""
