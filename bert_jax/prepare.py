@@ -48,8 +48,9 @@ from bert_jax.store.tokenization import document_sentences, document_to_tokens
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.sources import join_inputs
 
-# The sentences of a document that --preview prints.
+# The sentences of a document that --preview prints, and the characters of each.
 _SHOWN_SENTENCES = 20
+_SHOWN_CHARACTERS = 300
 # The keys of `config.data` that are flags.
 _KEYS = [key for key, field in DATA.items() if field.in_store]
 _KEYS += ["sources", "num_processes", "rows"]
@@ -176,7 +177,8 @@ def _print_documents(data: ConfigDict, number: int) -> None:
         plural = "s" * (len(sentences) != 1)
         print(f"{document.place}: {len(sentences):,} sentence{plural}{rules_of}")
         for sentence in sentences[:_SHOWN_SENTENCES]:
-            print(f"    {sentence}")
+            more = sentence[_SHOWN_CHARACTERS:]
+            print(f"    {sentence[:_SHOWN_CHARACTERS]}" + f"... ({len(more):,} more)" * bool(more))
         if sentences[_SHOWN_SENTENCES:]:
             print(f"    ... and {len(sentences) - _SHOWN_SENTENCES:,} more")
     show_formats(corpus.guesses)

@@ -44,6 +44,22 @@ def test_tokens_and_long_documents(tmp_path, capsys):
     assert more.strip() == "... and 2 more"
 
 
+def test_a_table_is_one_long_sentence(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("word " * 2000)
+    _print_documents(options(tmp_path / "a.txt"), 1)
+    _, sentence, _ = capsys.readouterr().out.splitlines()
+    assert sentence == f"    {'word ' * 60}... (9,699 more)"
+
+
+def test_the_formats_of_several_files(tmp_path, capsys):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(TWO)
+    _print_documents(options(tmp_path), 2)
+    assert f" read {tmp_path / 'a.txt'} and 1 other file as " in capsys.readouterr().out
+    _print_documents(options(tmp_path), 3)
+    assert f" read {tmp_path / 'a.txt'} and 2 other files as " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("values", [{"inputs": "-"}, {"format": "google_tfrecord"}])
 def test_what_has_no_documents_is_refused(values):
     with pytest.raises(UserError, match="--preview shows the documents of files and data sets"):

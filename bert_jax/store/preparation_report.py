@@ -63,7 +63,8 @@ def show_formats(guesses: Mapping[str, FormatGuess]) -> None:
     for path, guess in guesses.items():
         groups.setdefault(guess, []).append(path)
     for guess, paths in groups.items():
-        others = f" and {len(paths) - 1:,} other files" if paths[1:] else ""
+        plural = "s" * (len(paths) != 2)
+        others = f" and {len(paths) - 1:,} other file{plural}" if paths[1:] else ""
         format = f"data.format={guess.format}"
         say(f"data.format=auto read {paths[0]}{others} as {format}: {guess.reason}")
         if guess.is_doubtful:
