@@ -15,6 +15,18 @@ KEYS = {path for config in ENTRIES for path in fields(config)}
 KEYS |= {path.rpartition(".")[0] for path in KEYS}
 KEYS |= {f"train.stages.{key}" for key in default_config().train.stages[0]}
 
+# Their commands need TPUs, torch or hours; no test runs them.
+NOT_RUN = ("performance.md", "pods.md", "studies.md")
+
+
+def blocks(page):
+    """Returns the shell blocks of a page, and of each whether the words "No test runs" mark it."""
+    text = page.read_text()
+    is_marked = "No test runs the commands of this page" in " ".join(text.split())
+    is_marked |= page.name in NOT_RUN
+    found = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [(block, is_marked or "# No test runs this" in block) for block in found]
+
 
 @pytest.mark.parametrize("page", [*PAGES, *CONFIGS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_a_page_names_exists(page):
@@ -29,6 +41,14 @@ def test_what_a_page_names_exists(page):
         assert link.startswith("reference/") or (page.parent / link).exists(), link
     for command in re.findall(r"-m bert_jax\.(\w+)", text):
         assert (ROOT / "bert_jax" / f"{command}.py").exists(), command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_other_commands_are_marked(page):
+    """tests/test_commands.py runs the unmarked ones; `.ci/run` runs `pip install` and pytest."""
+    for block, is_marked in blocks(page):
+        for command in block.replace("\\\n", " ").splitlines():
+            assert is_marked or command.startswith(("python -m bert_jax.", "pip install ")), command
 
 
 def test_the_modules_of_the_architecture_exist():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.config import default_config, fields, finetune_config
+from tests.test_documentation import PAGES
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,6 +44,21 @@ def test_the_reference_has_the_commands_and_their_flags(site):
     for expected in ('id="compile_check"', "--price_per_chip_hour", 'id="main"', "--coordinator"):
         assert expected in text
     assert str(ROOT) not in text
+
+
+def test_the_commands_of_the_pages_have_flags_that_exist(site):
+    text = (site / "reference" / "commands" / "index.html").read_text()
+    sections = re.split(r'<h2 id="(\w+)"', text)[1:]
+    flags = {
+        name: {"help", "config", "finetune", *re.findall(r"<td><code>--(\w+)</code>", section)}
+        for name, section in zip(sections[::2], sections[1::2], strict=True)
+    }
+    pages = "\n".join(page.read_text() for page in PAGES).replace("\\\n", " ")
+    commands = re.findall(r"-m bert_jax\.(\w+)([^`\n]*)", pages)
+    assert len(commands) > 60
+    for name, arguments in commands:
+        own, _, _ = arguments.partition(" -- ")
+        assert set(re.findall(r" --(\w+)", own)) <= flags[name], f"bert_jax.{name}{arguments}"
 
 
 def test_pages_load_nothing_from_other_servers(site):

@@ -1,0 +1,122 @@
+"""The commands of the documentation run as they are written, on small text with a small model."""
+
+import bz2
+import csv
+import gzip
+import json
+import re
+import shlex
+import shutil
+
+import pyarrow as pa
+import pytest
+from pyarrow import ipc, parquet
+
+from bert_jax.text.sources import built_in_files
+from tests import forked, runs
+from tests.finetuning.test_sweep import write_glue
+from tests.test_documentation import PAGES, ROOT, blocks
+from tests.text.test_wikipedia import END, HEAD, page
+
+# What is added to a command that has a flag which begins in this way.
+ADDED = {
+    "--vocab_size=30522": "--vocab_size=4000",
+    "--config=configs/finetune/": "--config.train.num_epochs=1 --config.train.batch_size=16",
+    "--config=": "--config.train.num_steps=4 --config.train.batch_size=8 "
+    "--config.eval.every_steps=2 --config.eval.batch_size=8 --config.eval.max_sequences=8",
+}
+SIZES = runs.TINY_RUN | {"model.vocab_size": 4000}
+SMALL_MODEL = [f"--config.{k}={v}" for k, v in SIZES.items() if k.startswith("model.")]
+# The names of trained models, unless a command of the page trains them.
+MODELS = ("PATH", "all-MiniLM-L6-v2", "bert-base-uncased", "runs/mine")
+
+
+def commands(path):
+    """Returns the arguments of each `python -m bert_jax...` that no mark excludes."""
+    text = "".join(block for block, is_marked in blocks(path) if not is_marked)
+    lines = re.findall(r"python -m bert_jax\.(.*)", text.replace("\\\n", " ").replace("/tmp/", ""))
+    return [shlex.split(line) for line in lines]
+
+
+def smaller(arguments):
+    """Adds flags that make a command small."""
+    for start, added in ADDED.items():
+        if any(argument.startswith(start) for argument in arguments):
+            arguments = [*arguments, *added.split()]
+            # Weights decide the sizes of their model, a task has none.
+            is_new = start == "--config=" and not any("init_from" in a for a in arguments)
+            return arguments + SMALL_MODEL * is_new
+    return arguments
+
+
+def run(folder, name, *arguments):
+    environment = runs.environment()
+    process = forked.Program(f"bert_jax.{name}", arguments, cwd=folder, env=environment)
+    stdout, stderr = process.communicate(timeout=600)
+    assert process.returncode == 0, f"{name} {shlex.join(arguments)}\n{stdout}\n{stderr}"
+
+
+def write_files(folder):
+    """Writes what the commands read."""
+    for name in ("texts/en", "other", "segmented", "more", "wiki", "wikimedia", "bookcorpus"):
+        (folder / name).mkdir(parents=True)
+    (folder / "saved_dataset" / "train").mkdir(parents=True)
+    # Short sentences, of which rows of 32 tokens lose few.
+    speeches = [path.read_text()[:20_000] for path in built_in_files()[:30]]
+    texts = [re.sub(r"[,;:] (\w)", lambda m: f". {m[1].upper()}", text) for text in speeches]
+    for name in ("texts", "other", "segmented"):
+        for i, text in enumerate(texts):
+            (folder / name / f"{i}.txt").write_text(text)
+    rows = [{"id": str(i), "text": text, "body": text} for i, text in enumerate(texts)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    for name in ("more/a", "wiki/a", "texts/en/a", "a"):
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "texts.jsonl").write_text(lines)
+    with (folder / "b.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    table = pa.Table.from_pylist(rows)
+    parquet.write_table(table, folder / "wikimedia" / "a.parquet")
+    sentences = [{"text": sentence} for text in texts for sentence in text.split(". ")]
+    parquet.write_table(pa.Table.from_pylist(sentences), folder / "bookcorpus" / "a.parquet")
+    with ipc.new_stream(folder / "saved_dataset" / "train" / "a.arrow", table.schema) as file:
+        file.write_table(table)
+    articles = [text[i : i + 2000] for text in texts for i in range(0, len(text), 2000)]
+    dump = HEAD + "".join(page(f"A{i}", text, number=i) for i, text in enumerate(articles)) + END
+    for name in re.findall(r"[\w-]+\.xml\.bz2", (ROOT / "docs" / "corpora.md").read_text()):
+        (folder / name).write_bytes(bz2.compress(dump.encode()))
+    proteins = [f">{i}\n{'ACDEFGHIKLMNPQRSTVWY' * 10}\n" for i in range(40)]
+    (folder / "proteins.fasta.gz").write_bytes(gzip.compress("".join(proteins).encode()))
+    (folder / "sequences.txt").write_text("".join(p.split("\n")[1] + "\n" for p in proteins))
+    for name in ("TRAIN", "DEV"):
+        labeled = "".join(f"He is {'not ' * (i % 2)}here.\t{i % 2}\n" for i in range(80))
+        (folder / f"{name}.tsv").write_text("text\tlabel\n" + labeled)
+    write_glue(folder / "glue_data")
+    shutil.copy(folder / "glue_data" / "MRPC" / "dev.tsv", folder / "new.tsv")
+    (folder / "configs").symlink_to(ROOT / "configs")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The files, and a model."""
+    folder = tmp_path_factory.mktemp("commands")
+    write_files(folder)
+    run(folder, *smaller(["main", "--config=mini_laptop", "--workdir=model"]))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [p for p in PAGES if commands(p)], ids=lambda path: path.name)
+def test_the_commands_of_a_page(path, folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, symlinks=True)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "vocab.txt").symlink_to(tmp_path / "model" / "tokenizer" / "vocab.txt")
+    trainings = [c for c in commands(path) if c[0] in ("main", "finetune")]
+    for name in MODELS:
+        if not any(f"--workdir={name}" in arguments for arguments in trainings):
+            (tmp_path / name).symlink_to(tmp_path / "model")
+    for arguments in commands(path):
+        if "--output=STORE" in arguments:
+            shutil.rmtree(tmp_path / "STORE", ignore_errors=True)
+        run(tmp_path, *smaller(arguments))
