@@ -15,15 +15,11 @@ KEYS = {path for config in ENTRIES for path in fields(config)}
 KEYS |= {path.rpartition(".")[0] for path in KEYS}
 KEYS |= {f"train.stages.{key}" for key in default_config().train.stages[0]}
 
-# Their commands need TPUs, torch or hours; no test runs them.
-NOT_RUN = ("performance.md", "pods.md", "studies.md")
-
 
 def blocks(page):
     """Returns the shell blocks of a page, and of each whether the words "No test runs" mark it."""
     text = page.read_text()
     is_marked = "No test runs the commands of this page" in " ".join(text.split())
-    is_marked |= page.name in NOT_RUN
     found = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return [(block, is_marked or "# No test runs this" in block) for block in found]
 
