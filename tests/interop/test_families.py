@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from bert_jax import convert
 from bert_jax.base import parts
 from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
+from bert_jax.interop.families import load_family
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass
+from bert_jax.interop.model_keys import read_family_keys, write_family_keys
 from bert_jax.interop.weights import expected_shapes
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric
@@ -290,11 +293,41 @@ def test_a_flaubert_with_other_parts_is_refused(tmp_path, key, value, message):
         formats.read(tmp_path / "hf")
 
 
-def test_a_modernbert_with_scaled_rotary_positions_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "rope_scaling",
+            {"type": "linear", "factor": 4.0},
+            "rope_scaling is .*'linear'.* not supp",
+        ),
+        ("rope_scaling", "x", "config.json.rope_scaling should be a JSON object"),
+        ("rope_parameters", {"full_attention": "x"}, "rope_parameters.full_attention should be a"),
+        ("rope_parameters", {"x": {}}, "rope_parameters has x: {}, which is not supported"),
+        ("layer_types", 5, "config.json.layer_types should be a list"),
+        ("mlp_dropout", 0.1, "mlp_dropout is 0.1; it must be 0.0"),
+    ],
+)
+def test_a_modernbert_with_other_parts_is_refused(tmp_path, key, value, message):
     formats.write(make_pretrained(family="modernbert"), tmp_path / "hf", "huggingface")
-    edit_json(tmp_path / "hf" / "config.json", rope_scaling={"type": "linear", "factor": 4.0})
-    with pytest.raises(UserError, match="rope_scaling is .*'linear'.* not supported"):
+    edit_json(tmp_path / "hf" / "config.json", **{key: value})
+    with pytest.raises(UserError, match=message):
         formats.read(tmp_path / "hf")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_type_of_any_key_gives_one_sentence(family):
+    pretrained = make_pretrained(family=family)
+    family = load_family(family)
+    config = write_family_keys(pretrained.model, family, "a test")
+    refused = []
+    for key in config:
+        for value in (None, True, -1, "x", [], [5], {}, {"full_attention": "x"}):
+            try:
+                read_family_keys({**config, key: value}, family, Path("config.json"))
+            except UserError as error:
+                refused.append(str(error))
+    assert len(refused) > len(config) and not any("\n" in message for message in refused)
 
 
 def test_flaubert_has_no_class_for_multiple_choice(tmp_path):

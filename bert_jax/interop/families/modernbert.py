@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop.family import Family, Names, PreTrainingClass, Spelling, task_classes
 from bert_jax.models import BertConfig
@@ -37,19 +38,29 @@ vector output_bias decoder.bias
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 # The defaults of transformers' ModernBertConfig.
 _GLOBAL_EVERY, _WINDOW, _GLOBAL_THETA, _LOCAL_THETA = 3, 128, 160_000.0, 10_000.0
-_NO_BIASES = {
+_CONSTANTS = {
     "attention_bias": False,
     "mlp_bias": False,
     "norm_bias": False,
     "classifier_bias": False,
     "decoder_bias": True,
     "classifier_activation": "gelu",
+    "mlp_dropout": 0.0,
     "tie_word_embeddings": True,
+}
+# The keys that `_read_attention` looks into, with examples. The types of the other keys are checked
+# later, as in all families.
+_EXAMPLE = {
+    "layer_types?": [""],
+    "rope_scaling?": {},
+    "rope_parameters?": {f"{_GLOBAL}?": {}, f"{_LOCAL}?": {}},
 }
 
 
 def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Returns the keys of transformers 4; those of version 5 win where a file has both."""
+    if problem := files.mismatch(config, _EXAMPLE, str(path)):
+        raise UserError(problem)
     scaling = config.get("rope_scaling") or {}
     if scaling.get("rope_type", scaling.get("type", "default")) != "default":
         raise UserError(f"{path}: rope_scaling is {scaling!r}, which is not supported")
@@ -63,10 +74,11 @@ def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
                 f"first and then every n-th is {_GLOBAL} and the others are {_LOCAL}"
             )
         every = fitting[-1]
+    # A local theta of null means that of global layers.
+    local_theta = config.get("local_rope_theta", _LOCAL_THETA)
     thetas = {
         _GLOBAL: config.get("global_rope_theta", _GLOBAL_THETA),
-        # Null means that of global layers.
-        _LOCAL: config.get("local_rope_theta", _LOCAL_THETA) or 0.0,
+        _LOCAL: 0.0 if local_theta is None else local_theta,
     }
     for kind, rope in (config.get("rope_parameters") or {}).items():
         if kind not in thetas or (rope or {}).get("rope_type", "default") != "default":
@@ -77,8 +89,8 @@ def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {
         "global_attn_every_n_layers": every,
         "local_attention": window if has_local else 0,
-        "global_rope_theta": float(thetas[_GLOBAL]),
-        "local_rope_theta": float(thetas[_LOCAL]) if has_local else 0.0,
+        "global_rope_theta": thetas[_GLOBAL],
+        "local_rope_theta": thetas[_LOCAL] if has_local else 0.0,
     }
 
 
@@ -149,8 +161,8 @@ MODERNBERT = Family(
         "type_vocab_size": 0,
     },
     spelling=Spelling(_read_attention, _write_attention),
-    constants=_NO_BIASES,
-    written=_NO_BIASES | {"mlp_dropout": 0.0, "torch_dtype": "float32"},
+    constants=_CONSTANTS,
+    written=_CONSTANTS | {"torch_dtype": "float32"},
     token_ids={
         "bos_token_id": "cls_id",
         "cls_token_id": "cls_id",
