@@ -46,6 +46,7 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
     trainer = make_trainer(config)
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     stage = numbered_stage(config, stage_number)
+    trainer = trainer.with_model(stage.model_keys)
     state = trainer.init_state()
     local = multihost.batch_shards(trainer.layout.batch)
     rows = stage.batch_size * len(local["shards"]) // local["num_shards"]

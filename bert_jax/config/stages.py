@@ -57,6 +57,15 @@ STAGE: Section = {
     "end_factor": Field(
         0.0, "End of the stage's shape, as in schedule.end_factor.", at_least=0, at_most=1
     ),
+    "rope_theta": Field(
+        0.0,
+        "model.rope_theta during the stage, which 0 means. ModernBERT raises it for longer rows. "
+        "A model is evaluated, loaded and exported with the value of its last step.",
+        at_least=0,
+    ),
+    "local_rope_theta": Field(
+        0.0, "model.local_rope_theta during the stage, which 0 means.", at_least=0
+    ),
 }
 
 
@@ -115,6 +124,14 @@ _OWN_KEYS = {
     "schedule.peak_learning_rate": "peak_learning_rate",
     "schedule.shape": "shape",
     "schedule.end_factor": "shape",
+    "model.rope_theta": "rope_theta",
+    "model.local_rope_theta": "local_rope_theta",
+}
+# The keys of a stage that replace keys of config.model of the same name, and the keys of the model
+# that they need.
+OWN_MODEL_KEYS = {
+    "rope_theta": ("rope_theta",),
+    "local_rope_theta": ("rope_theta", "local_attention"),
 }
 
 
@@ -301,6 +318,13 @@ def check_own_keys(config: ConfigDict) -> None:
                 f"schedule of the run; set {path}.peak_learning_rate or {path}.shape, or "
                 "config.schedule.warmup_steps"
             )
+        for key, needed in OWN_MODEL_KEYS.items():
+            absent = [name for name in needed if not config.model[name]]
+            if stage[key] and absent:
+                raise UserError(
+                    f"{path}.{key} is {stage[key]:g}, but config.model.{absent[0]} is 0, so that "
+                    "the model has no such layers; leave it at 0"
+                )
     parts = extra_parts(config.train.extra)
     for part in parts:
         check_shape("config.train.extra", part)

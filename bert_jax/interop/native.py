@@ -16,6 +16,7 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config.finetuning import feature_layers
+from bert_jax.config.stages import OWN_MODEL_KEYS
 from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
@@ -28,7 +29,7 @@ from bert_jax.text.sources import join_inputs, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics
-from bert_jax.training.stages import resolve_stages, stage_of
+from bert_jax.training.stages import model_keys, resolve_stages, stage_of
 from bert_jax.training.state import TrainState, abstract_params
 
 _CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
@@ -67,10 +68,13 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
     if restored is None:
         raise UserError(f"{directory} has no checkpoint yet")
     step, params = restored
+    model_values = {key: config.model[key] for key in MODEL_KEYS}
+    if not workdir.is_finetuning(config):
+        model_values |= model_keys(resolve_stages(config), step)
     has_tokenizer = (directory / workdir.TOKENIZER).exists()
     return Pretrained(
         source=str(path),
-        model={key: config.model[key] for key in MODEL_KEYS},
+        model=model_values,
         weights=flatten(params, model_config),
         tokenizer=tokenizers.load(directory / workdir.TOKENIZER) if has_tokenizer else None,
         warnings=[],
@@ -87,6 +91,9 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
     trained = pretrained.training.get("config")
     if trained and not workdir.is_finetuning(trained):
         config = config_lib.from_dict(trained)
+        for stage in config.train.stages:
+            # The keys of the model are those of the weights.
+            stage.update(dict.fromkeys(OWN_MODEL_KEYS, 0.0))
     else:
         length = min(512, pretrained.model["max_position_embeddings"])
         config.train.stages = (config_lib.stage(max_seq_length=length),)

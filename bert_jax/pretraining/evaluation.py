@@ -38,7 +38,7 @@ from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.metrics import BY_SOURCE
-from bert_jax.training.stages import Stage
+from bert_jax.training.stages import Stage, model_keys
 from bert_jax.training.trainer import Trainer
 
 # The number of rows that are shown with filled masks, and about how many tokens of each.
@@ -248,7 +248,7 @@ def evaluate_workdir(
             token_counts = counts_by_source(train)
         with Progress("evaluate", config.eval.max_sequences or None, "sequences") as progress:
             results = evaluate(
-                trainer,
+                trainer.with_model(model_keys(trainer.stages, step)),
                 params,
                 trainer.stages[-1],
                 store=store,

@@ -29,7 +29,7 @@ from bert_jax.training.best import Best
 from bert_jax.training.loop import PreemptionGuard, train_loop
 from bert_jax.training.metrics import read_results
 from bert_jax.training.recorder import Recorder
-from bert_jax.training.stages import Stage, stage_of
+from bert_jax.training.stages import Stage, model_keys, stage_of
 from bert_jax.training.state import TrainState
 from bert_jax.training.trackers import Trackers, check_installed
 from bert_jax.training.trainer import Trainer, check_memory
@@ -196,7 +196,7 @@ class PretrainingRun:
         # At step 0, random weights need no score: one batch is enough.
         is_trial = not step and not self.config.init_from
         results = evaluation.evaluate(
-            trainer,
+            trainer.with_model(model_keys(trainer.stages, step)),
             state.params,
             stage,
             store=self._input.heldout,

@@ -69,7 +69,8 @@ def compile_step(
     arguments = trainer.abstract_state(), trainer.abstract_batch(stage), trainer.abstract_frozen()
     started = time.monotonic()
     try:
-        compiled = trainer.compiled_train_step.lower(*arguments).compile()
+        train_step = trainer.with_model(stage.model_keys).compiled_train_step
+        compiled = train_step.lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
         total_bytes = needed_bytes(str(error))
         if total_bytes is None:

@@ -199,21 +199,22 @@ def _take_steps(
     checkpointer: Checkpointer,
     guard: PreemptionGuard,
 ) -> int:
-    config, trainer, best = run.config, run.trainer, run.best
+    config, best = run.config, run.best
     step, line_steps = int(state.step), steps_between_lines(config, run.num_steps)
     is_finished = step == run.num_steps or run.is_over()
     if run.is_evaluated(step) and (best.last_step < step or is_finished and not run.results):
         # The run was stopped before this evaluation, or before its results were written.
         run.evaluate(state, recorder, guard)
     is_over = guard.poll() or run.is_over()
-    compiled: set[tuple[tuple[int, ...], ...]] = set()
+    compiled = set()
     # There are no batches after the last step.
     batches = run.batches(run.num_steps if is_over else step)
     try:
         for stage, batch in batches:
-            shapes = tuple(array.shape for array in batch.values())
-            if shapes not in compiled:
-                compiled.add(shapes)
+            trainer = run.trainer.with_model(stage.model_keys)
+            program = stage.model_keys, *(array.shape for array in batch.values())
+            if program not in compiled:
+                compiled.add(program)
                 with recorder.compiling():
                     trainer.compile_train_step(state, batch)
             with profiler.step(step + 1, state):

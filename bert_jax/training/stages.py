@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import max_predictions, planned_steps
-from bert_jax.config.stages import extra_parts, has_own_schedule
+from bert_jax.config.stages import OWN_MODEL_KEYS, extra_parts, has_own_schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Stage:
       stream_first_step: The step that takes the first example of the stage's stream. It is the
         first step of the stage or, in a part of `config.train.extra`, of the extended stage.
       curve: The learning rate.
+      model_keys: The keys of `config.model` with other values during the stage, and these values.
     """
 
     index: int
@@ -58,6 +60,7 @@ class Stage:
     weight_decay: float
     curve: Curve
     max_pairs_per_row: int = 1
+    model_keys: tuple[tuple[str, Any], ...] = ()
 
     @property
     def num_steps(self) -> int:
@@ -146,6 +149,7 @@ def _make_stage(
         weight_decay=config.optimizer.weight_decay if decay == -1 else decay,
         curve=curve,
         max_pairs_per_row=data.max_pairs_per_row,
+        model_keys=tuple((key, entry[key]) for key in OWN_MODEL_KEYS if entry[key]),
     )
 
 
@@ -180,6 +184,11 @@ def _extra_stages(config: ConfigDict, last: Stage) -> list[Stage]:
 def stage_of(stages: Sequence[Stage], step: int) -> Stage:
     """Finds the stage of a step, counted from 1; later steps belong to the last stage."""
     return next((stage for stage in stages if step <= stage.end_step), stages[-1])
+
+
+def model_keys(stages: Sequence[Stage], step: int) -> tuple[tuple[str, Any], ...]:
+    """Returns `Stage.model_keys` of a checkpoint; before the first step, the config's keys hold."""
+    return stage_of(stages, step).model_keys if step else ()
 
 
 def numbered_stage(config: ConfigDict, number: int) -> Stage:

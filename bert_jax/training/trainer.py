@@ -56,6 +56,7 @@ class Trainer:
         rows are shared, also takes the mean square of the lengths.
       seed: The seed of weights, dropout and sampling.
       compiled_train_step, compiled_eval_step: The jitted steps; see `train_step`.
+      make_steps: Makes these two for a model.
       fields: The declared fields of a training batch.
       frozen: Parameters that the objective reads but that are not trained. They are an argument
         of the steps, are never donated and are in no checkpoint.
@@ -72,6 +73,7 @@ class Trainer:
     seed: int
     compiled_train_step: Any
     compiled_eval_step: Any
+    make_steps: Callable[[nn.Module], tuple[Any, Any]]
     fields: BatchFields
     frozen: Any
 
@@ -126,23 +128,46 @@ class Trainer:
         )
         rows, replicated = layout.batch, layout.replicated
         shardings = state_shardings(model, optimizer, layout)
-        train_step = make_train_step(
-            model,
-            optimizer,
-            schedule,
-            objective,
-            seed=config.seed,
-            accumulation_steps=config.train.gradient_accumulation_steps,
-            rates=rates,
-        )
-
         options = functools.partial(
             compiler_options, list(mesh.devices.flat), effort=config.compile_effort
         )
 
-        def eval_step(params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:
-            return objective.evaluate(model, params, batch, frozen, *operands)
+        def make_steps(model: nn.Module) -> tuple[Any, Any]:
+            train_step = make_train_step(
+                model,
+                optimizer,
+                schedule,
+                objective,
+                seed=config.seed,
+                accumulation_steps=config.train.gradient_accumulation_steps,
+                rates=rates,
+            )
 
+            def eval_step(params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:
+                return objective.evaluate(model, params, batch, frozen, *operands)
+
+            # jax.jit with shardings was formerly called pjit.
+            compiled_train_step = jax.jit(
+                layout.in_scope()(train_step),
+                in_shardings=(shardings, rows, replicated),
+                out_shardings=(shardings, replicated),
+                donate_argnums=0,
+                compiler_options=options(overlap_collectives=config.overlap_collectives),
+            )
+            compiled_eval_step = jax.jit(
+                layout.in_scope()(eval_step),
+                in_shardings=(
+                    shardings.params,
+                    rows,
+                    replicated,
+                    *[replicated] * objective.eval_operands,
+                ),
+                out_shardings=replicated,
+                compiler_options=options(overlap_collectives=False),
+            )
+            return compiled_train_step, compiled_eval_step
+
+        compiled_train_step, compiled_eval_step = make_steps(model)
         return cls(
             model_config=model_config,
             model=model,
@@ -153,28 +178,38 @@ class Trainer:
             shardings=shardings,
             flops_per_sequence=functools.partial(flops_per_sequence, model_config),
             seed=config.seed,
-            # jax.jit with shardings was formerly called pjit.
-            compiled_train_step=jax.jit(
-                layout.in_scope()(train_step),
-                in_shardings=(shardings, rows, replicated),
-                out_shardings=(shardings, replicated),
-                donate_argnums=0,
-                compiler_options=options(overlap_collectives=config.overlap_collectives),
-            ),
-            compiled_eval_step=jax.jit(
-                layout.in_scope()(eval_step),
-                in_shardings=(
-                    shardings.params,
-                    rows,
-                    replicated,
-                    *[replicated] * objective.eval_operands,
-                ),
-                out_shardings=replicated,
-                compiler_options=options(overlap_collectives=False),
-            ),
+            compiled_train_step=compiled_train_step,
+            compiled_eval_step=compiled_eval_step,
+            make_steps=make_steps,
             fields=fields or {},
             frozen=frozen(model_config),
         )
+
+    def with_model(self, keys: tuple[tuple[str, Any], ...]) -> Self:
+        """Returns the trainer of the same weights in a model with other values of some keys.
+
+        Args:
+          keys: The keys of `config.model` and the values; see `Stage.model_keys`.
+        """
+        if not keys:
+            return self
+        if keys not in self._variants:
+            config = dataclasses.replace(self.model_config, **dict(keys))
+            model = self.model.clone(config=config)
+            train_step, eval_step = self.make_steps(model)
+            self._variants[keys] = dataclasses.replace(
+                self,
+                model_config=config,
+                model=model,
+                compiled_train_step=train_step,
+                compiled_eval_step=eval_step,
+            )
+        return self._variants[keys]
+
+    @functools.cached_property
+    def _variants(self) -> dict[tuple[tuple[str, Any], ...], Self]:
+        """The results of `with_model`, which compile their steps once."""
+        return {}
 
     def compile_train_step(self, state: TrainState, batch: Batch) -> None:
         """Compiles the train step for the shapes of a batch, so that `train_step` need not."""
@@ -324,7 +359,8 @@ def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
         if _MAX_BYTES * tokens * config.hidden_size * config.num_hidden_layers < limit:
             continue
         arguments = trainer.abstract_batch(stage), trainer.abstract_frozen()
-        step = trainer.compiled_train_step.lower(trainer.abstract_state(), *arguments).compile()
+        train_step = trainer.with_model(stage.model_keys).compiled_train_step
+        step = train_step.lower(trainer.abstract_state(), *arguments).compile()
         sizes, devices = step.memory_analysis(), jax.local_device_count()
         held, temporary = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
         if (needed := (held + temporary) * devices) > limit:

@@ -105,6 +105,10 @@ def test_stages_of_tokens():
         ),
         ({"weight_decay": -0.5}, "weight_decay is -0.5; it must be at least 0, or -1"),
         ({"masked_lm_prob": 1.0}, "masked_lm_prob is 1.0; it must be at least 0 and below 1"),
+        (
+            {"rope_theta": 1e4},
+            "stages[0].rope_theta is 10000, but config.model.rope_theta is 0, so",
+        ),
         ({"masked_lm_prob": 1e-9}, "stages[0].masked_lm_prob is 1e-09, so small that no token"),
     ],
 )
@@ -156,6 +160,18 @@ def test_a_key_that_every_stage_has_of_its_own_is_refused():
     assert "stages[1].shape=constant" in refusal(
         config, lambda c: check_given(c, {"schedule.shape"})
     )
+
+
+def test_rotary_bases_of_stages():
+    config = default_config()
+    config.model.rope_theta = 10.0
+    for entry in config.train.stages:
+        entry.rope_theta = 20.0
+    validate(config)
+    with pytest.raises(UserError, match="model.rope_theta has no effect, because every stage has"):
+        check_given(config, {"model.rope_theta"})
+    config.train.stages[1].local_rope_theta = 5.0
+    assert "config.model.local_attention is 0, so that the model has no such" in refusal(config)
 
 
 def test_configs_of_earlier_versions_have_one_number_for_all_extra_parts():

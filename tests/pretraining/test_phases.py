@@ -5,7 +5,9 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import stage
+from bert_jax.interop import formats
 from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining.evaluation import evaluate_workdir
 from bert_jax.training.metrics import read_metrics
 from tests import runs
 from tests.small import flat
@@ -90,3 +92,36 @@ def test_a_run_is_decayed_before_its_end_and_resumed(texts, tmp_path):
     moved = phases(texts, **{"train.extra.steps": 2, "train.extra.after_step": 3})
     with pytest.raises(UserError, match="after_step is 3, and the run would end at step 5, but it"):
         pretrain.train(moved, tmp_path / "run")
+
+
+def test_phases_with_rotary_bases_of_their_own(texts, tmp_path):
+    """A checkpoint is evaluated, read and exported with the bases of its step."""
+    keys = {
+        "objective.terms": ("masked_lm",),
+        "objective.weights": (1.0,),
+        "data.rows": "segments",
+        "eval.every_steps": 6,
+        "checkpoint.every_steps": 3,
+        "sinusoidal_positions": 0.0,
+        "schedule.shape": "constant",
+        "schedule.warmup_steps": 2.0,
+        "schedule.peak_learning_rate": 0.01,
+        "model.num_hidden_layers": 2,
+        "model.local_attention": 4,
+        "model.global_every": 2,
+    }
+    later = {"rope_theta": 100.0, "local_rope_theta": 50.0}
+    own = [stage(fraction=0.5, **SIZES), stage(fraction=0.5, **later, **SIZES)]
+    first = small_run(texts, **keys, **{"model.rope_theta": 10.0})
+    both = small_run(texts, **keys, **{"model.rope_theta": 10.0, "train.num_steps": 12})
+    both.train.stages = own
+    of_first = pretrain.train(first, tmp_path / "first")
+    of_both = pretrain.train(both, tmp_path / "both")
+
+    assert formats.read(tmp_path / "both" / "checkpoints" / "6").model["rope_theta"] == 10
+    final = formats.read(tmp_path / "both")
+    assert {key: final.model[key] for key in later} == later
+    assert evaluate_workdir(tmp_path / "both", step=6)["mlm_loss"] == of_first["mlm_loss"]
+    assert evaluate_workdir(tmp_path / "both")["mlm_loss"] == of_both["mlm_loss"]
+    formats.write(final, tmp_path / "converted", "bert_jax")
+    assert {key: formats.read(tmp_path / "converted").model[key] for key in later} == later
