@@ -53,7 +53,7 @@ _SHOWN_SENTENCES = 20
 _SHOWN_CHARACTERS = 300
 # The keys of `config.data` that are flags.
 _KEYS = [key for key, field in DATA.items() if field.in_store]
-_KEYS += ["sources", "num_processes", "rows"]
+_KEYS += ["sources", "num_processes", "rows", "max_pairs_per_row"]
 
 
 def define_flags() -> None:
@@ -72,8 +72,8 @@ def define_flags() -> None:
     flags.DEFINE_boolean(
         "report",
         False,
-        "Also print what fraction of the text is in rows (--rows, --max_seq_length), which do not "
-        "affect the store.",
+        "Also print what fraction of the text is in rows, and of rows is padding (--rows, "
+        "--max_seq_length, --max_pairs_per_row). They do not affect the store.",
     )
     flags.DEFINE_integer(
         "preview",
@@ -222,6 +222,8 @@ def _print_next(metadata: dict[str, Any], output: str, data: ConfigDict) -> None
         if data[key] != defaults[key]:
             value = ",".join(data[key]) if isinstance(data[key], tuple) else data[key]
             flags.append(f" --config.data.{key}={value}")
+    if data.max_pairs_per_row > 1:
+        flags.append(f" --config.data.max_pairs_per_row={data.max_pairs_per_row}")
     if data.rows != defaults.rows:
         # Only pairs have a next sentence.
         only = "--config.objective.terms=masked_lm --config.objective.weights=1"
@@ -239,6 +241,7 @@ def _print_report(
     spec = StreamSpec(
         *(max_seq_length, 1, 1, 0, 0),
         rows=data.rows,
+        max_pairs_per_row=data.max_pairs_per_row,
         **{key: data[key] for key in SAMPLING},
     )
     path = store_path(output)

@@ -4,18 +4,21 @@ Paper: Warner et al. 2024, "Smarter, Better, Faster, Longer" (arXiv:2412.13663);
 yamls/modernbert in AnswerDotAI/ModernBERT. Ettin (Weller et al. 2025, arXiv:2507.11412) trains the
 same encoder in six sizes. Every third layer sees the whole row, the others 64 tokens to either
 side. The objective is masked LM alone; a coin for each token chooses 30 % of them, in Ettin no
-special ones.
+special ones. All phases are stages of one run: the rotary bases rise to 160,000 with the length, in
+ModernBERT only that of global layers. Rows of ModernBERT are whole documents, packed; those of
+Ettin are segments of documents.
 
     python -m bert_jax.main --config=configs/modernbert.py:tiny --workdir=/tmp/modernbert_tiny
     python -m bert_jax.convert --input=/tmp/modernbert_tiny --output=DIR --to=huggingface
 
-To continue from a released model, set config.init_from to its directory.
+To continue from a released model, set config.init_from to its directory, and config.train.stages to
+the phases that follow: each has its own rotary bases.
 
-| argument | model | feed-forward | heads | steps at 1,024 tokens, then 8,192 | peak rate |
+| argument | model | feed-forward | heads | steps at 1,024 tokens, then 8,192 or 7,999 | peak rate |
 |---|---|---|---|---|---|
 | base | L22 H768 | 1,152 | 12 | 364k x 4,608, 64k x 576 | 8e-4 |
 | large | L28 H1024 | 2,624 | 16 | 341k x 4,928, 59k x 616 | 5e-4 |
-| ettin_17m | L7 H256 | 384 | 4 | 360k x 4,608, 64k x 576 | 3e-3 |
+| ettin_17m | L7 H256 | 384 | 4 | 360k x 4,608, 8k x 4,608 | 3e-3 |
 | ettin_32m | L10 H384 | 576 | 6 | same | 3e-3 |
 | ettin_68m | L19 H512 | 768 | 8 | same | 3e-3 |
 | ettin_150m | as base | | | same | 8e-4 |
@@ -23,10 +26,10 @@ To continue from a released model, set config.init_from to its directory.
 | ettin_1b | L28 H1792 | 3,840 | 28 | same | 5e-4 |
 | tiny | L4 H128, 4,096 tokens, windows of 16 | 192 | 2 | 2,000 x 16 of 64 tokens | 2e-3 |
 
-The differences from the original are: all phases have the rotary base of the last one, 160,000;
-batches do not grow; rows are segments of documents, unpacked; large starts at random, not from
-base; its last phase, which the authors do not publish as a file, follows base's. tiny has AdamW,
-clipping and a linear decay.
+The differences from the original are: batches do not grow; a row has its own place in memory, where
+the original joins all rows of a device into one; large starts at random, not from base; its last
+phase, which the authors do not publish as a file, follows base's. tiny has AdamW, clipping and a
+linear decay.
 
 Hardware: a TPU slice; two CPU cores and 2 GB of memory for tiny.
 Expected: GLUE 88.4 (base) and 90.4 (large) in the paper; not reproduced with this code. tiny: a
@@ -51,20 +54,22 @@ SIZES = {
     "tiny": (4, 128, 192, 2, 2e-3, 0, 0.0125, 16),
 }
 DECAY = {"shape": "one_minus_sqrt", "end_factor": 0.001}
+# The rotary bases before the rows get longer.
+SHORT = {"rope_theta": 10_000.0, "local_rope_theta": 10_000.0}
 # Each phase: length, tokens, and the keys of its stage. Peaks of Ettin are fractions of its own.
 PHASES = (
-    (1024, 1.719e12, {}),
+    (1024, 1.719e12, SHORT),
     (8192, 250e9, {"peak_learning_rate": 3e-4, "shape": "constant", "weight_decay": 0.0333}),
     (8192, 50e9, {"peak_learning_rate": 3e-4, "weight_decay": 0.0333, **DECAY}),
 )
 LARGE_PHASES = (
-    (1024, 0.9e12, {}),
-    (1024, 0.819e12, {"peak_learning_rate": 5e-5, "shape": "constant"}),
+    (1024, 0.9e12, SHORT),
+    (1024, 0.819e12, {"peak_learning_rate": 5e-5, "shape": "constant", **SHORT}),
     (8192, 250e9, {"peak_learning_rate": 5e-5, "shape": "constant"}),
     (8192, 50e9, {"peak_learning_rate": 5e-5, **DECAY}),
 )
 ETTIN_PHASES = (
-    (1024, 1.7e12, {}),
+    (1024, 1.7e12, SHORT),
     (7999, 250e9, {"peak_learning_rate": 1.0, "shape": "one_minus_sqrt", "end_factor": 0.5}),
     (
         7999,
@@ -72,7 +77,7 @@ ETTIN_PHASES = (
         {
             "peak_learning_rate": 0.5,
             "shape": "one_minus_sqrt",
-            "end_factor": 0.02,
+            "end_factor": 0.04,
             "masked_lm_prob": 0.15,
         },
     ),
@@ -86,8 +91,14 @@ def get_config(arg: str = "base"):
     c.family = "modernbert"
     c.objective.terms = ("masked_lm",)
     c.objective.weights = (1.0,)
-    c.data.rows = "segments"
-    c.data.corruption = "ettin" if arg.startswith("ettin") else "modernbert"
+    is_ettin = arg.startswith("ettin")
+    if is_ettin:
+        c.data.rows = "segments"
+        c.data.corruption = "ettin"
+    else:
+        c.data.rows = "fitted_documents"
+        c.data.max_pairs_per_row = 64
+        c.data.corruption = "modernbert"
     c.data.masked_lm_prob = 0.3
     c.data.tokenizer = "byte_bpe"
     c.data.special_tokens = "modernbert"
@@ -103,7 +114,7 @@ def get_config(arg: str = "base"):
     c.model.gated = True
     c.model.type_vocab_size = 0
     c.model.rope_theta = 160_000.0
-    c.model.local_rope_theta = 10_000.0
+    c.model.local_rope_theta = 160_000.0 if is_ettin else 10_000.0
     c.model.local_attention = 128
     c.model.global_every = 3
     c.model.classifier_pooling = "mean"
@@ -119,6 +130,7 @@ def get_config(arg: str = "base"):
     c.optimizer.max_grad_norm = 0.0
     c.schedule.peak_learning_rate = peak
     if arg == "tiny":
+        c.data.max_pairs_per_row = 4
         c.schedule.shape = "linear_after_warmup"
         c.sinusoidal_positions = 0.0
         c.model.vocab_size = 4096
@@ -138,15 +150,14 @@ def get_config(arg: str = "base"):
     c.schedule.warmup_steps = float(round(warmup_tokens / (batch_size * 1024)))
     c.schedule.shape = "constant"
     c.optimizer.name = "stable_adamw"
-    is_ettin = arg.startswith("ettin")
     phases = ETTIN_PHASES if is_ettin else LARGE_PHASES if arg == "large" else PHASES
-    # A batch has as many tokens in every phase.
-    batches = [batch_size if length == 1024 else batch_size // 8 for length, *_ in phases]
+    # A batch of ModernBERT has as many tokens in every phase.
+    batches = [batch_size // 8 if length == 8192 else batch_size for length, *_ in phases]
     steps = [phase[1] / (b * phase[0]) for phase, b in zip(phases, batches, strict=True)]
     c.train.num_steps = round(sum(steps))
     stages = []
     for (length, _, keys), b, n in zip(phases, batches, steps, strict=True):
-        if is_ettin and keys:
+        if "peak_learning_rate" in keys and is_ettin:
             keys = keys | {"peak_learning_rate": peak * keys["peak_learning_rate"]}
         # With a coin for each token, the number of masks varies; few rows have a fifth more.
         most = round(1.2 * length * keys.get("masked_lm_prob", 0.3))

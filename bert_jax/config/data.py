@@ -191,7 +191,10 @@ DATA: Section = {
         "whole_sentences (segments that end at a sentence and are never cut), full_sentences "
         "([CLS] and as many sentences as fit, [SEP] after each; across documents, each of "
         "which ends in a second [SEP]), doc_sentences (the same within a document), halves "
-        "(ELECTRA's pairs, where B always follows A), or your own.",
+        "(ELECTRA's pairs, where B always follows A), fitted_documents (whole documents, each "
+        "[CLS] text [SEP] and attending only to itself, up to data.max_pairs_per_row in a row; "
+        "longer ones are cut into pieces, and no token is left out, as in ModernBERT), or your "
+        "own.",
     ),
     "pair_labels": Field(
         "next",
@@ -211,9 +214,9 @@ DATA: Section = {
     ),
     "max_pairs_per_row": Field(
         1,
-        "Largest number of pairs (or segments) that share a row; each attends only to itself. If "
-        "above 1, a row of train.batch_size has several pairs; the run prints how many rows keep "
-        "the pairs of a step. Evaluation is never packed. See docs/packing.md.",
+        "Largest number of pairs (segments, documents) that share a row; each attends only to "
+        "itself. If above 1, a row of train.batch_size has several pairs; the run prints how many "
+        "rows keep the pairs of a step. Evaluation is never packed. See docs/packing.md.",
         above=0,
     ),
     "corruption": Field(
@@ -275,7 +278,7 @@ DATA: Section = {
     "short_seq_prob": Field(
         0.1,
         "Fraction of the documents whose sequences get a random shorter target length. "
-        "full_sentences and doc_sentences are never shortened.",
+        "full_sentences, doc_sentences and fitted_documents are never shortened.",
         at_least=0,
         below=1,
     ),
@@ -302,6 +305,11 @@ def check_data(data: ConfigDict) -> None:
                 f"config.data.{key} is {data[key]}, but config.data.rows is {data.rows}; it is for "
                 "pairs only"
             )
+    if data.rows == "fitted_documents" and data.max_pairs_per_row == 1:
+        raise UserError(
+            "config.data.max_pairs_per_row is 1, but config.data.rows=fitted_documents fits "
+            "several documents into a row; set it to their largest number, such as 16"
+        )
     _check_denoising(data)
     inputs = () if data.input == DATA["input"].default else data.input
     check_sources(data.sources, inputs, data.sampling_exponent, data.source_weights)

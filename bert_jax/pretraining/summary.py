@@ -71,7 +71,8 @@ def announce(
         terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
         if sources := corpus_report.source_table(reports):
             terminal().print(sources)
-        if config.data.max_pairs_per_row > 1:
+        # A recipe with fitted documents counts rows, not documents.
+        if config.data.max_pairs_per_row > 1 and config.data.rows != "fitted_documents":
             parts = math.lcm(num_data_shards(trainer.mesh), jax.process_count())
             parts *= config.train.gradient_accumulation_steps
             of_length = {report["max_seq_length"]: report for report in reports}

@@ -36,7 +36,7 @@ MAIN_ROWS = (
     "sentences longer than a row",
     "tokens seen in an epoch",
     "padding",
-    "pairs in a row (mean)",
+    "sequences in a row (mean)",
     "epochs of this run",
 )
 
@@ -242,7 +242,7 @@ def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> T
                 ),
             )
     if "pairs_per_row" in first:
-        add("pairs in a row (mean)", lambda report: f"{report['pairs_per_row']:.2f}")
+        add("sequences in a row (mean)", lambda report: f"{report['pairs_per_row']:.2f}")
     add("tokens in the rows of an epoch", lambda report: f"{report['tokens_per_epoch']:,}")
     add("rows in an epoch", lambda report: f"{report['rows_per_epoch']:,}")
     if first["epochs"]:

@@ -28,6 +28,7 @@ ROWS = [
     {"rows": "segments", "corruption": "ngrams"},
     {"rows": "whole_sentences"},
     {"rows": "doc_sentences", "corruption": "roberta"},
+    {"rows": "fitted_documents", "corruption": "modernbert"},
 ]
 
 

@@ -239,6 +239,12 @@ VARIANTS = {
         "corruption": "denoising",
         "mask_fractions": (0.9, 0.0, 0.1),
     },
+    "fitted_documents": {
+        "store": IN_PARTS,
+        "rows": "fitted_documents",
+        "corruption": "modernbert",
+        "max_pairs_per_row": 4,
+    },
     "roberta": {"rows": "full_sentences", "corruption": "roberta"},
     "roberta_words": {
         "rows": "doc_sentences",

@@ -9,7 +9,17 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, to_dict, validate
 from bert_jax.config.finetuning import validate as validate_finetuning
-from configs import ablations, bart, electra, flaubert, herbert, roberta, sizes, spanbert
+from configs import (
+    ablations,
+    bart,
+    electra,
+    flaubert,
+    herbert,
+    modernbert,
+    roberta,
+    sizes,
+    spanbert,
+)
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.py"))
@@ -21,6 +31,7 @@ ARGUMENTS = {
     "electra.py": electra.SIZES,
     "flaubert.py": flaubert.SIZES,
     "herbert.py": herbert.SIZES,
+    "modernbert.py": modernbert.SIZES,
     "roberta.py": roberta.SIZES,
     "sizes.py": sizes.SIZES,
     "spanbert.py": spanbert.SIZES,

@@ -119,6 +119,10 @@ FASTBPE = {
             "max_pairs_per_row is 2, but config.data.rows=full_sentences leaves no room",
         ),
         (
+            {"data__rows": "fitted_documents"},
+            "max_pairs_per_row is 1, but config.data.rows=fitted_documents fits several",
+        ),
+        (
             {
                 "data__max_pairs_per_row": 4,
                 "train__stages": (stage(max_seq_length=128, max_predictions_per_seq=20),),

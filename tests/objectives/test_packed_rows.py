@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.batches.stream import Stream
+from bert_jax.models import attention
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.weighted import WeightedTerms
@@ -44,6 +45,22 @@ FAMILIES = {
     ),
     "roberta": (("masked_lm",), {"rows": "doc_sentences", "corruption": "roberta"}, {}),
     "distilbert": (("soft_targets", "masked_lm", "hidden_cosine"), {"rows": "segments"}, {}),
+    "modernbert": (
+        ("masked_lm",),
+        {"rows": "fitted_documents", "corruption": "modernbert"},
+        {
+            "num_hidden_layers": 2,
+            "hidden_size": 24,
+            "norm": "pre_and_final",
+            "biases": False,
+            "gated": True,
+            "type_vocab_size": 0,
+            "rope_theta": 50.0,
+            "local_rope_theta": 20.0,
+            "local_attention": 6,
+            "global_every": 2,
+        },
+    ),
     "scanned": (("masked_lm", "next_sentence"), {}, {"scan_layers": True, "num_hidden_layers": 2}),
 }
 
@@ -70,14 +87,19 @@ def packed_batch(**values):
         "albert",
         "electra",
         "distilbert",
+        "modernbert",
+        "modernbert in parts",
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in ("structbert", "spanbert", "roberta", "scanned")
         ),
     ],
 )
-def test_loss_and_gradients_are_those_of_single_rows(family):
-    names, values, changes = FAMILIES[family]
+def test_loss_and_gradients_are_those_of_single_rows(family, monkeypatch):
+    if family.endswith("in parts"):
+        # As in rows of more than 512 tokens.
+        monkeypatch.setattr(attention, "_MAX_WHOLE_LENGTH", 0)
+    names, values, changes = FAMILIES[family.removesuffix(" in parts")]
     config = dataclasses.replace(CONFIG, **changes)
     terms, batch = make_terms(names), packed_batch(**values)
     if family == "electra":

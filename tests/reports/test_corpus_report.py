@@ -53,8 +53,15 @@ def test_segments_that_share_rows():
     assert report["epochs"] == 6
     console = Console(width=100, record=True)
     console.print(corpus_report.table([report]))
-    assert re.search(r"pairs in a row \(mean\) .* 2.00", console.export_text())
+    assert re.search(r"sequences in a row \(mean\) .* 2.00", console.export_text())
     assert "pairs_per_row" not in report_of([[5], [10]], rows="segments")
+
+
+def test_documents_that_share_rows():
+    """Pieces of 16, 16, 13, 3 and 3 tokens with [CLS] and [SEP]: the last three fit in two rows."""
+    report = report_of([[30, 9], [1], [1]], rows="fitted_documents", max_pairs_per_row=4)
+    assert report["seen"] == 1 and report["pairs_per_row"] == 5 / 4
+    assert report["padding"] == pytest.approx((64 - 51) / 64)
 
 
 def test_labels_of_pairs():

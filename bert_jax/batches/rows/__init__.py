@@ -15,6 +15,7 @@ ROWS = {
     "segments": "bert_jax.batches.rows.segments:SegmentRows",
     "halves": "bert_jax.batches.rows.halves:HalvesRows",
     "whole_sentences": "bert_jax.batches.rows.segments:WholeSentenceRows",
+    "fitted_documents": "bert_jax.batches.rows.segments:FittedDocumentRows",
     "full_sentences": "bert_jax.batches.rows.packed:FullSentenceRows",
     "doc_sentences": "bert_jax.batches.rows.packed:DocSentenceRows",
 }

@@ -1,9 +1,11 @@
 """Single segments: every sentence once per epoch, in order, within the target length."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from bert_jax.batches.rows.segments import SegmentRows, WholeSentenceRows
+from bert_jax.batches.rows.segments import FittedDocumentRows, SegmentRows, WholeSentenceRows
 from bert_jax.batches.stream import Stream, evaluation_batches
 from tests.batches.fakes import CLS, SEP, FakeStore, make_documents, make_spec, make_tokenizer
 
@@ -91,6 +93,37 @@ def test_all_text_is_read_if_nothing_is_truncated():
             for start, length in zip(*plan, strict=True):
                 seen[start : start + length] += 1
         assert (seen == 1).all()
+
+
+def test_documents_are_cut_only_where_a_row_is_full():
+    store, tokenizer, spec, _ = rows_of([[1] * 97, [70, 60], [5] * 25, [3], [62], [63]])
+    rows = FittedDocumentRows(store, tokenizer, spec)
+    found = sorted(tuple(map(int, s)) for plan in plans(rows) for s in zip(*plan, strict=True))
+    lengths = [62, 35, 62, 62, 6, 62, 62, 1, 3, 62, 62, 1]
+    starts = np.cumsum([0, *lengths[:-1]]).tolist()
+    assert found == list(zip(starts, lengths, strict=True))
+
+
+def test_fitted_rows_have_every_token_once_an_epoch_and_little_padding():
+    documents = make_documents(seed=7, num_documents=200, most_sentences=8)
+    store, tokenizer, spec, _ = rows_of(
+        documents, rows="fitted_documents", max_pairs_per_row=8, shuffle_sentences=400
+    )
+    stream = Stream(store, tokenizer, spec)
+    num_rows = sum(stream.examples.rows.count(0, w) for w in range(len(stream.rows.windows(0))))
+    (batch,) = Stream(store, tokenizer, dataclasses.replace(spec, batch_size=num_rows)).batches(
+        0, 1
+    )
+    ids = batch["input_ids"]
+    assert (np.sort(ids[ids > SEP]) - 5 == np.arange(store.num_tokens)).all()
+    is_real = batch["attention_mask"] > 0
+    assert is_real.mean() > 0.95 and np.median(is_real.sum(axis=1)) == 64
+    for row, numbers in zip(ids, batch["attention_mask"], strict=True):
+        for number in range(1, numbers.max() + 1):
+            piece = row[numbers == number]
+            assert piece[0] == CLS and piece[-1] == SEP
+            assert (np.diff(piece[1:-1]) == 1).all()
+            assert len(np.unique(store.document_of(piece[1:-1].astype(np.int64) - 5))) == 1
 
 
 def test_batches_are_cls_text_sep():
