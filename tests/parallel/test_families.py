@@ -21,7 +21,10 @@ from tests import runs
 from tests.parallel.processes import finish, free_address
 
 # Modules of configs/; test_parallel.py and test_multihost.py test BERT.
-FAMILIES = ("spanbert", "distilbert", "roberta", "electra", "albert", "flaubert", "bart")
+FAMILIES = (
+    *("spanbert", "distilbert", "roberta", "electra", "albert", "flaubert", "bart"),
+    "modernbert",
+)
 STEPS = 4
 SMALL = {
     "dtype": "float32",
@@ -56,6 +59,10 @@ def losses(family: str, mesh: str) -> list[float]:
             config.model.embedding_size = 16
         if family == "bart":
             config.model.num_decoder_layers = 3
+        if family == "modernbert":
+            # Its layers differ: the second is local.
+            config.scan_layers = False
+            config.model.global_every = 2
         if family == "electra":
             # With half of this width, the generator has two heads, which tp shards.
             config.model.hidden_size = 256

@@ -1,7 +1,6 @@
-"""A small BART is trained, killed, resumed, evaluated and reported."""
+"""A small BART is trained, evaluated and reported; test_killed.py kills one."""
 
 import json
-import signal
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from bert_jax.pretraining.input import open_run_input, stream_spec
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from configs import bart
-from tests import runs
 from tests.small_run import compiled_once, small_run  # noqa: F401
 
 
@@ -71,42 +69,3 @@ def test_batches_have_the_rows_of_one_document(finished, texts):
 def test_what_a_denoising_run_cannot_have(texts, tmp_path, key, value, words):
     with pytest.raises(UserError, match=words):
         pretrain.train(run_config(texts, **{key: value}), tmp_path)
-
-
-# A run of the command that takes seconds.
-FLAGS = {
-    "model.vocab_size": 400,
-    "model.hidden_size": 16,
-    "model.num_hidden_layers": 1,
-    "model.num_decoder_layers": 1,
-    "model.intermediate_size": 32,
-    "data.num_processes": 1,
-    "data.max_sentence_tokens": 22,
-    "train.num_steps": 40,
-    "train.batch_size": 8,
-    "train.stages[0].max_seq_length": 24,
-    "checkpoint.every_steps": 4,
-    "eval.every_steps": 0,
-    "eval.max_sequences": 32,
-}
-
-
-def command(directory, texts):
-    flags = [f"--config.{key}={value}" for key, value in FLAGS.items()]
-    main = f"main --config=configs/bart.py:tiny --workdir={directory}"
-    return [*runs.python(main), f"--config.data.input={texts}", *flags]
-
-
-@pytest.mark.slow
-def test_killed_run_is_bit_identical(tmp_path):
-    (tmp_path / "texts").mkdir()
-    texts = runs.write_speeches(tmp_path / "texts", 10)
-    runs.succeed(command(tmp_path / "whole", texts))
-    killed = tmp_path / "killed"
-    process = runs.start(command(killed, texts))
-    runs.wait_for(lambda: runs.newest_checkpoint(killed) > 0, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert 0 < runs.newest_checkpoint(killed) < 40
-    runs.succeed(command(killed, texts))
-    runs.assert_same_bits(runs.final_state(killed), runs.final_state(tmp_path / "whole"))

@@ -87,9 +87,9 @@ class WholeSentenceRows(SegmentRows):
 class FittedDocumentRows(SegmentRows):
     """Whole documents, to be packed (`batches.packing`); no token is left out.
 
-    A document that is too long for a row is cut into pieces that fill a row each, and a rest. As in
-    the authors' data of ModernBERT and Ettin, a piece may begin inside a sentence; theirs lose
-    short rests.
+    A document that is too long for a row is cut into pieces that fill a row each, and a rest, even
+    inside sentences. (Ettin's split_dataset_into_chunks.py cuts in this way, but may leave out a
+    short rest.)
     """
 
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
