@@ -24,6 +24,9 @@ from bert_jax.batches.random_keys import (
 from bert_jax.batches.rows.windows import WindowedRows, occurrences, select_rows
 
 Batch = dict[str, np.ndarray]
+# Single sequences are padded to the length of a row before they are packed, which takes about 60
+# bytes for each position: 250 MB for this many.
+_POSITIONS_AT_ONCE = 2**22
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,12 +102,14 @@ class SharedRows:
         Returns:
           The arrays of `fields`; see `shared_row_fields`.
         """
-        parts = []
+        spec, num_rows, parts = self._spec, len(plan.size_R), []
+        size = max(1, _POSITIONS_AT_ONCE // (spec.max_seq_length * spec.max_pairs_per_row))
         ends = np.flatnonzero(plan.window_R[1:] != plan.window_R[:-1]) + 1
-        for rows in np.split(np.arange(len(plan.size_R)), ends):
+        ends = np.union1d(ends, np.arange(size, num_rows, size))
+        for rows in np.split(np.arange(num_rows), ends):
             window, first, size_R = plan.window_R[rows[0]], plan.first_R[rows[0]], plan.size_R[rows]
             sequences = select_rows(window.plan, slice(first, first + size_R.sum()))
-            key = (self._spec.seed, self._spec.stage, window.epoch, window.number, CORRUPTION_TAG)
+            key = (spec.seed, spec.stage, window.epoch, window.number, CORRUPTION_TAG)
             batch = make_sequences(sequences, random_key(*key), int(first))
             parts.append(self._share(batch, size_R))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
