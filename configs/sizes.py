@@ -7,7 +7,7 @@ Better" (arXiv:1908.08962), for the 24 miniatures. All sizes have the recipe of 
 |---|---|
 | L3_H768_A12, L6_H768_A3, L6_H768_A12, L12_H768_A12, L12_H1024_A16, L24_H1024_A16 | table 6 |
 | L2_H128, ..., L12_H768 | miniatures: L of 2, 4, ..., 12; H of 128, 256, 512 or 768; A = H / 64 |
-| tiny_L1_H64_A2, tiny_L2_H64_A1, ... | six sizes for two cores, as for configs/tiny.py |
+| tiny_L1_H128_A2, tiny_L2_H128_A1, ... | six sizes of configs/tiny.py, for two cores |
 
     python -m bert_jax.main --config=configs/sizes.py:L6_H768_A12 --workdir=DIR \\
         --config.data.store=STORE
@@ -38,8 +38,8 @@ MINIATURES = tuple(
 )
 # As in table 6, the second size has fewer heads than the third, and the largest are wider.
 TINY = (
-    *("tiny_L1_H64_A2", "tiny_L2_H64_A1", "tiny_L2_H64_A2"),
-    *("tiny_L3_H64_A2", "tiny_L3_H96_A3", "tiny_L6_H96_A3"),
+    *("tiny_L1_H128_A2", "tiny_L2_H128_A1", "tiny_L2_H128_A2"),
+    *("tiny_L4_H128_A2", "tiny_L4_H192_A3", "tiny_L6_H192_A3"),
 )
 SIZES = (*TABLE_6, *MINIATURES, *TINY)
 
@@ -53,10 +53,6 @@ def get_config(arg: str = ""):
     c.model.num_attention_heads = heads[0] if heads else width // 64
     c.model.intermediate_size = 4 * width
     if arg in TINY:
-        # 18 TFLOPs for all six.
-        c.model.vocab_size = 2048
-        c.train.num_steps = 2000
-        c.schedule.peak_learning_rate = 2e-3
         # As in tiny.py, for these widths.
         c.model.initializer_range *= (128 / width) ** 0.5
         c.sinusoidal_positions *= (128 / width) ** 0.5

@@ -7,7 +7,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.studies import plan
 from bert_jax.studies.plan import Settings, models_of, tasks_of
 
-SIZES = ["sizes:tiny_L1_H64_A2", "sizes:tiny_L6_H96_A3"]
+SIZES = ["sizes:tiny_L1_H128_A2", "sizes:tiny_L6_H192_A3"]
 
 
 @pytest.mark.parametrize("equal", ["steps", "tokens", "flops"])
@@ -15,7 +15,7 @@ def test_the_budget_is_that_of_the_first_config(equal):
     first, second, other = models_of(
         Settings([*SIZES, "mini_laptop"], equal, overrides={"config.train.num_steps": "500"})
     )
-    assert [m.name for m in (first, second)] == ["sizes:tiny_L1_H64_A2", "sizes:tiny_L6_H96_A3"]
+    assert [m.name for m in (first, second)] == ["sizes:tiny_L1_H128_A2", "sizes:tiny_L6_H192_A3"]
     assert first.size.steps == 500 and first.config.train.num_steps == 500
     assert getattr(second.size, equal) == pytest.approx(getattr(first.size, equal), rel=0.02)
     assert getattr(other.size, equal) == pytest.approx(getattr(first.size, equal), rel=0.3)
@@ -25,11 +25,11 @@ def test_the_budget_is_that_of_the_first_config(equal):
 
 
 def test_sizes_are_counted():
-    (model,) = models_of(Settings(["sizes:tiny_L1_H64_A2"], "tokens", budget=1_126_400))
+    (model,) = models_of(Settings(["sizes:tiny_L1_H128_A2"], "tokens", budget=1_126_400))
     # 900 steps of 32 rows of 32 tokens, and 100 of 64.
-    assert model.name == "tiny_L1_H64_A2" and model.folder == "tiny_L1_H64_A2"
-    assert model.size[:3] == (224_706, 1000, 1_126_400)
-    (flops,) = models_of(Settings(["sizes:tiny_L1_H64_A2"], "flops", budget=model.size.flops))
+    assert model.name == "tiny_L1_H128_A2" and model.folder == "tiny_L1_H128_A2"
+    assert model.size[:3] == (1_354_626, 1000, 1_126_400)
+    (flops,) = models_of(Settings(["sizes:tiny_L1_H128_A2"], "flops", budget=model.size.flops))
     assert flops.size == model.size
 
 
