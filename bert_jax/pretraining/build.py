@@ -70,6 +70,7 @@ def recipe_of(pretrained: Pretrained) -> dict[str, Any]:
         )
     with config.unlocked():
         config.objective.terms, config.objective.weights = zip(*kept, strict=True)
+        config.model.generator_size = pretrained.model["generator_size"]
     fields = config_lib.fields(config)
     return {key: x for key, x in config_lib.flatten(config) if fields[key].of_recipe}
 

@@ -127,9 +127,7 @@ def test_words_of_a_file(tmp_path):
 def test_what_cannot_be_added_is_refused():
     with pytest.raises(UserError, match="is 6, but the text has only 4 tokens .* set it to 4 or"):
         extend(with_placeholders(), "6", COUNTS)
-    with pytest.raises(
-        UserError, match="add_tokens is 3, but .* kind sentencepiece; only wordp"
-    ):
+    with pytest.raises(UserError, match="add_tokens is 3, but .* kind sentencepiece; only wordp"):
         extended_size(train("unigram", True), "3")
     with pytest.raises(UserError, match="set it to 0 or less"):
         extend(make_tokenizer("roberta"), "1", [("the", 7)])
