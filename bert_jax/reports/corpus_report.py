@@ -34,7 +34,6 @@ _ROWS_AT_ONCE = 4096
 _MAX_WARNINGS = 3
 # The rows that a run prints at its start; its page has all of them.
 MAIN_ROWS = (
-    "tokens a word (without added tokens)",
     "unknown tokens",
     "sentences longer than a row",
     "tokens seen in an epoch",
