@@ -17,7 +17,7 @@ docs/continue.md explains data.add_tokens and eval.other_text, and has the figur
 
 Hardware: that of the model; two CPU cores for models of MiniLM's size, with
 --config.dtype=float32 and a few hundred steps.
-Expected: depends on the model and the text. docs/continue.md has a run, which was reproduced.
+Expected: depends on the model and the text; docs/continue.md has the figures of a small run.
 """
 
 from bert_jax import load_config
