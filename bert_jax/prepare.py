@@ -47,6 +47,7 @@ from bert_jax.store.token_store import TokenStore, read_metadata, store_path
 from bert_jax.store.tokenization import document_sentences, document_to_tokens
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.sources import join_inputs
+from bert_jax.tokenizers.extension import extended_size
 
 # The sentences of a document that --preview prints, and the characters of each.
 _SHOWN_SENTENCES = 20
@@ -192,7 +193,8 @@ def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
     # The vocabulary of a finished store may no longer exist elsewhere.
     if (store_path(output) / "metadata.json").exists():
         return read_metadata(output)["vocab_size"]
-    return given_tokenizer(data).vocab_size
+    tokenizer = given_tokenizer(data)
+    return extended_size(tokenizer, data.add_tokens) if data.add_tokens else tokenizer.vocab_size
 
 
 def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None) -> None:

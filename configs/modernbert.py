@@ -11,8 +11,7 @@ Ettin are segments of documents.
     python -m bert_jax.main --config=configs/modernbert.py:tiny --workdir=/tmp/modernbert_tiny
     python -m bert_jax.convert --input=/tmp/modernbert_tiny --output=DIR --to=huggingface
 
-To continue from a released model, set config.init_from to its directory, and config.train.stages to
-the phases that follow: each has its own rotary bases.
+configs/continue.py continues a released model.
 
 | argument | model | feed-forward | heads | steps at 1,024 tokens, then 8,192 or 7,999 | peak rate |
 |---|---|---|---|---|---|

@@ -112,6 +112,8 @@ def _row(path: str, key: str, field: Field) -> str:
         meaning += f" One of {choices}."
     elif field.range:
         meaning += f" Allowed: {field.range}."
+    if field.of_recipe:
+        meaning += " Part of the recipe that `init_recipe` takes."
     if field.only_with:
         meaning += f" Only with `data.tokenizer={field.only_with}`."
     meaning += _CHANGES[field.change]

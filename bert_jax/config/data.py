@@ -6,7 +6,7 @@ import math
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.schema import Change, Field, Section, free_field
+from bert_jax.config.schema import Change, Field, Section, free_field, recipe_field
 from bert_jax.config.tokenizer import TOKENIZER, check_tokenizer
 from bert_jax.text.named_sources import check_sources
 
@@ -185,7 +185,7 @@ DATA: Section = {
     "num_processes": free_field(
         0, "Number of processes that tokenize; 0 means one per core.", at_least=0
     ),
-    "rows": Field(
+    "rows": recipe_field(
         "pairs",
         "Contents of each sequence: pairs ([CLS] A [SEP] B [SEP]), segments ([CLS] A [SEP]), "
         "whole_sentences (segments that end at a sentence and are never cut), full_sentences "
@@ -196,7 +196,7 @@ DATA: Section = {
         "longer ones are cut into pieces, and no token is left out, as in ModernBERT), or your "
         "own.",
     ),
-    "pair_labels": Field(
+    "pair_labels": recipe_field(
         "next",
         "How pairs are made and labeled (rows=pairs only): next (B is random half the time), "
         "order (A and B are swapped half the time, as in ALBERT), three_way (in order, swapped "
@@ -219,7 +219,7 @@ DATA: Section = {
         "rows keep the pairs of a step. Evaluation is never packed. See docs/packing.md.",
         above=0,
     ),
-    "corruption": Field(
+    "corruption": recipe_field(
         "masked_lm",
         "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
         "(any position, special tokens too; with whole_word_masking, all tokens of a word are "
@@ -231,7 +231,7 @@ DATA: Section = {
         "permuted, and each span of words becomes one token), none (no token is replaced), or your "
         "own.",
     ),
-    "masked_lm_prob": Field(
+    "masked_lm_prob": recipe_field(
         0.15,
         "Fraction of the tokens that is chosen for prediction. All tokens count, with [CLS] and "
         "[SEP]; with corruption=roberta and whole_word_masking, words count instead, and with "
@@ -240,7 +240,7 @@ DATA: Section = {
         above=0,
         below=1,
     ),
-    "mask_fractions": Field(
+    "mask_fractions": recipe_field(
         (0.8, 0.1, 0.1),
         "Fractions of the chosen tokens that become [MASK], are kept, and become a random "
         "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. "
@@ -249,14 +249,14 @@ DATA: Section = {
         at_least=0,
         at_most=1,
     ),
-    "poisson_lambda": Field(
+    "poisson_lambda": recipe_field(
         3.0,
         "Mean of the Poisson distribution of the length of a masked span, in words "
         "(corruption=denoising only). A length of 0 inserts a mask. Evaluation always uses 3.",
         above=0,
         at_most=100,
     ),
-    "permute_sentence_ratio": Field(
+    "permute_sentence_ratio": recipe_field(
         1.0,
         "Fraction of the sentences of a row that are permuted (corruption=denoising only). "
         "Evaluation always uses 1.",
@@ -272,10 +272,10 @@ DATA: Section = {
         in_store=True,
         omitted="vocabulary",
     ),
-    "whole_word_masking": Field(
+    "whole_word_masking": recipe_field(
         False, "Whether whole words are chosen for prediction instead of single word pieces."
     ),
-    "short_seq_prob": Field(
+    "short_seq_prob": recipe_field(
         0.1,
         "Fraction of the documents whose sequences get a random shorter target length. "
         "full_sentences, doc_sentences and fitted_documents are never shortened.",

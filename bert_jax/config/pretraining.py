@@ -19,7 +19,16 @@ from bert_jax.config.common import (
 from bert_jax.config.data import DATA, check_data
 from bert_jax.config.model import MODEL, check_model
 from bert_jax.config.packing import check_packing
-from bert_jax.config.schema import Change, Field, Section, build, check, free_field, steering_field
+from bert_jax.config.schema import (
+    Change,
+    Field,
+    Section,
+    build,
+    check,
+    free_field,
+    recipe_field,
+    steering_field,
+)
 from bert_jax.config.stages import EXTRA, STAGE, check_own_keys, check_stages, total_steps
 
 PRETRAINING: Section = {
@@ -32,6 +41,13 @@ PRETRAINING: Section = {
         "checkpoint resumes from that instead.",
         is_path=True,
     ),
+    "init_recipe": steering_field(
+        False,
+        "Whether init_from also determines what is predicted, how rows are made and how tokens are "
+        "masked (the keys marked as part of the recipe): as in the run that trained the weights, "
+        "or for a released model as in the config of its family. Terms that need a teacher are "
+        "left out. Keys that a flag or the config file sets keep their values.",
+    ),
     "family": Field(
         "bert",
         "Model family, which determines the names and config keys of an export. A built-in name, "
@@ -40,13 +56,13 @@ PRETRAINING: Section = {
     ),
     "model": MODEL,
     "objective": {
-        "terms": Field(
+        "terms": recipe_field(
             ("masked_lm", "next_sentence"),
             "Terms of the training loss: masked_lm, next_sentence, sentence_order, "
             "three_way_order, next_token, denoising, span_boundary, generator, replaced_token, "
             "soft_targets, hidden_cosine, or your own. Commas separate them on the command line.",
         ),
-        "weights": Field(
+        "weights": recipe_field(
             (1.0, 1.0), "Weight of each term's loss in the sum, in the order of terms.", at_least=0
         ),
         "teacher": Field(
@@ -121,6 +137,13 @@ PRETRAINING: Section = {
             2048, "Largest number of sequences in an evaluation. 0 means all.", at_least=0
         ),
         "batch_size": EVAL_BATCH_SIZE,
+        "other_text": Field(
+            (),
+            "Text of another kind to score beside the held-out documents, as data.input: it shows "
+            "what a model forgets while it learns. Its metrics begin with eval_other_. It must not "
+            "be part of the text to train on.",
+            is_path=True,
+        ),
         "seed": free_field(
             12345,
             "Seed of the evaluation's fixed pairs and masks. No other seed affects them.",

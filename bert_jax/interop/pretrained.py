@@ -18,6 +18,7 @@ from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import BERT_TERMS, make_terms
 from bert_jax.tokenizers import Tokenizer
+from bert_jax.tokenizers.extension import replaced_pieces
 from bert_jax.training import workdir
 from bert_jax.training.stages import resolve_stages
 
@@ -108,6 +109,12 @@ class Pretrained:
             # The weights themselves do not show this.
             self.training = self.training | {UNTRAINED: [*earlier, *missing]}
         self.cut_padding()
+
+    def extend(self, tokenizer: Tokenizer) -> None:
+        """Gives the model rows for the tokens that `tokenizer` adds to its own vocabulary."""
+        pieces = replaced_pieces(self.tokenizer, tokenizer)
+        weights_lib.extend_vocabulary(self.weights, pieces, tokenizer.vocab_size)
+        self.model["vocab_size"], self.tokenizer = tokenizer.vocab_size, tokenizer
 
     def distil(self, layers: str) -> None:
         """Turns a BERT into a DistilBERT that has the layers in a text such as "0,2,4,7,9,11".

@@ -131,6 +131,25 @@ def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
         weights[name] = weights[name][:vocab_size]
 
 
+def extend_vocabulary(
+    weights: Weights, pieces: Mapping[int, Sequence[int]], vocab_size: int
+) -> None:
+    """Gives `weights` itself rows for more tokens.
+
+    Args:
+      pieces: The ids of the tokens that a new token replaces, by its id. Its row is the mean of
+        their rows; its bias, of their biases.
+      vocab_size: The number of rows then.
+    """
+    for name in filter(_has_vocabulary, weights):
+        old = weights[name]
+        new = np.zeros((vocab_size, *old.shape[1:]), old.dtype)
+        new[: len(old)] = old
+        for i, ids in pieces.items():
+            new[i] = old[list(ids)].mean(axis=0)
+        weights[name] = new
+
+
 def _has_vocabulary(name: str) -> bool:
     """Returns whether a weight has a row for each token of the vocabulary."""
     # Blocks have an `output_bias` too.

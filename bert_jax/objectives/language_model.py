@@ -9,7 +9,14 @@ import jax.numpy as jnp
 
 from bert_jax.base.batch import MASKED_LM_FIELDS, BatchFields
 from bert_jax.models import BertConfig
-from bert_jax.objectives.term import Metric, Sums, Term, example_weights, loss_and_accuracy
+from bert_jax.objectives.term import (
+    PER_CHARACTER,
+    Metric,
+    Sums,
+    Term,
+    example_weights,
+    loss_and_accuracy,
+)
 
 # The key of examples in the results of an evaluation.
 FILLED_TEXTS = "filled_texts"
@@ -20,9 +27,18 @@ _MAX_NATS = 700.0
 
 
 def language_model_metrics(name: str, label: str) -> tuple[Metric, ...]:
-    """Declares a term's metrics: loss, accuracy and perplexity, with their unigram baselines."""
+    """Declares a term's metrics: loss, accuracy and perplexity, with their unigram baselines.
+
+    The loss per character, unlike the loss of a token, can be compared between vocabularies.
+    """
     units = {"loss": "loss (nats)", "accuracy": "accuracy", "perplexity": "perplexity"}
-    return tuple(
+    per_character = Metric(
+        f"{name}_{PER_CHARACTER}",
+        f"{label} loss per character (nats)",
+        PER_CHARACTER,
+        in_training=False,
+    )
+    of_tokens = (
         Metric(
             f"{name}_{kind}",
             f"{label} {words}",
@@ -34,6 +50,7 @@ def language_model_metrics(name: str, label: str) -> tuple[Metric, ...]:
         )
         for kind, words in units.items()
     )
+    return (*of_tokens, per_character)
 
 
 def token_sums(

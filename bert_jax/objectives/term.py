@@ -11,6 +11,9 @@ import jax.numpy as jnp
 from bert_jax.base.batch import BatchFields
 from bert_jax.models import BertConfig
 
+# The kind of a metric that is the term's loss divided by the mean number of characters of a token.
+# Only an evaluation that knows the length of the text has it.
+PER_CHARACTER = "loss_per_character"
 # The sum and the weight of each metric.
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 
@@ -21,8 +24,8 @@ class Metric(NamedTuple):
     Attributes:
       name: The key in `metrics.jsonl`; held-out values get the prefix `eval_`.
       label: The text in tables and plots, with the unit: "masked-LM loss (nats)".
-      kind: "loss", "accuracy" (from 0 to 1; more is better), or another word for any other metric
-        (less is better).
+      kind: "loss", "accuracy" (from 0 to 1; more is better), PER_CHARACTER, or another word for any
+        other metric (less is better).
       baseline: The name of the result of a baseline without context; empty for none.
       baseline_label: The baseline in words: "unigram frequencies".
       in_training: Whether the value is also averaged over training steps.
@@ -139,7 +142,8 @@ class Term(abc.ABC):
     def results(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
         """Turns sums over the held-out data into at least the term's metrics and baselines.
 
-        By default, each is its sum divided by its weight, or 0 without weight.
+        Those of the kind PER_CHARACTER are left to the caller. By default, each is its sum divided
+        by its weight, or 0 without weight.
         """
         return {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
 

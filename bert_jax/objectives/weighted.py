@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import SEQUENCE_SUMS, Batch, Metrics, apply
-from bert_jax.objectives.term import Metric, Term
+from bert_jax.objectives.term import PER_CHARACTER, Metric, Term
 
 # Rows of an evaluation batch whose guesses are returned.
 _GUESSED_ROWS = 16
@@ -94,14 +94,24 @@ class WeightedTerms:
         sums["num_sequences"] = jnp.sum(batch["example_weights"])
         return sums, next(filter(None, guesses), {})
 
-    def results(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """Turns sums over the held-out data into the metrics and baselines of all terms."""
+    def results(
+        self, sums: Mapping[str, Any], characters_per_token: float = 0.0
+    ) -> dict[str, float]:
+        """Turns sums over the held-out data into the metrics and baselines of all terms.
+
+        Args:
+          characters_per_token: The mean length of the tokens of the text; 0 if it is unknown.
+        """
         results: dict[str, float] = {}
         for term in self.terms:
             found = term.results(sums[term.name])
-            baselines = [metric.baseline for metric in term.metrics if metric.baseline]
-            names = (*(metric.name for metric in term.metrics), *baselines)
-            results |= {name: found[name] for name in names}
+            for metric in term.metrics:
+                if metric.kind != PER_CHARACTER:
+                    results[metric.name] = found[metric.name]
+                elif characters_per_token:
+                    results[metric.name] = found[term.metrics[0].name] / characters_per_token
+                if metric.baseline:
+                    results[metric.baseline] = found[metric.baseline]
         return results | {"num_sequences": int(sums["num_sequences"])}
 
     def held_out_loss(self, results: Mapping[str, float]) -> float:

@@ -9,14 +9,20 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
 from bert_jax.config import teacher_layers
+from bert_jax.config.command_line import load_config_file
 from bert_jax.interop.families import load_family
+from bert_jax.interop.generator import PARTS as GENERATOR_PARTS
+from bert_jax.interop.generator import TERM as GENERATOR_TERM
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.term import Term
+from bert_jax.objectives.terms import make_terms
+from bert_jax.training import workdir
 from bert_jax.training.flops import pretraining_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.objective import declared_fields, make_objective
@@ -37,6 +43,36 @@ def read_pretrained(path: str) -> Pretrained:
     pretrained = formats.read(path)
     pretrained.cut_padding()
     return pretrained
+
+
+def recipe_of(pretrained: Pretrained) -> dict[str, Any]:
+    """Finds the keys and values of the recipe of a model; see `config.init_recipe`.
+
+    Raises:
+      UserError: The family names no config, or the model lacks its generator.
+    """
+    trained, family = pretrained.training.get("config"), load_family(pretrained.family)
+    if trained and not workdir.is_finetuning(trained):
+        config = config_lib.from_dict(trained)
+    elif family.recipe:
+        config = load_config_file(family.recipe)
+    else:
+        raise UserError(
+            f"config.init_recipe is True, but no config belongs to {pretrained.source}, of the "
+            f"family {pretrained.family}; set it to False"
+        )
+    terms = zip(config.objective.terms, config.objective.weights, strict=True)
+    kept = [(term, x) for term, x in terms if not make_terms([term])[0].needs_teacher]
+    if any(term == GENERATOR_TERM for term, _ in kept) and not pretrained.model["generator_size"]:
+        raise UserError(
+            f"{pretrained.source} is a discriminator without its generator, which trains it: put "
+            f"both models into one directory, as {' and '.join(GENERATOR_PARTS)}, and name that"
+        )
+    with config.unlocked():
+        config.objective.terms, config.objective.weights = zip(*kept, strict=True)
+        config.model.generator_size = pretrained.model["generator_size"]
+    fields = config_lib.fields(config)
+    return {key: x for key, x in config_lib.flatten(config) if fields[key].of_recipe}
 
 
 def read_teacher(config: ConfigDict) -> Pretrained | None:

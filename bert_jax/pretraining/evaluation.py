@@ -30,14 +30,18 @@ from bert_jax.objectives.term import Metric
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.pretraining.input import evaluation_spec
+from bert_jax.pretraining.input import (
+    evaluation_spec,
+    heldout_characters_per_token,
+    options_of_text,
+)
 from bert_jax.store.preparation import tokenize_corpus
-from bert_jax.store.token_store import TokenStore
+from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import DivergedError
-from bert_jax.training.metrics import BY_SOURCE
+from bert_jax.training.metrics import BY_SOURCE, OTHER_TEXT
 from bert_jax.training.stages import Stage, model_keys
 from bert_jax.training.trainer import Trainer
 
@@ -55,6 +59,7 @@ def evaluate(
     tokenizer: Tokenizer,
     token_counts: Mapping[str, np.ndarray],
     config: ConfigDict,
+    characters_per_token: float = 0.0,
     advance: Callable[[int], None] = lambda sequences: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
@@ -69,6 +74,8 @@ def evaluate(
       token_counts: int64 [V] token counts of the *training* text of each source, by name, for the
         baseline.
       config: The config of the run; `eval` and `data` are used.
+      characters_per_token: The mean length of the tokens of `store`, for the loss per character; 0
+        if it is unknown.
       advance: Called with the number of sequences just scored.
       stop: Called after every batch; True ends the evaluation without results.
 
@@ -118,7 +125,7 @@ def evaluate(
     totals = {source: sums for source, sums in totals.items() if sums["num_sequences"]}
     if not totals:
         raise UserError(f"{store.directory} yields no sequence to evaluate")
-    results = _results(trainer, functools.reduce(add, totals.values()))
+    results = _results(trainer, functools.reduce(add, totals.values()), characters_per_token)
     if masks:
         results[FILLED_TEXTS] = masks[:_NUM_FILLED_TEXTS]
     if is_mixed:
@@ -126,9 +133,11 @@ def evaluate(
     return results
 
 
-def _results(trainer: Trainer, totals: dict[str, Any]) -> dict[str, Any]:
+def _results(
+    trainer: Trainer, totals: dict[str, Any], characters_per_token: float = 0.0
+) -> dict[str, Any]:
     """Computes the metrics from the sums over all sequences, and refuses NaN and infinity."""
-    results = trainer.objective.results(totals)
+    results = trainer.objective.results(totals, characters_per_token)
     for name, value in results.items():
         if not math.isfinite(value):
             raise DivergedError(
@@ -226,7 +235,7 @@ def evaluate_workdir(
     if max_sequences is not None:
         config.eval.max_sequences = max_sequences
     if data:
-        config.data.update(format="auto", sources=())
+        config.data.format = "auto"
     config.data.update({key: value for key, value in data_options.items() if value is not None})
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
     check_vocabulary(config, tokenizer.vocab_size, str(directory))
@@ -240,7 +249,7 @@ def evaluate_workdir(
     if restored is None:
         raise UserError(f"{directory} has no checkpoint yet")
     step, params = restored
-    with _store_to_evaluate(directory, config, tokenizer, data) as store:
+    with _store_to_evaluate(directory, config, tokenizer, data) as (store, characters_per_token):
         if data or token_counts_V is None:
             token_counts = {"": store.token_counts if token_counts_V is None else token_counts_V}
         else:
@@ -257,6 +266,7 @@ def evaluate_workdir(
                 # frequencies in the scored text, which favors the baseline.
                 token_counts=token_counts,
                 config=config,
+                characters_per_token=characters_per_token,
                 advance=progress.advance,
             )
     return {"step": step, **results}
@@ -313,60 +323,74 @@ def source_table(metrics: Sequence[Metric], results: Mapping[str, Any]) -> Table
     return table
 
 
-def results_table(title: str, metrics: Sequence[Metric], results: Mapping[str, float]) -> Table:
-    """Makes a table of the results, each beside its baseline."""
-    table = empty_table(title, "", "this model", "baseline")
+def results_table(
+    title: str,
+    metrics: Sequence[Metric],
+    results: Mapping[str, float],
+    before: Mapping[str, float] | None = None,
+    prefix: str = "",
+) -> Table:
+    """Makes a table of the results, each beside its baseline.
+
+    Args:
+      before: The results of the initial weights, for another column.
+      prefix: The prefix of the names in the results.
+    """
+    columns = {"initial weights": before} if before else {}
+    columns["this model"] = results
+    table = empty_table(title, "", *columns, "baseline")
     for metric in metrics:
-        if metric.name in results:
-            baseline = results.get(metric.baseline)
-            table.add_row(
-                metric.label,
-                metric.text(results[metric.name]),
-                "" if baseline is None else metric.text(baseline),
-            )
-    table.add_row("sequences", f"{results['num_sequences']:,}", "")
+        name, baseline = prefix + metric.name, results.get(prefix + metric.baseline)
+        if all(name in values for values in columns.values()):
+            cells = (metric.text(values[name]) for values in columns.values())
+            table.add_row(metric.label, *cells, "" if baseline is None else metric.text(baseline))
+    numbers = (f"{values[f'{prefix}num_sequences']:,}" for values in columns.values())
+    table.add_row("sequences", *numbers, "")
     return table
 
 
 def progress_text(metrics: Sequence[Metric], results: Mapping[str, float]) -> str:
     """Makes a line of the main results, which is shown during training."""
-    parts = []
-    for metric in metrics:
-        if metric.in_progress:
-            part = f"{metric.label.removesuffix(' (nats)')} {metric.text(results[metric.name])}"
-            if metric.kind == "loss" and metric.baseline:
-                part += f" ({metric.baseline_label} {metric.text(results[metric.baseline])})"
-            parts.append(part)
-    return "held out: " + ", ".join(parts)
+    texts = []
+    for prefix, text in (("", "held out"), (OTHER_TEXT, "other text")):
+        parts = []
+        for metric in metrics:
+            if metric.in_progress and prefix + metric.name in results:
+                value = metric.text(results[prefix + metric.name])
+                part = f"{metric.label.removesuffix(' (nats)')} {value}"
+                if metric.kind == "loss" and metric.baseline:
+                    baseline = metric.text(results[prefix + metric.baseline])
+                    part += f" ({metric.baseline_label} {baseline})"
+                parts.append(part)
+        texts += [f"{text}: {', '.join(parts)}"] if parts else []
+    return "; ".join(texts)
 
 
 @contextlib.contextmanager
 def _store_to_evaluate(
     directory: epath.PathLike, config: ConfigDict, tokenizer: Tokenizer, data: str
-) -> Iterator[TokenStore]:
+) -> Iterator[tuple[TokenStore, float]]:
+    """Yields the text to score and the mean length of its tokens."""
     if not data:
-        split = workdir.store_directory(directory, config) / "heldout"
+        path = workdir.store_directory(directory, config)
+        split = path / "heldout"
         if not split.exists():
             raise UserError(
                 "there is no held-out text: the run held out no documents, its token store is "
                 "gone, or the model comes from elsewhere; give --data=GLOB"
             )
-        yield TokenStore(split)
+        yield TokenStore(split), heldout_characters_per_token(read_metadata(path))
         return
     with contextlib.ExitStack() as stack:
 
-        def tokenized() -> str:
+        def tokenized() -> tuple[str, float]:
             # Every host can read this directory, because it is inside the work directory.
             scratch = epath.Path(directory) / f"evaluate_{uuid.uuid4().hex}"
             stack.callback(files.remove_directory, scratch)
-            options = config.data.copy_and_resolve_references()
-            options.unlock()
-            options.input = (data,)
-            if options.table_rows == "documents":
-                # The ids of documents only decide which are held out.
-                options.document_field = ""
             split = scratch / "split"
-            tokenize_corpus(options, tokenizer, split)
-            return str(split)
+            options = options_of_text(config.data, (data,), config.data.format)
+            counts = tokenize_corpus(options, tokenizer, split)
+            return str(split), counts["characters"] / counts["tokens"]
 
-        yield TokenStore(multihost.run_on_process_zero(tokenized))
+        split, characters_per_token = multihost.run_on_process_zero(tokenized)
+        yield TokenStore(split), characters_per_token

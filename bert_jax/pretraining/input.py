@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -22,7 +22,7 @@ from bert_jax.reports import corpus_report
 from bert_jax.reports.corpus_report import SPLITTING_KEY
 from bert_jax.store import record_store
 from bert_jax.store.manifest import check_metadata
-from bert_jax.store.preparation import prepare
+from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.record_store import RecordStore
 from bert_jax.store.token_store import METADATA, TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
@@ -33,6 +33,8 @@ from bert_jax.training.stages import Stage, resolve_stages
 
 # On a network file system, another machine's new files may appear some seconds late.
 _VISIBLE_WITHIN_SECONDS = 10
+# What the record of `config.eval.other_text` has.
+_COUNTS = {"tokens": 0, "characters": 0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +46,15 @@ class RunInput:
       heldout: The held-out split; None if no document was held out.
       tokenizer: The tokenizer of both.
       metadata: The metadata of the store.
+      other: The text of `config.eval.other_text`, and the mean length of its tokens; None if there
+        is none.
     """
 
     train: TokenStore | RecordStore
     heldout: TokenStore | None
     tokenizer: tokenizers.Tokenizer
     metadata: dict[str, Any]
+    other: tuple[TokenStore, float] | None = None
 
     def stream(
         self, spec: StreamSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
@@ -143,7 +148,53 @@ def _prepare(
         say(f"warning: {text}")
     run_input = _open_store(config, path)
     workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
-    return run_input
+    if config.eval.other_text:
+        _prepare_other_text(config, epath.Path(directory), run_input.tokenizer)
+    return _with_other_text(config, directory, run_input)
+
+
+def _prepare_other_text(
+    config: ConfigDict, directory: epath.Path, tokenizer: tokenizers.Tokenizer
+) -> None:
+    """Tokenizes `config.eval.other_text` into the work directory, unless that is done."""
+    record = directory / workdir.OTHER_TEXT_RECORD
+    made_of = {"input": list(config.eval.other_text), "tokenizer": tokenizer.fingerprint}
+    if record.exists() and made_of.items() <= files.read_json(record, _COUNTS).items():
+        return
+    try:
+        data = options_of_text(config.data, config.eval.other_text, "auto")
+        counts = tokenize_corpus(data, tokenizer, directory / workdir.OTHER_TEXT)
+    except UserError as error:
+        raise UserError(f"config.eval.other_text: {error}") from error
+    # Written last: its presence means that the text is complete.
+    files.write_json(record, made_of | counts)
+
+
+def _with_other_text(
+    config: ConfigDict, directory: epath.PathLike, run_input: RunInput
+) -> RunInput:
+    if not config.eval.other_text:
+        return run_input
+    counts = files.read_json(epath.Path(directory) / workdir.OTHER_TEXT_RECORD, _COUNTS)
+    store = TokenStore(epath.Path(directory) / workdir.OTHER_TEXT)
+    return dataclasses.replace(run_input, other=(store, counts["characters"] / counts["tokens"]))
+
+
+def options_of_text(data: ConfigDict, texts: Sequence[str], format: str) -> ConfigDict:
+    """Returns the section `data` for other texts than those of the run."""
+    options = data.copy_and_resolve_references()
+    options.unlock()
+    options.input, options.sources, options.format = tuple(texts), (), format
+    if options.table_rows == "documents":
+        # The ids of documents only decide which are held out.
+        options.document_field = ""
+    return options
+
+
+def heldout_characters_per_token(metadata: Mapping[str, Any]) -> float:
+    """Returns the mean length of the tokens of the held-out text; 0 if an old store lacks it."""
+    report = metadata.get("report", {})
+    return report.get("heldout_characters", 0) / max(1, report.get("heldout_tokens", 0))
 
 
 def _accepts_cuts(config: ConfigDict, source: ConfigSource) -> bool:
@@ -167,7 +218,8 @@ def _check_sample(config: ConfigDict, sample: TokenStore, tokenizer: tokenizers.
 def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
     """Opens the input that process 0 has prepared."""
     deadline = time.monotonic() + _VISIBLE_WITHIN_SECONDS
-    for needed in (path, epath.Path(directory) / workdir.CORPUS):
+    names = [workdir.CORPUS, *([workdir.OTHER_TEXT_RECORD] if config.eval.other_text else [])]
+    for needed in (path, *(epath.Path(directory) / name for name in names)):
         while not needed.exists():
             if time.monotonic() > deadline:
                 raise UserError(
@@ -175,7 +227,7 @@ def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Ru
                     "process: --workdir and config.data.store must be on shared storage"
                 )
             time.sleep(0.2)
-    return _open_store(config, path)
+    return _with_other_text(config, directory, _open_store(config, path))
 
 
 def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:

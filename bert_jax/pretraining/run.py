@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
@@ -17,17 +18,24 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import check_batch, prediction_warnings, total_steps
 from bert_jax.config.command_line import ConfigSource
+from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining import evaluation, settings, start
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.pretraining.input import RunInput, open_run_input, stream_spec
+from bert_jax.pretraining.input import (
+    RunInput,
+    heldout_characters_per_token,
+    open_run_input,
+    stream_spec,
+)
 from bert_jax.pretraining.summary import announce, summarize
 from bert_jax.reports.page import write_pages
+from bert_jax.store.token_store import TokenStore
 from bert_jax.training import workdir
 from bert_jax.training.best import Best
 from bert_jax.training.loop import PreemptionGuard, train_loop
-from bert_jax.training.metrics import read_results
+from bert_jax.training.metrics import BEFORE, OTHER_TEXT, evaluation_at, read_results
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.stages import Stage, model_keys, stage_of
 from bert_jax.training.state import TrainState
@@ -78,7 +86,8 @@ def train(
         # Start or continue.
         checkpointer = stack.enter_context(closing(start.open_checkpoints(config, directory)))
         state, resume = start.first_state(
-            config, directory, trainer, checkpointer, pretrained, teacher
+            *(config, directory, trainer, checkpointer, pretrained, teacher),
+            run_input.tokenizer,
         )
         step = int(state.step)
         run = PretrainingRun(config, path, trainer, run_input, resume)
@@ -99,6 +108,8 @@ def train(
         # Write the results.
         results = run.results | run.ending(step) | times | {"corpus": reports}
         if is_first:
+            if config.init_from and (before := evaluation_at(path, 0)):
+                results[BEFORE] = before
             files.write_json(path / workdir.RESULTS, results)
             write_pages(path)
             trackers.summarize(results)
@@ -135,12 +146,14 @@ class PretrainingRun:
         resume: dict[str, Any],
     ):
         if not run_input.heldout and (
-            config.train.early_stopping_patience or config.checkpoint.keep_best
+            config.train.early_stopping_patience
+            or config.checkpoint.keep_best
+            or config.eval.other_text
         ):
             raise UserError(
-                "config.checkpoint.keep_best and config.train.early_stopping_patience need "
-                "held-out documents, but there are none: the corpus is too small or consists of "
-                "TFRecord files, or config.data.heldout_fraction is 0"
+                "config.checkpoint.keep_best, config.train.early_stopping_patience and "
+                "config.eval.other_text need held-out documents, but there are none: the corpus is "
+                "too small or consists of TFRecord files, or config.data.heldout_fraction is 0"
             )
         self.config, self.directory, self.trainer = config, directory, trainer
         self.num_steps = total_steps(config.train)
@@ -195,16 +208,29 @@ class PretrainingRun:
         stage = stage_of(trainer.stages, step) if step else trainer.stages[-1]
         # At step 0, random weights need no score: one batch is enough.
         is_trial = not step and not self.config.init_from
-        results = evaluation.evaluate(
-            trainer.with_model(model_keys(trainer.stages, step)),
-            state.params,
-            stage,
-            store=self._input.heldout,
-            tokenizer=self._input.tokenizer,
-            token_counts=self._token_counts,
-            config=self.config,
-            stop=lambda: is_trial or guard.poll(),
-        )
+
+        def score(
+            store: TokenStore, token_counts: dict[str, np.ndarray], characters_per_token: float
+        ) -> dict[str, Any]:
+            return evaluation.evaluate(
+                trainer.with_model(model_keys(trainer.stages, step)),
+                state.params,
+                stage,
+                store=store,
+                tokenizer=self._input.tokenizer,
+                token_counts=token_counts,
+                config=self.config,
+                characters_per_token=characters_per_token,
+                stop=lambda: is_trial or guard.poll(),
+            )
+
+        density = heldout_characters_per_token(self._input.metadata)
+        results = score(self._input.heldout, self._token_counts, density)
+        if results and self._input.other:
+            store, density = self._input.other
+            other = score(store, {"": self._input.train.token_counts}, density)
+            other.pop(FILLED_TEXTS, None)
+            results = other and results | {OTHER_TEXT + name: x for name, x in other.items()}
         if not results:
             return
         self.results = results

@@ -30,6 +30,7 @@ from bert_jax.parallel import multihost
 from bert_jax.pretraining import settings
 from bert_jax.store.manifest import given_tokenizer
 from bert_jax.tokenizers import Tokenizer
+from bert_jax.tokenizers.extension import replaced_pieces
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.stages import stage_of
@@ -44,12 +45,14 @@ def first_state(
     checkpointer: Checkpointer,
     pretrained: Pretrained | None,
     teacher: Pretrained | None,
+    tokenizer: Tokenizer,
 ) -> tuple[TrainState, dict[str, Any]]:
     """Creates or restores the first state of a run of pre-training.
 
     Args:
       pretrained: The model of `config.init_from`, if the run begins with it.
       teacher: The teacher, if there is one.
+      tokenizer: The tokenizer of the run, whose vocabulary may extend that of `pretrained`.
 
     Returns:
       The state, and what the checkpoint of this state stores beside it; empty for a new run.
@@ -71,7 +74,7 @@ def first_state(
         # The best parameters of the other run are in that run's directory.
         return state, {**resume, "best": {}}
     if pretrained:
-        weights = take_weights(config, pretrained)
+        weights = take_weights(config, pretrained, tokenizer)
     elif teacher and teacher_layers(config):
         weights = take_layers(config, teacher, trainer.model)
     else:
@@ -129,7 +132,11 @@ def check(
         return
     if config.data.store:
         store = workdir.store_directory(directory, config)
-        check_tokenizer(given, tokenizers.load(store / "tokenizer"), f"the token store {store}")
+        tokenizer = tokenizers.load(store / "tokenizer")
+        # The tokenizer of a store has the added tokens.
+        extends = pretrained and config.data.add_tokens and pretrained.tokenizer
+        if not (extends and replaced_pieces(pretrained.tokenizer, tokenizer) is not None):
+            check_tokenizer(given, tokenizer, f"the token store {store}")
         return
     if pretrained and not config.data.vocab:
         # In a vocabulary trained on the run's own text, every id would mean another token.
@@ -161,11 +168,14 @@ def claim(
         files.write_json(record, files.read_json(other))
 
 
-def take_weights(config: ConfigDict, pretrained: Pretrained) -> Weights:
+def take_weights(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> Weights:
     """Completes the model of `config.init_from` for pre-training and takes its weights.
 
-    Missing heads are initialized from the seed, with a warning.
+    Tokens that `tokenizer` adds get rows of their own. Missing heads are initialized from the seed,
+    with a warning.
     """
+    if config.data.add_tokens:
+        pretrained.extend(tokenizer)
     pretrained.complete(config.seed, config.objective.terms)
     for warning in pretrained.warnings:
         say(f"warning: {warning}")

@@ -21,9 +21,9 @@ from bert_jax.parallel.sharding import mesh_axes
 from bert_jax.pretraining import evaluation, settings
 from bert_jax.pretraining.input import RunInput
 from bert_jax.reports import corpus_report
-from bert_jax.text.sources import BUILT_IN, split_inputs
+from bert_jax.text.sources import BUILT_IN, join_inputs, split_inputs
 from bert_jax.training import workdir
-from bert_jax.training.metrics import BY_SOURCE
+from bert_jax.training.metrics import BEFORE, BY_SOURCE, OTHER_TEXT
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
@@ -112,9 +112,15 @@ def summarize(
     print()
     if "num_sequences" in results:
         title = f"Step {results['step']:,} on held-out documents"
-        terminal().print(evaluation.results_table(title, trainer.objective.metrics, results))
+        metrics, before = trainer.objective.metrics, results.get(BEFORE)
+        terminal().print(evaluation.results_table(title, metrics, results, before))
         if BY_SOURCE in results:
-            terminal().print(evaluation.source_table(trainer.objective.metrics, results))
+            terminal().print(evaluation.source_table(metrics, results))
+        if config.eval.other_text:
+            title = f"Step {results['step']:,} on {join_inputs(config.eval.other_text)}"
+            terminal().print(
+                evaluation.results_table(title, metrics, results, before, prefix=OTHER_TEXT)
+            )
     else:
         say(
             f"Step {results['step']:,} is not evaluated: no document was held out (the corpus is "

@@ -28,6 +28,8 @@ _PAIR_NAMES = {
 SPLITTING_KEY = "max_sentence_tokens"
 # Blocks are measured until they have this many tokens.
 _SAMPLE_TOKENS = 2_000_000
+# The report of a preparation has these keys if tokens were added to the vocabulary.
+_PER_WORD = ("tokens_per_word", "tokens_per_word_before")
 _ROWS_AT_ONCE = 4096
 _MAX_WARNINGS = 3
 # The rows that a run prints at its start; its page has all of them.
@@ -75,7 +77,8 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
       field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`; `sources`,
       with the `tokens` of each source of `data.sources` and the `repeats` of its text in an epoch,
       by name. If pairs share rows, also `pairs_per_row`, their mean number; `label_fractions` are
-      then fractions of the pairs.
+      then fractions of the pairs. If tokens were added to the vocabulary, also `tokens_per_word`
+      with and `tokens_per_word_before` without them.
     """
     rows: WindowedRows = stream.rows
     store, spec, reader = rows.store, stream.spec, copy.copy(rows)
@@ -115,7 +118,8 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
     rows_per_epoch = max(1, round(num_rows / fraction))
     num_positions = max(1, num_rows * spec.max_seq_length)
     unknown = int(store.token_counts[rows.tokenizer.unk_id])
-    guesses = metadata.get("report", {}).get("formats", [])
+    prepared = metadata.get("report", {})
+    guesses = prepared.get("formats", [])
     return {
         "formats": sorted({format for format, *_ in guesses}) or [metadata["options"]["format"]],
         "language": ", ".join(dict.fromkeys(map(language_of, filter(None, store.sources))))
@@ -144,6 +148,7 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
         "epochs": num_rows_read / rows_per_epoch,
         "sources": rows.sources() if any(store.sources) else {},
         **({"pairs_per_row": num_pairs / num_rows} if pair_lengths else {}),
+        **{key: prepared[key] for key in _PER_WORD if key in prepared},
     }
 
 
@@ -229,6 +234,9 @@ def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> T
         values = first[name]
         text = f"{values['median']:,.0f}, {values['largest']:,}"
         of_corpus(f"{name.replace('_', ' ')} (median, largest)", text)
+    if all(key in first for key in _PER_WORD):
+        now, before = (first[key] for key in _PER_WORD)
+        of_corpus("tokens a word (without added tokens)", f"{now:.3f} ({before:.3f})")
     of_corpus("unknown tokens", f"{first['unknown']:.2%}")
     add("sentences longer than a row", lambda report: f"{report['too_long']:.1%}")
     add("tokens seen in an epoch", lambda report: f"{report['seen']:.1%}")

@@ -48,18 +48,18 @@ _OF_ANY_RUN = (
 )
 
 
-def pretraining_panels(terms: Sequence[Term], sources: Sequence[str] = ()) -> tuple[Panel, ...]:
+def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tuple[Panel, ...]:
     """Makes a panel for each training metric, and for learning rate, gradient norm and speed.
 
-    Each source has panels of the losses on its held-out text.
+    Each of `texts`, such as the source of a part of the held-out text, has panels of its losses.
     """
     metrics = [metric for term in terms for metric in term.metrics if metric.in_training]
     return (
         *(Panel(m.label, m.name, m.baseline, float(m.kind == "accuracy")) for m in metrics),
         *(
-            Panel(f"{m.label}, {source}", f"{source}_{m.name}", f"{source}_{m.baseline}")
+            Panel(f"{m.label}, {text}", f"{text}_{m.name}", f"{text}_{m.baseline}")
             for m in metrics
-            for source in sources
+            for text in texts
             if m.kind == "loss" and m.in_progress
         ),
         *_OF_ANY_RUN,

@@ -12,12 +12,13 @@ from etils import epath
 from bert_jax import config as config_lib
 from bert_jax.base import files
 from bert_jax.objectives.language_model import FILLED_TEXTS
+from bert_jax.objectives.term import PER_CHARACTER
 from bert_jax.reports import corpus_report
 from bert_jax.reports.curves import has_points, panel_svg, write_curves
 from bert_jax.reports.html import Html, colored_name, document, section, table
 from bert_jax.reports.record import Run, best_of, cost, read_runs
 from bert_jax.training import workdir
-from bert_jax.training.metrics import BY_SOURCE, EVALUATION_PREFIX
+from bert_jax.training.metrics import BEFORE, BY_SOURCE, EVALUATION_PREFIX, OTHER_TEXT
 
 _PREDICTIONS = 3
 # The evaluations whose filled masks are shown.
@@ -72,6 +73,7 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
     for text in mask_texts:
         parts.append(section(text, *(_filled(name, run, text) for name, run in named)))
     parts += _each("Masked words of held-out text", named, _masks, folded=not is_one)
+    parts += _each("Initial weights and other text", named, _before, folded=not is_one)
     parts += _each("Held-out documents by source", named, _sources, folded=not is_one)
     parts += _each("What the model sees of the corpus", named, _corpus, folded=not is_one)
     if not is_one:
@@ -242,13 +244,31 @@ def _filled_text(sample: Mapping[str, Any]) -> str:
     return first
 
 
+def _before(run: Run) -> str:
+    """Shows the results on both texts, held-out and other, before and after the training."""
+    columns = {
+        f"{text}, {when}": (values, prefix)
+        for text, prefix in (("held-out text", ""), ("other text", OTHER_TEXT))
+        for when, values in (("initial weights", run.results.get(BEFORE, {})), ("end", run.results))
+        if f"{prefix}num_sequences" in values
+    }
+    rows = [
+        [label, *(metric.text(values[prefix + metric.name]) for values, prefix in columns.values())]
+        for label, metric in run.metrics.items()
+        if all(prefix + metric.name in values for values, prefix in columns.values())
+    ]
+    return table(["", *columns], rows) if len(columns) > 1 else ""
+
+
 def _sources(run: Run) -> str:
     """Shows the results of each source."""
     by_source = run.results.get(BY_SOURCE, {})
-    headers, rows = ["source", *run.metrics], []
+    # The length of the tokens of a source is unknown.
+    metrics = {label: x for label, x in run.metrics.items() if x.kind != PER_CHARACTER}
+    headers, rows = ["source", *metrics], []
     for source, values in by_source.items():
         cells = []
-        for metric in run.metrics.values():
+        for metric in metrics.values():
             baseline = values.get(metric.baseline)
             words = "" if baseline is None else f"baseline {metric.text(baseline)}"
             cells.append(Html(f"{metric.text(values[metric.name])}<br><small>{words}</small>"))

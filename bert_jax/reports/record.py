@@ -9,12 +9,19 @@ from ml_collections import ConfigDict
 from bert_jax.objectives.term import Metric
 from bert_jax.reports.curves import Panel, finetuning_panels, pretraining_panels
 from bert_jax.training import workdir
-from bert_jax.training.metrics import BY_SOURCE, EVALUATION_PREFIX, read_metrics, read_results
+from bert_jax.training.metrics import (
+    BY_SOURCE,
+    EVALUATION_PREFIX,
+    OTHER_TEXT,
+    read_metrics,
+    read_results,
+)
 from bert_jax.training.objective import make_objective
 from bert_jax.training.stages import resolve_stages, stage_of
 
 # Kinds of fine-tuning scores: plain numbers and percentages. More is better in both.
 _KINDS = ("score", "accuracy")
+_OTHER = OTHER_TEXT.removesuffix("_")
 
 
 class Run(NamedTuple):
@@ -86,7 +93,8 @@ def read_run(directory: epath.PathLike) -> Run:
         panels = finetuning_panels(main, validation, full)
     else:
         objective = make_objective(config)
-        panels = pretraining_panels(objective.terms, list(results.get(BY_SOURCE, {})))
+        texts = [*results.get(BY_SOURCE, {}), *([_OTHER] if config.eval.other_text else [])]
+        panels = pretraining_panels(objective.terms, texts)
         pairs = zip(objective.weights, objective.terms, strict=True)
         terms = [term for _, term in sorted(pairs, key=lambda pair: -pair[0])]
         # Metrics with a baseline come first.

@@ -21,8 +21,9 @@ from bert_jax.text.corpus import Corpus
 from bert_jax.text.named_sources import find_named_sources
 from bert_jax.text.sources import TFDS_PREFIX, Source, join_inputs, source_name, split_inputs
 from bert_jax.tokenizers import Tokenizer
+from bert_jax.tokenizers.extension import extended_size, is_number
 
-# The keys that determine a vocabulary that is trained. They play no role for a given one.
+# The keys that determine how the text trains or extends a vocabulary.
 _OF_TRAINING = ("sentencepiece_type", "sampling_exponent", "source_weights")
 # A vocabulary belongs to a cased model if a larger fraction of its pieces has upper-case letters.
 _MAX_CASED_FRACTION = 0.05
@@ -50,16 +51,21 @@ def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenize
     """Returns the tokenizer with the vocabulary of `data.vocab`.
 
     Raises:
-      UserError: The file cannot be used, or does not have `vocab_size` tokens.
+      UserError: The file cannot be used, or does not have `vocab_size` tokens together with those
+        of `data.add_tokens`.
     """
     try:
         tokenizer = tokenizers.from_file(data.tokenizer, data.vocab, **tokenizer_options(data))
     except UserError as error:
         raise UserError(f"config.data.vocab: {error}") from error
-    if vocab_size not in (None, tokenizer.vocab_size):
+    size, added = tokenizer.vocab_size, ""
+    if data.add_tokens:
+        size = extended_size(tokenizer, data.add_tokens)
+        added = f" with data.add_tokens={data.add_tokens}"
+    if vocab_size not in (None, size):
         raise UserError(
-            f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
-            f"{tokenizer.vocab_size} tokens: set model.vocab_size to {tokenizer.vocab_size}"
+            f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has {size} "
+            f"tokens{added}: set model.vocab_size to {size}"
         )
     return tokenizer
 
@@ -117,22 +123,30 @@ def store_options(
         elif data[key] != field.omitted:
             options[key] = list(data[key]) if isinstance(data[key], tuple) else data[key]
     options["input"] = split_inputs(data.sources or data.input)
-    if data.vocab:
+    if not _depends_on_text(options):
         options = {key: value for key, value in options.items() if key not in _OF_TRAINING}
     return options
 
 
+def _depends_on_text(options: Mapping[str, Any]) -> bool:
+    """Returns whether the text determines tokens of a store with these options."""
+    return not options["vocab"] or bool(options.get("add_tokens"))
+
+
 def _vocab_hash(data: ConfigDict, known: Mapping[str, Any] | None) -> str:
-    """Returns the hash of the files of `data.vocab`; see `store_options`."""
+    """Returns the hash of the files of `data.vocab` and `data.add_tokens`; see `store_options`."""
     try:
         path = files.checked_path(data.vocab, "data.vocab")
         parts = tokenizers.vocabulary_files(data.tokenizer, path)
+        if data.add_tokens and not is_number(data.add_tokens):
+            parts = [*parts, files.checked_path(data.add_tokens, "data.add_tokens")]
         content = b"\0".join(part.read_bytes() for part in parts)
         return f"sha256:{hashlib.sha256(content).hexdigest()}"
     except OSError as error:
         reason = error.strerror or "no such file"
         if not known or known["vocab_path"] != data.vocab:
-            raise UserError(f"data.vocab: cannot read {data.vocab}: {reason}") from None
+            name = error.filename or data.vocab
+            raise UserError(f"data.vocab: cannot read {name}: {reason}") from None
         return known["vocab"]
 
 
@@ -156,7 +170,7 @@ def recorded_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
     omitted = {
         key: list(field.omitted) if isinstance(field.omitted, tuple) else field.omitted
         for key, field in _recorded(options["tokenizer"]).items()
-        if field.omitted is not None and not (key in _OF_TRAINING and options["vocab"])
+        if field.omitted is not None and (key not in _OF_TRAINING or _depends_on_text(options))
     }
     return omitted | options
 

@@ -98,6 +98,11 @@ def prepare(
         with suppress(FileNotFoundError):
             files.remove_directory(output / UNFINISHED)
         return metadata
+    if data.add_tokens and not data.vocab:
+        raise UserError(
+            f"data.add_tokens is {data.add_tokens}, but there is no vocabulary to add tokens to: "
+            "set config.init_from to a model, or data.vocab to a vocabulary"
+        )
     languages = {data.language, *map(language_of, named_inputs(data.sources))}
     if unknown := sorted(filter(None, languages.difference(LANGUAGES))):
         key = "sources" if data.sources else "language"
@@ -149,7 +154,7 @@ def _run(
     heldout = engine.once(
         output, "heldout.json", lambda: reductions.choose_heldout(output, plan, data)
     )
-    if data.vocab_from == "counts":
+    if reductions.counts_words(data):
         engine.map(output, plan, "words", parts)
         engine.map(output, plan, "merge", reductions.groups_of_parts(plan))
     elif not data.vocab:
@@ -224,7 +229,8 @@ def tokenize_corpus(
       output_dir: The directory of the split, for `TokenStore`; an old split is replaced.
 
     Returns:
-      The split's counts, and under "dropped_documents" the bad documents by reason.
+      The split's counts, the number of `characters`, and under "dropped_documents" the bad
+      documents by reason.
 
     Raises:
       UserError: As for `prepare`.
@@ -232,6 +238,7 @@ def tokenize_corpus(
     output_dir = store_path(output_dir)
     corpus = open_corpus(data)
     processes = data.num_processes or num_cores()
+    counts: Counter[str] = Counter()
     with (
         tempfile.TemporaryDirectory() as tokenizer_dir,
         empty_directory(output_dir, SPLIT_FILES),
@@ -242,7 +249,7 @@ def tokenize_corpus(
         tokenizer.save(tokenizer_dir)
         shown = 0.0
         for document in tokenized(
-            *(corpus, corpus.documents(), Path(tokenizer_dir), processes, data, Counter())
+            *(corpus, corpus.documents(), Path(tokenizer_dir), processes, data, counts)
         ):
             append(split, document)
             bar.advance(corpus.done - shown)
@@ -252,7 +259,11 @@ def tokenize_corpus(
         )
     for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
         say(f"warning: {text}")
-    return {**split.counts, "dropped_documents": dict(corpus.bad.dropped)}
+    return {
+        **split.counts,
+        "characters": counts["characters"],
+        "dropped_documents": dict(corpus.bad.dropped),
+    }
 
 
 def _check_sample(

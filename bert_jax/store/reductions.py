@@ -42,6 +42,7 @@ from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import NUM_FIRST
 from bert_jax.text.formats import FormatGuess
 from bert_jax.text.sources import Source, source_name
+from bert_jax.tokenizers import extension
 
 # The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
 # the trainers need more memory.
@@ -167,19 +168,27 @@ def groups_of_parts(plan: Plan) -> range:
 def make_tokenizer(
     output: Directory, plan: Plan, data: ConfigDict, vocab_size: int
 ) -> dict[str, Any]:
-    """Writes tokenizer/, with the vocabulary of `data.vocab` or a new one.
+    """Writes tokenizer/, with the vocabulary of `data.vocab`, perhaps extended, or a new one.
 
     Returns:
       The content of vocabulary.json.
     """
+    counts, words = [], {}
+    if counts_words(data):
+        paths = [counts_path(output, "merge", number) for number in groups_of_parts(plan)]
+        counts = word_counts.most_frequent(paths)
     if data.vocab:
         tokenizer = given_tokenizer(data, vocab_size)
+        if data.add_tokens:
+            words["tokens_per_word_before"] = extension.tokens_per_word(tokenizer, counts)
+            tokenizer = extension.extend(tokenizer, data.add_tokens, counts)
+            words["tokens_per_word"] = extension.tokens_per_word(tokenizer, counts)
+            before, after = words.values()
+            say(f"a word of the text has {after:.3f} tokens; {before:.3f} without data.add_tokens")
     else:
         say(f"training a {data.tokenizer} vocabulary of {vocab_size} tokens")
         options = {"vocab_size": vocab_size, **tokenizer_options(data)}
         if data.vocab_from == "counts":
-            paths = [counts_path(output, "merge", number) for number in groups_of_parts(plan)]
-            counts = word_counts.most_frequent(paths)
             tokenizer = tokenizers.train_on_counts(data.tokenizer, counts, **options)
         else:
             options["sentencepiece_type"] = data.sentencepiece_type
@@ -196,7 +205,13 @@ def make_tokenizer(
         "fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "unk": tokenizer.special_tokens.unk,
+        "words": words,
     }
+
+
+def counts_words(data: ConfigDict) -> bool:
+    """Returns whether the vocabulary is made from the counts of all words."""
+    return bool(data.add_tokens) or data.vocab_from == "counts"
 
 
 def _sentences(output: Directory, plan: Plan) -> Iterator[str]:
@@ -248,6 +263,7 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
         say(duplicates.removed_text(removed, counts["tokens"]))
     formats = Counter((guess.format, guess.reason) for guess in guesses.values())
     report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
+    report |= vocabulary["words"]
     if holds_out_ends(heldout):
         report["heldout"] = "ends"
     if data.duplicates != "keep":

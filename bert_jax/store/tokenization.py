@@ -42,7 +42,8 @@ class TokenizedDocument(NamedTuple):
       tokens: The ids of all sentences, concatenated, int32 [T]; may be empty.
       sentence_lengths: int64 [S].
       counts: `tokens`; `unknown_tokens`; `characters` of the text; `lost_characters`, see
-        `num_lost`; and `divided_tokens`, in sentences that were divided.
+        `num_lost`; `divided_tokens`, in sentences that were divided; `heldout_tokens` and
+        `heldout_characters`, 0 unless the document is held out.
       begins_word: Whether each token begins a word, bool [T]; None if its vocabulary entry
         determines that.
     """
@@ -206,6 +207,8 @@ def _tokenize(
         "characters": len(text),
         "lost_characters": num_lost(text) if tokenizer.options.get("lowercase") else 0,
         "divided_tokens": num_divided,
+        "heldout_tokens": len(tokens) * document.is_heldout,
+        "heldout_characters": len(text) * document.is_heldout,
     }
     return TokenizedDocument(
         *(document.place, len(text.encode()), tokens, lengths, counts),

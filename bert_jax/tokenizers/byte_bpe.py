@@ -84,9 +84,9 @@ class ByteBpeTokenizer(Tokenizer):
         add_prefix_space: bool,
         special_tokens: SpecialTokens,
     ):
-        tokens, merges, *rules = vocabulary
+        tokens, self.merges, *rules = vocabulary
         self.rules = rules[0] if rules else Rules()
-        ids = {token: i for i, token in enumerate(tokens)}
+        merges, ids = self.merges, {token: i for i, token in enumerate(tokens)}
         lines = [_MERGES_HEADER, *(" ".join(pair) for pair in merges)]
         contents = {
             VOCABULARY_FILE: json.dumps(ids, ensure_ascii=False).encode() + b"\n",

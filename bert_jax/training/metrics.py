@@ -23,6 +23,10 @@ METRICS_FILE = "metrics.jsonl"
 EVALUATION_PREFIX = "eval_"
 # The results of each source of `data.sources`, by name.
 BY_SOURCE = "by_source"
+# The metrics on `eval.other_text` begin with it, after EVALUATION_PREFIX. No source has this name.
+OTHER_TEXT = "other_"
+# The key of results.json with the results of the initial weights, before the first step.
+BEFORE = "before"
 TENSORBOARD_DIRECTORY = "tensorboard"
 # The keys of a line, with examples of their values. All other values are numbers or null.
 _FILLED = {"texts": [""], "masks": [{"original": "", "guess": "", "probability": 0.0}]}
@@ -163,7 +167,7 @@ def read_results(directory: epath.PathLike, metrics: Sequence[Metric] = ()) -> d
     names = {name for metric in metrics for name in (metric.name, metric.baseline)}
     numbers = {f"{name}?": 0.0 for name in (*names, "train_sequences_per_second", "best_loss")}
     like = {"step": 0, "best_step?": 0, "num_sequences?": 0.0, "corpus?": [{"max_seq_length": 0}]}
-    like |= {f"{BY_SOURCE}?": {}}
+    like |= {f"{BY_SOURCE}?": {}, f"{BEFORE}?": {}}
     return files.read_json(epath.Path(directory) / RESULTS, like | numbers)
 
 
@@ -180,6 +184,16 @@ def read_metrics(workdir: epath.PathLike) -> list[dict[str, Any]]:
             ):
                 lines.append(values)
     return lines
+
+
+def evaluation_at(workdir: epath.PathLike, step: int) -> dict[str, float]:
+    """Returns the numbers of the evaluation at a step, without EVALUATION_PREFIX; {} if none."""
+    return {
+        name.removeprefix(EVALUATION_PREFIX): value
+        for line in read_metrics(workdir)
+        for name, value in line.items()
+        if line["step"] == step and name.startswith(EVALUATION_PREFIX) and type(value) is not list
+    }
 
 
 class Meter:

@@ -37,6 +37,8 @@ BEST = "best"
 TOKEN_COUNTS = "token_counts.npy"
 # The metadata of the token store that the run began with.
 CORPUS = "corpus.json"
+# The tokens of config.eval.other_text, and what they were made of.
+OTHER_TEXT, OTHER_TEXT_RECORD = "other_text", "other_text.json"
 RESULTS = "results.json"
 CURVES = "curves.png"
 REPORT = "report.html"
@@ -44,7 +46,7 @@ REPORT = "report.html"
 SWEEP = "sweep.json"
 RUNS = "runs"
 PROFILE = "profile"
-_DIRECTORIES = (DATA, TOKENIZER, CHECKPOINTS, BEST, PROFILE)
+_DIRECTORIES = (DATA, TOKENIZER, OTHER_TEXT, CHECKPOINTS, BEST, PROFILE)
 
 
 def claim(

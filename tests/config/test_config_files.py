@@ -27,6 +27,7 @@ FILES = sorted(CONFIGS.rglob("*.py"))
 ARGUMENTS = {
     "ablations.py": [name + size for name in ablations.ABLATIONS for size in ("", "_tiny")],
     "bart.py": bart.SIZES,
+    "continue.py": ["rewarm", "decay"],
     "distilbert.py": ["base", "tiny"],
     "electra.py": electra.SIZES,
     "flaubert.py": flaubert.SIZES,

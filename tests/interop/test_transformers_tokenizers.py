@@ -8,13 +8,15 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
-from bert_jax.tokenizers import CONVENTIONS, from_file
+from bert_jax.tokenizers import CONVENTIONS, from_file, training_words_of
+from bert_jax.tokenizers.extension import extend
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
 from tests.golden.record_family_tokenization import CLASSES, FRENCH, PAIR, POLISH, texts
 from tests.interop.small_tokenizers import gemma_like, train
@@ -37,7 +39,11 @@ NAMED = {
     "flaubert_uncased": "FlaubertTokenizer",
     "bart": "BartTokenizer",
     "herbert": "HerbertTokenizer",
+    "bert_uncased_added": "BertTokenizer",
+    "roberta_added": "RobertaTokenizer",
 }
+# The tokenizers that are also exported with added tokens.
+ADDED = ("bert_uncased", "roberta")
 # Their classes have no tokenizer.json. The first turns line breaks into <unk>, the other removes
 # white space that is a control character, and all of them find special tokens in the text.
 SLOW = {"phobert": "\n<", "flaubert": f"{BREAKS}<", "flaubert_uncased": f"{BREAKS}<"}
@@ -52,6 +58,8 @@ FAMILY_OF = {
     "bert_unigram": "bert",
     "distilbert_bpe": "distilbert",
     "mmbert": "modernbert",
+    "bert_uncased_added": "bert",
+    "roberta_added": "roberta",
 }
 TEXTS = [*texts(), *FRENCH, *POLISH, *("a" * n for n in (100, 101, 150, 200, 201))]
 
@@ -62,6 +70,14 @@ def wordpiece(lowercase, max_chars=100):
         lowercase=lowercase,
         max_input_chars_per_word=max_chars,
     )
+
+
+def with_words(tokenizer):
+    """Adds tokens for words of the texts."""
+    options = {k: x for k, x in tokenizer.options.items() if k not in ("kind", "special_tokens")}
+    words_of = training_words_of(tokenizer.kind, **options)
+    counts = Counter(word for text in TEXTS for word in words_of(text))
+    return extend(tokenizer, "40", list(counts.items()))
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +97,7 @@ def exported(tmp_path_factory):
         "bart": read("roberta", models),
         "mmbert": from_file("tokenizer_json", models, special_tokens=CONVENTIONS["gemma"]),
     }
+    tokenizers |= {f"{name}_added": with_words(tokenizers[name]) for name in ADDED}
     directory = tmp_path_factory.mktemp("exported")
     for name, tokenizer in tokenizers.items():
         family = load_family(FAMILY_OF.get(name, name))

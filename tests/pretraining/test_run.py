@@ -138,9 +138,9 @@ class TestUninterruptedRun:
         before = sorted(uninterrupted.rglob("*"))
         results = evaluation.evaluate_workdir(uninterrupted, f"{tmp_path}/*.txt")
         assert set(results) == set(
-            "step mlm_loss mlm_accuracy mlm_perplexity nsp_loss nsp_accuracy unigram_mlm_loss "
-            "unigram_mlm_accuracy unigram_mlm_perplexity constant_nsp_loss majority_nsp_accuracy "
-            "num_sequences filled_texts".split()
+            "step mlm_loss mlm_accuracy mlm_perplexity mlm_loss_per_character nsp_loss "
+            "nsp_accuracy unigram_mlm_loss unigram_mlm_accuracy unigram_mlm_perplexity "
+            "constant_nsp_loss majority_nsp_accuracy num_sequences filled_texts".split()
         )
         assert 0 < results["num_sequences"] <= 32
         assert sorted(uninterrupted.rglob("*")) == before

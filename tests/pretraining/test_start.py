@@ -51,7 +51,7 @@ def begin(config, trained):
     tokenizer, _ = workdir.load_vocabulary(trained)
     trainer = make_trainer(config)
     pretrained = formats.read(config.init_from)
-    weights = start.take_weights(config, pretrained)
+    weights = start.take_weights(config, pretrained, tokenizer)
     return trainer, trainer.state_of(unflatten(weights, trainer.model_config))
 
 

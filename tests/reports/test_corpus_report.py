@@ -118,5 +118,8 @@ def test_good_text_has_no_problem_and_the_table_shows_every_stage():
     assert "jsonl" in text and "el in Greek text" in text and "random pairs" in text
     short = corpus_report.table(reports, corpus_report.MAIN_ROWS[:4])
     assert list(short.columns[0].cells) == list(corpus_report.MAIN_ROWS[:4])
+    extended = reports[0] | {"tokens_per_word": 1.25, "tokens_per_word_before": 1.5}
+    console.print(corpus_report.table([extended]))
+    assert "added tokens)" not in text and "1.250 (1.500)" in console.export_text()
     many = report_of(documents, num_steps=100_000)
     assert "the run repeats the text" in corpus_report.warnings([many])[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import tokenizers
+from bert_jax.base.errors import UserError
 from bert_jax.store import engines, word_counts
 from bert_jax.store.engines import LocalProcesses, Task
 from bert_jax.store.heldout import HeldOut
@@ -69,3 +70,42 @@ def test_the_most_frequent_words_are_kept(tmp_path, monkeypatch):
     assert paths[0].read_text() == "be\t2\nnot\t1\nor\t1\nto\t2\n"
     # At equal counts, the last words in order stay.
     assert dict(word_counts.most_frequent(paths)) == {"to": 3, "or": 2}
+
+
+class TestAddedTokens:
+    @pytest.fixture(scope="class")
+    def vocab(self, texts, tmp_path_factory):
+        directory = tmp_path_factory.mktemp("base") / "store"
+        make(texts, directory)
+        return str(directory / "tokenizer" / "vocab.txt")
+
+    def test_they_do_not_depend_on_parts_and_processes(self, texts, vocab, tmp_path):
+        data = options(texts, vocab=vocab, add_tokens="30")
+        one = prepare(data, VOCAB_SIZE + 30, tmp_path / "one")
+        many = options(texts, vocab=vocab, add_tokens="30", part_bytes=8000, num_processes=2)
+        prepare(many, VOCAB_SIZE + 30, tmp_path / "many")
+        assert digest(tmp_path / "one" / "tokenizer") == digest(tmp_path / "many" / "tokenizer")
+        tokens = tokenizers.load(tmp_path / "one" / "tokenizer").tokens
+        assert tokens[:VOCAB_SIZE] == Path(vocab).read_text().splitlines()
+        report = one["report"]
+        assert report["tokens_per_word"] < report["tokens_per_word_before"]
+        # The same settings find the store finished; others are refused.
+        assert prepare(data, VOCAB_SIZE + 30, tmp_path / "one") == one
+        data.add_tokens = "31"
+        with pytest.raises(UserError, match="was made with data.add_tokens='30', not '31'"):
+            prepare(data, VOCAB_SIZE + 31, tmp_path / "one")
+
+    def test_a_file_is_known_by_its_content(self, texts, vocab, tmp_path):
+        words = tmp_path / "words.txt"
+        words.write_text("commissioners\nappropriations\n")
+        data = options(texts, vocab=vocab, add_tokens=str(words))
+        prepare(data, VOCAB_SIZE + 2, tmp_path / "store")
+        found = tokenizers.load(tmp_path / "store" / "tokenizer").tokens[VOCAB_SIZE:]
+        assert found == ["commissioners", "appropriations"]
+        words.write_text("commissioners\nharbors\n")
+        with pytest.raises(UserError, match="was made with data.vocab='sha256:"):
+            prepare(data, VOCAB_SIZE + 2, tmp_path / "store")
+        with pytest.raises(
+            UserError, match="has 402 tokens with data.add_tokens=.*vocab_size to 402"
+        ):
+            prepare(data, VOCAB_SIZE, tmp_path / "other")

@@ -33,6 +33,7 @@ _BODY = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
 
 ALBERT = Family(
     title="ALBERT",
+    recipe="albert",
     model_types=("albert",),
     names=(
         BERT.names[0]._replace(huggingface="albert.embeddings."),

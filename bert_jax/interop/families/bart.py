@@ -46,6 +46,7 @@ _TASK_CLASSES = task_classes(
 
 BART = Family(
     title="BART",
+    recipe="bart",
     model_types=("bart",),
     names=(
         Names("bert/embeddings/", "model.", "table word_embeddings shared.weight"),

@@ -53,6 +53,7 @@ initializer_range layer_norm_eps
 
 BERT = Family(
     title="BERT",
+    recipe="base",
     model_types=("bert",),
     names=(
         Names("bert/embeddings/", "bert.embeddings.", _EMBEDDINGS, "bert/embeddings/"),
@@ -104,6 +105,7 @@ BERT = Family(
 SPANBERT = dataclasses.replace(
     BERT,
     title="SpanBERT",
+    recipe="spanbert",
     # SpanBERT is trained without next-sentence prediction.
     pretraining_classes=[c for c in BERT.pretraining_classes if "next_sentence" not in c.terms],
 )
@@ -112,6 +114,7 @@ SPANBERT = dataclasses.replace(
 HERBERT = dataclasses.replace(
     BERT,
     title="HerBERT",
+    recipe="herbert",
     tokenizer="HerbertTokenizer",
     names=(
         *(names for names in BERT.names if names.ours != "nsp/"),

@@ -49,6 +49,7 @@ _CONFIG_KEYS = {
 
 DISTILBERT = Family(
     title="DistilBERT",
+    recipe="distilbert",
     model_types=("distilbert",),
     names=(
         Names("bert/embeddings/", "distilbert.embeddings.", _EMBEDDINGS),

@@ -27,6 +27,7 @@ _BODY = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
 
 ELECTRA = Family(
     title="ELECTRA",
+    recipe="electra",
     model_types=("electra",),
     names=(
         *_ENCODER,

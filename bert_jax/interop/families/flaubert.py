@@ -46,6 +46,7 @@ _SUMMARY = {
 
 FLAUBERT = Family(
     title="FlauBERT",
+    recipe="flaubert",
     model_types=("flaubert",),
     names=(
         Names("bert/embeddings/", "transformer.", _EMBEDDINGS),

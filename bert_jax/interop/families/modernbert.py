@@ -112,6 +112,7 @@ def _layer_types(every: int, num_layers: int) -> list[str]:
 
 MODERNBERT = Family(
     title="ModernBERT",
+    recipe="modernbert",
     model_types=("modernbert",),
     names=(
         Names("bert/embeddings/", "model.embeddings.", _EMBEDDINGS),

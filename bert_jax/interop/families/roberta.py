@@ -49,6 +49,7 @@ def _classes(prefix: str) -> dict[str, Any]:
 
 ROBERTA = Family(
     title="RoBERTa",
+    recipe="roberta",
     model_types=("roberta",),
     names=(*_ENCODER, Names("mlm/", "lm_head.", _LANGUAGE_MODEL)),
     **_classes("Roberta"),

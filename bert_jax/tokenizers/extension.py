@@ -1,0 +1,152 @@
+"""Adds tokens to a vocabulary. No other token changes its id.
+
+The new tokens first take the places of the placeholders "[unused0]", ..., and then ids at the end.
+
+* WordPiece gets whole words that it splits so far. A longer word that begins with a new token is
+  split after it.
+* Byte-level BPE gets further merges, which apply after all others, as if the training of the
+  vocabulary had gone on with this text.
+
+In both, only the vocabulary changes, so every program that can read the old one can read the new.
+"""
+
+from collections.abc import Sequence
+
+from bert_jax.base.errors import UserError
+from bert_jax.tokenizers.base import Tokenizer, read_vocabulary_file, vocabulary_lines
+from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
+from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
+from bert_jax.tokenizers.training import WordCounts
+from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, WordSplitter
+
+
+def is_number(add_tokens: str) -> bool:
+    """Returns whether `config.data.add_tokens` is a number of tokens, not a file of words."""
+    return add_tokens.isdecimal()
+
+
+def extended_size(tokenizer: Tokenizer, add_tokens: str) -> int:
+    """Returns the number of tokens after `extend`.
+
+    Raises:
+      UserError: The tokenizer or the file of words cannot be used.
+    """
+    if tokenizer.kind not in ("wordpiece", "byte_bpe"):
+        raise UserError(
+            f"config.data.add_tokens is {add_tokens}, but the vocabulary is of the kind "
+            f"{tokenizer.kind}; only wordpiece and byte_bpe can get more tokens"
+        )
+    if tokenizer.kind == "byte_bpe" and not is_number(add_tokens):
+        raise UserError(
+            f"config.data.add_tokens is {add_tokens}, but the vocabulary is of the kind byte_bpe, "
+            "which needs a number of tokens; only wordpiece takes a file of words"
+        )
+    if not is_number(add_tokens):
+        return len(_placed(tokenizer.tokens, _words_of_file(add_tokens, tokenizer)))
+    return tokenizer.vocab_size + max(0, int(add_tokens) - tokenizer.num_unused)
+
+
+def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokenizer:
+    """Returns a tokenizer with more tokens; the same counts give the same tokens, in any order.
+
+    Args:
+      tokenizer: A tokenizer that `extended_size` accepts.
+      add_tokens: See `config.data.add_tokens`. Of the words that WordPiece splits, those are chosen
+        that save most tokens of the text.
+      counts: The words of the text.
+
+    Raises:
+      UserError: The text has too few words for that, or the file of words cannot be used.
+    """
+    if isinstance(tokenizer, ByteBpeTokenizer):
+        found, vocabulary = _with_merges(tokenizer, int(add_tokens), counts)
+    else:
+        if is_number(add_tokens):
+            words = _words_that_save_most(tokenizer, counts)[: int(add_tokens)]
+        else:
+            words = _words_of_file(add_tokens, tokenizer)
+        found, vocabulary = len(words), _placed(tokenizer.tokens, words)
+    if is_number(add_tokens) and found < int(add_tokens):
+        raise UserError(
+            f"config.data.add_tokens is {add_tokens}, but the text has only {found} tokens to add "
+            f"that occur {MIN_FREQUENCY} times: set it to {found} or less"
+        )
+    options = {k: x for k, x in tokenizer.options.items() if k not in ("kind", "special_tokens")}
+    return type(tokenizer)(vocabulary, special_tokens=tokenizer.special_tokens, **options)
+
+
+def pieces(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Returns the ids of a token or word, given as the vocabulary spells it."""
+    return [piece.id for piece in tokenizer.library_model.tokenize(text)]
+
+
+def replaced_pieces(tokenizer: Tokenizer, extended: Tokenizer) -> dict[int, list[int]] | None:
+    """Returns the ids that each added token replaces, by its id.
+
+    None if `extended` is not this tokenizer with added tokens.
+    """
+    old, new = tokenizer.tokens, extended.tokens
+    changed = [i for i, token in enumerate(old) if new[i : i + 1] != [token]]
+    if tokenizer.options != extended.options or not all(_is_placeholder(old[i]) for i in changed):
+        return None
+    added = [*changed, *range(len(old), len(new))]
+    return {i: pieces(tokenizer, new[i]) for i in added}
+
+
+def tokens_per_word(tokenizer: Tokenizer, counts: WordCounts) -> float:
+    """Returns the mean number of tokens of the words of a text."""
+    total = sum(count * len(pieces(tokenizer, word)) for word, count in counts)
+    return total / max(1, sum(count for _, count in counts))
+
+
+def _is_placeholder(token: str) -> bool:
+    return token.startswith("[unused")
+
+
+def _placed(tokens: Sequence[str], new: Sequence[str]) -> list[str]:
+    """Puts new tokens in the places of the placeholders, and the rest at the end."""
+    placed = list(tokens)
+    places = [i for i, token in enumerate(tokens) if _is_placeholder(token)]
+    for i, token in zip(places, new, strict=False):
+        placed[i] = token
+    return placed + list(new[len(places) :])
+
+
+def _words_that_save_most(tokenizer: WordPieceTokenizer, counts: WordCounts) -> list[str]:
+    saved = []
+    for word, count in counts:
+        more = len(pieces(tokenizer, word)) - 1
+        if more and count >= MIN_FREQUENCY:
+            saved.append((-count * more, word))
+    return [word for _, word in sorted(saved)]
+
+
+def _words_of_file(path: str, tokenizer: WordPieceTokenizer) -> list[str]:
+    """Reads a word from each line; words that are tokens already are left out."""
+    options = tokenizer.options
+    split, words = WordSplitter(options["lowercase"]).split, {}
+    try:
+        lines = vocabulary_lines(read_vocabulary_file(path), path)
+    except UserError as error:
+        raise UserError(f"config.data.add_tokens: {error}") from error
+    for number, line in enumerate(lines, 1):
+        found = split(line)
+        if len(found) > 1 or any(len(x) > options["max_input_chars_per_word"] for x in found):
+            raise UserError(
+                f"config.data.add_tokens: {path}:{number}: {line.strip()!r} is not one word for "
+                f"this tokenizer, which divides it into {' '.join(found)!r}"
+            )
+        words |= dict.fromkeys(found)
+    return [word for word in words if word not in tokenizer.ids]
+
+
+def _with_merges(tokenizer: ByteBpeTokenizer, number: int, counts: WordCounts) -> tuple[int, tuple]:
+    """Returns the number of tokens that were found, and a vocabulary with them."""
+    old, tokens = tokenizer.vocab_size, list(tokenizer.tokens)
+    words = ((pieces(tokenizer, word), count) for word, count in sorted(counts))
+    pairs = learn_merges(words, tokens, old + number)
+    merges = [*tokenizer.merges, *((tokens[first], tokens[second]) for first, second in pairs)]
+    placed = _placed(tokens[:old], tokens[old:])
+    # The text is no longer searched for placeholders that are gone.
+    added = tuple(sorted(set(tokenizer.rules.added).intersection(placed), key=placed.index))
+    return len(tokens) - old, (placed, merges, tokenizer.rules._replace(added=added))

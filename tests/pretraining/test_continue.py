@@ -1,0 +1,243 @@
+"""A trained model continued on new text: its recipe, added tokens, and what it forgets."""
+
+import glob
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from bert_jax import convert, load_config, prepare, tokenizers
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.config.command_line import ConfigSource
+from bert_jax.interop import formats
+from bert_jax.pretraining import evaluation, start
+from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining.build import recipe_of
+from bert_jax.store.heldout import HeldOut
+from bert_jax.tokenizers import CONVENTIONS
+from bert_jax.tokenizers.extension import replaced_pieces
+from bert_jax.training import workdir
+from bert_jax.training.metrics import read_metrics
+from tests.interop.small_bert import make_pretrained, same_weights
+from tests.small_run import (
+    compiled_once,  # noqa: F401
+    small_run,
+    train_with_interruption,
+    write_documents,
+)
+
+NEW_TEXT = (
+    "The kinase phosphorylates the receptor. A phosphatase removes what the kinase adds. "
+    "Nobody knew the receptor of the hill.\n\n"
+)
+TABLE = "bert/embeddings/word_embeddings"
+
+
+@pytest.fixture(scope="module")
+def source(finished, tmp_path_factory):
+    """Returns a trained model of transformers whose vocabulary ends with two placeholders."""
+    source = tmp_path_factory.mktemp("source") / "hf"
+    pretrained = formats.read(finished)
+    old = pretrained.tokenizer
+    tokens = [token.replace("[unused", "unseen").rstrip("]") for token in old.tokens]
+    tokens[:5], tokens[-2:] = old.tokens[:5], ["[unused0]", "[unused1]"]
+    pretrained.tokenizer = type(old)(tokens, lowercase=True, max_input_chars_per_word=200)
+    source.mkdir()
+    formats.write(pretrained, source, "huggingface")
+    return source
+
+
+@pytest.fixture(scope="module")
+def new_texts(tmp_path_factory):
+    return write_documents(tmp_path_factory.mktemp("new"), 12, NEW_TEXT * 4)
+
+
+def continued(source, new_texts, **overrides):
+    overrides = {"init_from": str(source), "data.max_sentence_tokens": 8} | overrides
+    config = small_run(new_texts, load_config("continue"), **overrides)
+    with config.unlocked():
+        config.dtype = "float32"
+    return config
+
+
+@pytest.fixture(scope="module")
+def run(source, new_texts, texts, tmp_path_factory):
+    """Returns a finished run with five added tokens that scores the old text too."""
+    directory = tmp_path_factory.mktemp("continued") / "run"
+    other = {"data.add_tokens": "5", "eval.other_text": (texts,)}
+    pretrain.train(continued(source, new_texts, **other), directory)
+    return directory
+
+
+def test_added_tokens_begin_as_means_and_old_ids_stay(source, run):
+    config, tokenizer = workdir.load_config(run), workdir.load_vocabulary(run)[0]
+    pretrained = formats.read(source)
+    old, before = pretrained.tokenizer, pretrained.weights[TABLE]
+    assert config.model.vocab_size == tokenizer.vocab_size == old.vocab_size + 3
+    added = replaced_pieces(old, tokenizer)
+    assert sorted(added) == [198, 199, 200, 201, 202]
+    assert {tokenizer.tokens[i] for i in added} >= {"kinase", "phosphorylates", "receptor"}
+    table = start.take_weights(config, pretrained, tokenizer)[TABLE]
+    for i, row in enumerate(table):
+        expected = before[added[i]].mean(axis=0) if i in added else before[i]
+        np.testing.assert_array_equal(row, expected)
+
+
+def test_the_export_has_the_tokens_of_the_run(run, tmp_path):
+    ours = workdir.load_vocabulary(run)[0]
+    assert convert.convert(str(run), str(tmp_path / "hf"), "huggingface") == []
+    exported = formats.read(tmp_path / "hf")
+    assert exported.tokenizer.fingerprint == ours.fingerprint
+    assert exported.weights[TABLE].shape[0] == ours.vocab_size
+    library = LibraryTokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    text = "The kinase and two kinases: a receptor."
+    ids = library.encode(text, add_special_tokens=False).ids
+    assert ids == ours.encode_batch([text])[0].tolist() and ours.ids["kinase"] in ids
+
+
+def test_both_texts_are_scored_before_and_after(run, texts):
+    results, lines = files.read_json(run / "results.json"), read_metrics(run)
+    first, last = [line for line in lines if "eval_mlm_loss" in line]
+    assert (first["step"], last["step"]) == (0, 6)
+    for name in ("mlm_loss", "nsp_loss", "mlm_loss_per_character", "num_sequences"):
+        for prefix in ("", "other_"):
+            assert results["before"][prefix + name] == first[f"eval_{prefix}{name}"]
+            assert results[prefix + name] == last[f"eval_{prefix}{name}"]
+    # The old text is the one that `evaluate` scores.
+    for name, value in evaluation.evaluate_workdir(run, texts).items():
+        if name.startswith(("mlm", "nsp")):
+            assert results[f"other_{name}"] == pytest.approx(value, rel=1e-5), name
+    page = (run / "report.html").read_text()
+    assert "held-out text, initial weights" in page and "other text, end" in page
+
+
+def test_the_loss_per_character_is_that_of_the_text(run, texts, new_texts):
+    results, tokenizer = files.read_json(run / "results.json"), workdir.load_vocabulary(run)[0]
+    for prefix, pattern in (("", new_texts), ("other_", texts)):
+        documents = [Path(name).read_text() for name in sorted(glob.glob(pattern))]
+        if not prefix:
+            documents = [text for i, text in enumerate(documents) if i in HeldOut(0.2)]
+        tokens = sum(map(len, tokenizer.encode_batch([t.replace("\n", " ") for t in documents])))
+        expected = results[f"{prefix}mlm_loss"] * tokens / sum(map(len, documents))
+        assert results[f"{prefix}mlm_loss_per_character"] == pytest.approx(expected)
+
+
+def test_a_killed_run_continues_to_the_same_bits(source, new_texts, texts, run, tmp_path):
+    config = continued(source, new_texts, **{"data.add_tokens": "5", "eval.other_text": (texts,)})
+    train_with_interruption(config, tmp_path / "run", 3)
+    assert same_weights(formats.read(tmp_path / "run").weights, formats.read(run).weights)
+    one, other = (files.read_json(path / "results.json") for path in (tmp_path / "run", run))
+    assert one["before"] == other["before"] and one["other_mlm_loss"] == other["other_mlm_loss"]
+    # The model that it began with is needed no more, and neither is a flag.
+    stored = workdir.load_config(tmp_path / "run")
+    pretrain.train(stored, tmp_path / "run", ConfigSource("config.json", stored, is_stored=True))
+
+
+def test_a_prepared_store_brings_its_tokens(source, new_texts, run, tmp_path):
+    config = continued(source, new_texts, **{"data.add_tokens": "5"})
+    config.data.vocab = str(source / "vocab.txt")
+    prepare.prepare(config.data, 203, tmp_path / "store")
+    store = {"data.store": str(tmp_path / "store"), "train.num_steps": 1}
+    pretrain.train(continued(source, new_texts, **store), tmp_path / "run")
+    ours, theirs = (workdir.load_vocabulary(path)[0] for path in (run, tmp_path / "run"))
+    assert ours.fingerprint == theirs.fingerprint
+    assert workdir.load_config(tmp_path / "run").data.add_tokens == "5"
+    # Its vocabulary must be that of the model.
+    other = tmp_path / "other"
+    prepare.prepare(small_run(new_texts).data, 200, other)
+    with pytest.raises(UserError, match="has a different vocabulary from the weights"):
+        config = continued(source, new_texts, **{"data.store": str(other)})
+        pretrain.train(config, tmp_path / "refused")
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (
+            {"model.vocab_size": 300, "data.add_tokens": "5"},
+            "config.model.vocab_size is 300, but the weights of .* have 203: set",
+        ),
+        ({"model.hidden_size": 32}, "config.model.hidden_size is 32, but the weights .* have 16"),
+        ({"data.add_tokens": "900"}, "is 900, but the text has only .* tokens to add that occur"),
+        ({"data.add_tokens": "no.txt"}, "config.data.add_tokens: cannot read .*no.txt: No such"),
+        ({"init_from": "", "data.add_tokens": "5"}, "config.init_from is empty, but config.init_r"),
+        ({"eval.other_text": ("no/*.txt",)}, "config.eval.other_text: .*no/\\*.txt"),
+    ],
+)
+def test_contradictions_are_refused(source, new_texts, tmp_path, overrides, message):
+    config = continued(source, new_texts, **overrides)
+    origin = ConfigSource("continue", load_config("continue"), frozenset(overrides))
+    with pytest.raises(UserError, match=message):
+        pretrain.train(config, tmp_path / "run", origin)
+
+
+def test_tokens_need_a_vocabulary(new_texts, tmp_path):
+    config = small_run(new_texts, **{"data.add_tokens": "5"})
+    with pytest.raises(UserError, match="there is no vocabulary to add tokens to: set config.init"):
+        pretrain.train(config, tmp_path / "run")
+
+
+class TestRecipe:
+    @pytest.mark.parametrize(
+        "family, expected",
+        [
+            ("bert", {"objective.terms": ("masked_lm", "next_sentence"), "data.rows": "pairs"}),
+            ("roberta", {"objective.terms": ("masked_lm",), "data.rows": "full_sentences"}),
+            ("albert", {"data.pair_labels": "order", "data.corruption": "ngrams"}),
+            ("modernbert", {"data.masked_lm_prob": 0.3, "data.rows": "segments"}),
+            # The teacher of its own recipe is not at hand.
+            ("distilbert", {"objective.terms": ("masked_lm",), "objective.weights": (2.0,)}),
+        ],
+    )
+    def test_of_a_released_model_is_its_familys(self, family, expected):
+        assert expected.items() <= recipe_of(make_pretrained(family=family)).items()
+
+    def test_of_an_own_model_is_its_runs(self, source, new_texts, tmp_path):
+        pretrained = formats.read(source)
+        pretrained.training["config"]["data"]["masked_lm_prob"] = 0.25
+        recipe = recipe_of(pretrained)
+        assert recipe["data.masked_lm_prob"] == 0.25 and recipe["data.rows"] == "pairs"
+        # What was typed wins.
+        typed = {"data.masked_lm_prob": 0.2, "train.num_steps": 1}
+        config = continued(source, new_texts, **typed)
+        origin = ConfigSource("continue", load_config("continue"), frozenset(typed))
+        pretrain.train(config, tmp_path / "run", origin)
+        assert workdir.load_config(tmp_path / "run").data.masked_lm_prob == 0.2
+
+    def test_needs_the_generator_of_an_electra(self):
+        with pytest.raises(UserError, match="without its generator.* as discriminator and generat"):
+            recipe_of(make_pretrained(family="electra"))
+
+
+@pytest.mark.parametrize("family", ["roberta", "albert", "electra", "modernbert"])
+def test_other_families_are_continued_with_added_tokens(family, tmp_path):
+    is_electra = family == "electra"
+    model = {"generator_size": 1 / 3} if is_electra else {}
+    tokenizer = None
+    if family in ("roberta", "modernbert"):
+        tokenizer = tokenizers.train_on_counts(
+            "byte_bpe", [("Ġthe", 2)], vocab_size=263, special_tokens=CONVENTIONS[family]
+        )
+        model["vocab_size"] = tokenizer.vocab_size
+    terms = ("generator", "replaced_token") if is_electra else ()
+    pretrained = make_pretrained(family=family, terms=terms, **model)
+    pretrained.tokenizer = tokenizer or pretrained.tokenizer
+    size, names = pretrained.model["vocab_size"], set(pretrained.weights)
+    formats.write(pretrained, tmp_path / "source", "huggingface")
+    new_texts = write_documents(tmp_path / "texts", 12, "the bead faced a cage. " * 20)
+    config = continued(
+        tmp_path / "source", new_texts, **{"data.add_tokens": "2", "train.num_steps": 2}
+    )
+    with config.unlocked():
+        config.eval.max_sequences = 4
+    pretrain.train(config, tmp_path / "run")
+    stored, trained = workdir.load_config(tmp_path / "run"), formats.read(tmp_path / "run")
+    assert (stored.family, stored.model.vocab_size) == (family, size + 2)
+    # The bytes of a vocabulary without merges are joined first.
+    words = {"ac", "be"} if tokenizer else {"bead", "faced", "cage"}
+    assert set(trained.tokenizer.tokens[-2:]) <= words
+    assert set(trained.weights) == names
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "exported"), "huggingface")
+    assert same_weights(formats.read(tmp_path / "exported").weights, trained.weights)

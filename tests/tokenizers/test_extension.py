@@ -1,0 +1,133 @@
+"""Tokens added to a vocabulary: which ones, where, and what they replace."""
+
+import random
+
+import pytest
+
+from bert_jax import tokenizers
+from bert_jax.base.errors import UserError
+from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer, Rules
+from bert_jax.tokenizers.extension import (
+    extend,
+    extended_size,
+    replaced_pieces,
+    tokens_per_word,
+)
+from tests.interop.small_bert import TOKENS, make_tokenizer
+from tests.interop.small_tokenizers import train
+
+# Pieces so far: a ##b, b ##a, c ##ing, the, d ##e ##f, [UNK].
+COUNTS = [("ab", 5), ("ba", 5), ("cing", 9), ("the", 99), ("def", 4), ("xyz", 50), ("fed", 1)]
+BPE_COUNTS = [("Ġphosphorylation", 9), ("Ġkinase", 7), ("Ġkinases", 3)]
+
+
+def with_placeholders(**options):
+    """Returns the small tokenizer with two placeholders in the middle of its vocabulary."""
+    tokens = [*TOKENS[:7], "[unused0]", *TOKENS[7:12], "[unused7]", *TOKENS[12:]]
+    tokenizer = make_tokenizer(**options)
+    return type(tokenizer)(tokens, lowercase=True, max_input_chars_per_word=200)
+
+
+def byte_bpe(*rules):
+    trained = train("byte_bpe", False)
+    return ByteBpeTokenizer(
+        (trained.tokens, trained.merges, *rules),
+        add_prefix_space=False,
+        special_tokens=trained.special_tokens,
+    )
+
+
+def test_words_that_save_most_take_placeholders_first():
+    old = with_placeholders()
+    new = extend(old, "3", random.sample(COUNTS, len(COUNTS)))
+    # "cing" saves 9 tokens, "def" 8 and "ab" 5, as "ba", which comes later.
+    assert (new.tokens[7], new.tokens[13], new.tokens[len(old.tokens) :]) == ("cing", "def", ["ab"])
+    assert extended_size(old, "3") == new.vocab_size == old.vocab_size + 1
+    assert all(new.ids[token] == i for token, i in old.ids.items() if "unused" not in token)
+    assert [ids.tolist() for ids in new.encode_batch(["def defa ab"])] == [
+        [new.ids[token] for token in ("def", "def", "##a", "ab")]
+    ]
+    assert replaced_pieces(old, new) == {
+        i: [old.ids[token] for token in pieces]
+        for i, pieces in (
+            (7, ("c", "##ing")),
+            (13, ("d", "##e", "##f")),
+            (old.vocab_size, ("a", "##b")),
+        )
+    }
+    assert tokens_per_word(old, [("def", 2), ("the", 2)]) == 2
+    assert tokens_per_word(new, [("def", 2), ("the", 2)]) == 1
+
+
+def test_other_vocabularies_are_no_extension():
+    old = with_placeholders()
+    assert replaced_pieces(old, old) == {}
+    assert replaced_pieces(old, make_tokenizer()) is None
+    assert replaced_pieces(make_tokenizer(), make_tokenizer(lowercase=False)) is None
+
+
+def test_byte_bpe_gets_further_merges():
+    old = byte_bpe()
+    new = extend(old, "13", random.sample(BPE_COUNTS, 3))
+    assert new.tokens[: old.vocab_size] == old.tokens and new.vocab_size == old.vocab_size + 13
+    assert new.merges[: len(old.merges)] == old.merges
+    # The first merge joins the most frequent pair of neighbors.
+    pairs = {}
+    for word, count in BPE_COUNTS:
+        ids = [piece.value for piece in old.library_model.tokenize(word)]
+        for pair in zip(ids, ids[1:], strict=False):
+            pairs[pair] = pairs.get(pair, 0) + count
+    assert pairs[new.merges[len(old.merges)]] == max(pairs.values())
+    assert len(new.encode_batch([" phosphorylation"])[0]) == 1
+    # Every added token has the text of the pieces that it replaces.
+    for i, ids in replaced_pieces(old, new).items():
+        assert "".join(old.tokens[piece] for piece in ids) == new.tokens[i] and len(ids) > 1
+    assert new.decode(new.encode_batch(["a kinase, kinases"])[0]) == "a kinase, kinases"
+
+
+def test_byte_bpe_no_longer_looks_for_placeholders_that_are_gone():
+    plain = byte_bpe()
+    tokens = [*plain.tokens, "[unused0]", "[unused1]"]
+    old = ByteBpeTokenizer(
+        (tokens, plain.merges, Rules(True, ("[unused0]", "[unused1]"))),
+        add_prefix_space=False,
+        special_tokens=plain.special_tokens,
+    )
+    new = extend(old, "1", BPE_COUNTS)
+    assert new.vocab_size == old.vocab_size and new.rules == Rules(True, ("[unused1]",))
+    text = "[unused0] [unused1]"
+    assert len(tokens) - 2 in old.encode_batch([text])[0]
+    assert len(tokens) - 2 not in new.encode_batch([text])[0]
+    assert len(tokens) - 1 in new.encode_batch([text])[0]
+
+
+@pytest.mark.parametrize("make", [with_placeholders, byte_bpe])
+def test_it_is_saved(make, tmp_path):
+    new = extend(make(), "3", COUNTS if make is with_placeholders else BPE_COUNTS)
+    new.save(tmp_path)
+    assert tokenizers.load(tmp_path).fingerprint == new.fingerprint
+
+
+def test_words_of_a_file(tmp_path):
+    old, path = with_placeholders(), tmp_path / "words.txt"
+    path.write_text("Feed\n\nthe\nbéd\nfeed\nadd\n")
+    new = extend(old, str(path), [])
+    # The words are those of the tokenizer, which is uncased; "the" is a token already.
+    assert [new.tokens[7], new.tokens[13], *new.tokens[len(old.tokens) :]] == ["feed", "bed", "add"]
+    assert extended_size(old, str(path)) == new.vocab_size
+    path.write_text("feed\nwell-bred\n")
+    with pytest.raises(UserError, match=r"words.txt:2: 'well-bred' is not one word .* 'well - br"):
+        extended_size(old, str(path))
+    with pytest.raises(UserError, match="add_tokens: cannot read the vocabulary .*nothing.txt: No"):
+        extended_size(old, str(tmp_path / "nothing.txt"))
+    with pytest.raises(UserError, match="byte_bpe, which needs a number of tokens; only wordpiece"):
+        extended_size(byte_bpe(), str(path))
+
+
+def test_what_cannot_be_added_is_refused():
+    with pytest.raises(UserError, match="is 6, but the text has only 4 tokens .* set it to 4 or"):
+        extend(with_placeholders(), "6", COUNTS)
+    with pytest.raises(UserError, match="add_tokens is 3, but .* kind sentencepiece; only wordp"):
+        extended_size(train("unigram", True), "3")
+    with pytest.raises(UserError, match="set it to 0 or less"):
+        extend(make_tokenizer("roberta"), "1", [("the", 7)])
