@@ -22,6 +22,9 @@ from tests.text.test_wikipedia import END, HEAD, page
 ADDED = {
     "--vocab_size=30522": "--vocab_size=4000",
     "--config=configs/finetune/": "--config.train.num_epochs=1 --config.train.batch_size=16",
+    # The small text has few words that its model splits.
+    "--config.data.add_tokens=2000": "--config.data.add_tokens=20 --config.train.num_steps=4 "
+    "--config.train.batch_size=8 --config.eval.max_sequences=8",
     "--config=": "--config.train.num_steps=4 --config.train.batch_size=8 "
     "--config.eval.every_steps=2 --config.eval.batch_size=8 --config.eval.max_sequences=8",
 }

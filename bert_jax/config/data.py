@@ -212,7 +212,7 @@ DATA: Section = {
         "cannot have store.",
         choices=("", "store", "window"),
     ),
-    "max_pairs_per_row": Field(
+    "max_pairs_per_row": recipe_field(
         1,
         "Largest number of pairs (segments, documents) that share a row; each attends only to "
         "itself. If above 1, a row of train.batch_size has several pairs; the run prints how many "

@@ -186,7 +186,7 @@ class TestRecipe:
             ("bert", {"objective.terms": ("masked_lm", "next_sentence"), "data.rows": "pairs"}),
             ("roberta", {"objective.terms": ("masked_lm",), "data.rows": "full_sentences"}),
             ("albert", {"data.pair_labels": "order", "data.corruption": "ngrams"}),
-            ("modernbert", {"data.masked_lm_prob": 0.3, "data.rows": "segments"}),
+            ("modernbert", {"data.masked_lm_prob": 0.3, "data.rows": "fitted_documents"}),
             # The teacher of its own recipe is not at hand.
             ("distilbert", {"objective.terms": ("masked_lm",), "objective.weights": (2.0,)}),
         ],
@@ -232,6 +232,8 @@ def test_other_families_are_continued_with_added_tokens(family, tmp_path):
     )
     with config.unlocked():
         config.eval.max_sequences = 4
+        # Rows of several documents need more predictions.
+        config.train.stages[0].max_predictions_per_seq = 0
     pretrain.train(config, tmp_path / "run")
     stored, trained = workdir.load_config(tmp_path / "run"), formats.read(tmp_path / "run")
     assert (stored.family, stored.model.vocab_size) == (family, size + 2)
