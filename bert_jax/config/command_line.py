@@ -196,8 +196,9 @@ def load_config_file(path: str) -> ConfigDict:
       UserError: There is no such file or config, or it cannot be loaded.
     """
     file, *arguments = path.split(":", 1)
-    if not os.path.isfile(file):
-        known = config_files()
+    known = config_files()
+    # A file in the current directory with the name of a config, such as "base", may be anything.
+    if file in known or not os.path.isfile(file):
         name = file.removeprefix("configs/").removesuffix(".py")
         if name not in known:
             raise UserError(f"there is no config file {file!r}{_nearest(name, list(known))}")

@@ -186,6 +186,9 @@ def test_configs_of_the_package_have_short_names(tmp_path, monkeypatch):
     for name in ("tiny", "configs/tiny.py"):
         assert parse(f"--config={name}").config.train.num_steps == 2500
     assert parse("--config=finetune/glue:mrpc").config.task == "mrpc"
+    # A file that happens to have such a name is not run.
+    (tmp_path / "tiny").write_text("raise SystemExit(9)")
+    assert parse("--config=tiny").config.train.num_steps == 2500
 
 
 def test_the_config_of_a_work_directory(tmp_path):
