@@ -33,6 +33,8 @@ from bert_jax.training.stages import model_keys, resolve_stages, stage_of
 from bert_jax.training.state import TrainState, abstract_params
 
 _CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
+# The options of a token store that are paths.
+_PATHS = ("input", "vocab_path", "add_tokens")
 
 
 def is_native(path: Path | epath.Path) -> bool:
@@ -140,7 +142,7 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
     corpus["sources"] = len(corpus.pop("sources", []))
     corpus.pop("first_dropped", None)
     options = corpus.get("options", {})
-    options |= {k: _base_name(options[k]) for k in ("input", "vocab_path") if k in options}
+    options |= {k: _base_name(options[k]) for k in _PATHS if k in options}
     config = config.copy_and_resolve_references()
     with config.unlocked():
         flat = dict(config_lib.flatten(config))

@@ -106,6 +106,14 @@ def test_other_vocabulary_sizes_are_refused():
             make_pretrained(vocab_size=rows).complete()
 
 
+def test_the_folders_of_the_text_and_the_words_are_left_out(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "run", "bert_jax")
+    paths = {"input": ["/home/ada/a.txt"], "vocab_path": "/home/ada/v.txt", "add_tokens": "/ada/w"}
+    files.write_json(tmp_path / "run" / "corpus.json", {"options": paths})
+    found = formats.read(tmp_path / "run").training["corpus"]["options"]
+    assert found == {"input": ["a.txt"], "vocab_path": "v.txt", "add_tokens": "w"}
+
+
 def test_untrained_heads_are_remembered(tmp_path):
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     edit_tensors(tmp_path / "hf", lambda tensors: drop_tensors(tensors, "cls.pred"))
