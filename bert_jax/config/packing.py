@@ -35,7 +35,10 @@ def check_packing(config: ConfigDict) -> None:
     elif data.rows == "full_sentences":
         problem = "config.data.rows=full_sentences leaves no room for another segment"
     if problem:
-        raise UserError(f"config.data.max_pairs_per_row is {pairs}, but {problem}; set it to 1")
+        other = " and choose other config.data.rows" * (data.rows == "fitted_documents")
+        raise UserError(
+            f"config.data.max_pairs_per_row is {pairs}, but {problem}; set it to 1{other}"
+        )
     for i, stage in enumerate(config.train.stages):
         length, limit = stage.max_seq_length, stage.max_predictions_per_seq
         needed = packed_predictions(length, stage.masked_lm_prob or data.masked_lm_prob, pairs)

@@ -115,6 +115,10 @@ FASTBPE = {
             "max_pairs_per_row is 2, but config.model.causal is True",
         ),
         (
+            DENOISING | {"data__rows": "fitted_documents", "data__max_pairs_per_row": 2},
+            "a target for each row; set it to 1 and choose other config.data.rows",
+        ),
+        (
             {"data__max_pairs_per_row": 2, "data__rows": "full_sentences"},
             "max_pairs_per_row is 2, but config.data.rows=full_sentences leaves no room",
         ),
