@@ -49,20 +49,27 @@ def recipe_of(pretrained: Pretrained) -> dict[str, Any]:
     """Finds the keys and values of the recipe of a model; see `config.init_recipe`.
 
     Raises:
-      UserError: The family names no config, or the model lacks its generator.
+      UserError: No config belongs to the model, its run had no term without a teacher, or it lacks
+        its generator.
     """
     trained, family = pretrained.training.get("config"), load_family(pretrained.family)
     if trained and not workdir.is_finetuning(trained):
         config = config_lib.from_dict(trained)
-    elif family.recipe:
+    elif family.recipe and not pretrained.model["causal"]:
         config = load_config_file(family.recipe)
     else:
+        causal = " with config.model.causal" * pretrained.model["causal"]
         raise UserError(
             f"config.init_recipe is True, but no config belongs to {pretrained.source}, of the "
-            f"family {pretrained.family}; set it to False"
+            f"family {pretrained.family}{causal}; set it to False"
         )
     terms = zip(config.objective.terms, config.objective.weights, strict=True)
     kept = [(term, x) for term, x in terms if not make_terms([term])[0].needs_teacher]
+    if not kept:
+        raise UserError(
+            f"config.init_recipe is True, but all terms of the run of {pretrained.source} need a "
+            f"teacher: {', '.join(config.objective.terms)}; set it to False"
+        )
     if any(term == GENERATOR_TERM for term, _ in kept) and not pretrained.model["generator_size"]:
         raise UserError(
             f"{pretrained.source} is a discriminator without its generator, which trains it: put "

@@ -174,7 +174,8 @@ def take_weights(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenize
     Tokens that `tokenizer` adds get rows of their own. Missing heads are initialized from the seed,
     with a warning.
     """
-    if config.data.add_tokens:
+    # Weights without a vocabulary have a row for each token of the store; see `check_tokenizer`.
+    if config.data.add_tokens and pretrained.tokenizer:
         pretrained.extend(tokenizer)
     pretrained.complete(config.seed, config.objective.terms)
     for warning in pretrained.warnings:

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from bert_jax import convert, load_config, prepare, tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.config import to_dict
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
 from bert_jax.pretraining import evaluation, start
@@ -83,6 +84,15 @@ def test_added_tokens_begin_as_means_and_old_ids_stay(source, run):
     for i, row in enumerate(table):
         expected = before[added[i]].mean(axis=0) if i in added else before[i]
         np.testing.assert_array_equal(row, expected)
+
+
+def test_weights_without_a_vocabulary_keep_their_rows():
+    # A store with added tokens may have the number of their rows.
+    pretrained = make_pretrained()
+    tokenizer, pretrained.tokenizer = pretrained.tokenizer, None
+    before = pretrained.weights[TABLE]
+    config = small_run("no.txt", **{"data.add_tokens": "5"})
+    np.testing.assert_array_equal(start.take_weights(config, pretrained, tokenizer)[TABLE], before)
 
 
 def test_the_export_has_the_tokens_of_the_run(run, tmp_path):
@@ -209,6 +219,38 @@ class TestRecipe:
     def test_needs_the_generator_of_an_electra(self):
         with pytest.raises(UserError, match="without its generator.* as discriminator and generat"):
             recipe_of(make_pretrained(family="electra"))
+
+    def test_without_a_recipe(self):
+        pretrained = make_pretrained(terms=("next_token",), causal=True)
+        with pytest.raises(
+            UserError, match="no config belongs to .* with config.model.causal; set"
+        ):
+            recipe_of(pretrained)
+        pretrained = make_pretrained()
+        pretrained.training["config"] = {
+            "objective": {"terms": ("soft_targets",), "weights": (1.0,)}
+        }
+        with pytest.raises(UserError, match="of a test need a teacher: soft_targets; set it to"):
+            recipe_of(pretrained)
+
+    @pytest.mark.parametrize(
+        "section, values",
+        [
+            ("data", {"rows": "planted:Part"}),
+            ("data", {"corruption": "planted:Part"}),
+            ("objective", {"terms": ("planted:Part",), "weights": (1.0,)}),
+        ],
+    )
+    def test_runs_no_code_that_a_stored_recipe_names(self, section, values, tmp_path, monkeypatch):
+        (tmp_path / "planted.py").write_text("raise SystemExit(9)")
+        monkeypatch.syspath_prepend(tmp_path)
+        config = load_config("tiny")
+        config[section].update(values)
+        pretrained = make_pretrained(max_position_embeddings=128)
+        pretrained.training["config"] = to_dict(config)
+        formats.write(pretrained, tmp_path / "source", "huggingface")
+        with pytest.raises(UserError, match="is 'planted:Part' in a stored file, which would run"):
+            pretrain.train(continued(tmp_path / "source", "no.txt"), tmp_path / "run")
 
 
 @pytest.mark.parametrize("family", ["roberta", "albert", "electra", "modernbert"])
