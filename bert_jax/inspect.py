@@ -48,15 +48,16 @@ def read_batch(
     Raises:
       UserError: There is no such step, or the corpus cannot be used.
     """
-    stages, source = resolve_stages(config), source or ConfigSource("the given config", config)
-    stage = next((s for s in stages if s.first_step < step <= s.end_step), None)
-    if stage is None:
-        raise UserError(
-            f"--step is {step}, but the run has steps 1 to {stages[-1].end_step:,} "
-            "(config.train.num_steps)"
-        )
+    source = source or ConfigSource("the given config", config)
     with tempfile.TemporaryDirectory(prefix="bert_jax_inspect_") as scratch:
         config = settings.complete(config, directory or scratch, source)[0]
+        stages = resolve_stages(config)
+        stage = next((s for s in stages if s.first_step < step <= s.end_step), None)
+        if stage is None:
+            raise UserError(
+                f"--step is {step}, but the run has steps 1 to {stages[-1].end_step:,} "
+                "(config.train.num_steps)"
+            )
         run_input = open_run_input(config, directory or scratch)
         stream = run_input.stream(stream_spec(config, stage))
         place = step - 1 - stage.stream_first_step
