@@ -51,7 +51,7 @@ def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
 
     config = load_config(config) if isinstance(config, str) else config
     parts.trust(config)
-    validate(config)
+    validate(config, is_complete=not config.init_from)
     return train(config, workdir)
 
 

@@ -183,8 +183,12 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     return config
 
 
-def validate(config: ConfigDict) -> None:
+def validate(config: ConfigDict, *, is_complete: bool = True) -> None:
     """Checks everything that can be checked before any work is done.
+
+    Args:
+      is_complete: False leaves out how values fit together, because some of them may still be
+        replaced by those of initial weights.
 
     Raises:
       UserError: The message names the key, its value and the allowed values.
@@ -194,6 +198,9 @@ def validate(config: ConfigDict) -> None:
             f"the config is for fine-tuning ({config.task}), which python -m bert_jax.finetune "
             "takes; this command needs one for pre-training"
         )
+    if not is_complete:
+        check(config, PRETRAINING)
+        return
     check_model_and_steps(config)
     if config.init_from and config.resume_from:
         raise UserError(

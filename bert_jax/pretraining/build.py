@@ -88,7 +88,7 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
     Raises:
       UserError: The teacher cannot be read.
     """
-    terms = make_objective(config).terms
+    terms = make_terms(config.objective.terms)
     if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
         return None
     try:

@@ -10,10 +10,10 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from bert_jax import convert, load_config, prepare, tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config import to_dict
+from bert_jax.config import to_dict, validate
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
-from bert_jax.pretraining import evaluation, start
+from bert_jax.pretraining import evaluation, settings, start
 from bert_jax.pretraining import run as pretrain
 from bert_jax.pretraining.build import recipe_of
 from bert_jax.store.heldout import HeldOut
@@ -21,7 +21,7 @@ from bert_jax.tokenizers import CONVENTIONS
 from bert_jax.tokenizers.extension import replaced_pieces
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
-from tests.interop.small_bert import make_pretrained, same_weights
+from tests.interop.small_bert import make_pretrained, make_tokenizer, same_weights
 from tests.small_run import (
     compiled_once,  # noqa: F401
     small_run,
@@ -215,6 +215,23 @@ class TestRecipe:
         origin = ConfigSource("continue", load_config("continue"), frozenset(typed))
         pretrain.train(config, tmp_path / "run", origin)
         assert workdir.load_config(tmp_path / "run").data.masked_lm_prob == 0.2
+
+    def test_typed_values_need_only_fit_the_model(self, tmp_path):
+        pretrained = make_pretrained(family="modernbert", max_position_embeddings=1024)
+        pretrained.tokenizer = make_tokenizer()
+        formats.write(pretrained, tmp_path / "source", "bert_jax")
+        typed = {"init_from": str(tmp_path / "source"), "data.rows": "segments"}
+        config = load_config("continue")
+        config.update_from_flattened_dict(typed)
+        config.train.stages[0].update(max_seq_length=1024, rope_theta=100.0)
+        validate(config, is_complete=False)
+        origin = ConfigSource("continue", load_config("continue"), frozenset(typed))
+        completed = settings.complete(config, tmp_path / "run", origin)[0]
+        assert completed.data.rows == "segments"
+        assert completed.objective.terms == ("masked_lm",)
+        config.data.masked_lm_prob = 7.0
+        with pytest.raises(UserError, match="config.data.masked_lm_prob is 7.0; it must be"):
+            validate(config, is_complete=False)
 
     def test_needs_the_generator_of_an_electra(self):
         with pytest.raises(UserError, match="without its generator.* as discriminator and generat"):
