@@ -17,6 +17,7 @@ from bert_jax.config import finetuning, pretraining
 from bert_jax.config.common import check_batch, check_profile, check_vocabulary
 from bert_jax.config.finetuning import finetune_config
 from bert_jax.config.pretraining import (
+    check_own_model,
     default_config,
     from_dict,
     teacher_layers,

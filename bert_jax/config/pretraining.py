@@ -231,6 +231,19 @@ def validate(config: ConfigDict, *, is_complete: bool = True) -> None:
     check_profile(config.profile, total_steps(config.train))
 
 
+def check_own_model(config: ConfigDict) -> None:
+    """Refuses a config whose model comes from initial weights, for commands that read none.
+
+    Raises:
+      UserError: `config.init_recipe` is True.
+    """
+    if config.init_recipe:
+        raise UserError(
+            "config.init_recipe is True, but this command does not read config.init_from: name the "
+            "config of its family instead, such as --config=configs/base.py"
+        )
+
+
 def validate_data(data: ConfigDict) -> None:
     """Checks only the section `data` of a config.
 

@@ -128,7 +128,10 @@ def _words_of_file(path: str, tokenizer: WordPieceTokenizer) -> list[str]:
     try:
         lines = vocabulary_lines(read_vocabulary_file(path), path)
     except UserError as error:
-        raise UserError(f"config.data.add_tokens: {error}") from error
+        raise UserError(
+            "config.data.add_tokens must be a number of tokens or a file with a word on each "
+            f"line: {error}"
+        ) from error
     for number, line in enumerate(lines, 1):
         found = split(line)
         if len(found) > 1 or any(len(x) > options["max_input_chars_per_word"] for x in found):

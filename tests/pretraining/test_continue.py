@@ -22,6 +22,7 @@ from bert_jax.tokenizers.extension import replaced_pieces
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from tests.interop.small_bert import make_pretrained, make_tokenizer, same_weights
+from tests.refusals import command
 from tests.small_run import (
     compiled_once,  # noqa: F401
     small_run,
@@ -171,7 +172,10 @@ def test_a_prepared_store_brings_its_tokens(source, new_texts, run, tmp_path):
         ),
         ({"model.hidden_size": 32}, "config.model.hidden_size is 32, but the weights .* have 16"),
         ({"data.add_tokens": "900"}, "is 900, but the text has only .* tokens to add that occur"),
-        ({"data.add_tokens": "no.txt"}, "config.data.add_tokens: cannot read .*no.txt: No such"),
+        (
+            {"data.add_tokens": "no.txt"},
+            "a number of tokens or a file .* cannot read .*no.txt: No such",
+        ),
         ({"init_from": "", "data.add_tokens": "5"}, "config.init_from is empty, but config.init_r"),
         ({"eval.other_text": ("no/*.txt",)}, "config.eval.other_text: .*no/\\*.txt"),
     ],
@@ -302,3 +306,10 @@ def test_other_families_are_continued_with_added_tokens(family, tmp_path):
     assert set(trained.weights) == names
     convert.convert(str(tmp_path / "run"), str(tmp_path / "exported"), "huggingface")
     assert same_weights(formats.read(tmp_path / "exported").weights, trained.weights)
+
+
+@pytest.mark.parametrize("name", ["benchmark", "compile_check"])
+def test_commands_that_read_no_weights_refuse_the_config(name):
+    topology = ["--topology=v5e:2x2"] if name == "compile_check" else []
+    message = command(name, "--config=continue", "--config.init_from=x", *topology)
+    assert "this command does not read config.init_from: name the config of its family" in message
