@@ -155,5 +155,5 @@ def test_keys_without_evaluations_are_refused(tmp_path):
         with pytest.raises(UserError, match=f"config.{key} is .* config.eval.every_steps is 0"):
             validate(small_run("sotu", **{key: 1 if "early" in key else True}))
     texts = write_documents(tmp_path / "texts", 3)
-    with pytest.raises(UserError, match="keep_best and .* need held-out documents"):
+    with pytest.raises(UserError, match="keep_best, .* need held-out documents"):
         pretrain.train(run_config(texts, **{"data.heldout_fraction": 0.0}), tmp_path / "run")
