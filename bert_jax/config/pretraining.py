@@ -46,7 +46,8 @@ PRETRAINING: Section = {
         "Whether init_from also determines what is predicted, how rows are made and how tokens are "
         "masked (the keys marked as part of the recipe): as in the run that trained the weights, "
         "or for a released model as in the config of its family. Terms that need a teacher are "
-        "left out. Keys that a flag or the config file sets keep their values.",
+        "left out. Keys that a flag sets keep their values, and so do those that the config file "
+        "sets to other values than the defaults.",
     ),
     "family": Field(
         "bert",
