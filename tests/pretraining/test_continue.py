@@ -274,7 +274,13 @@ class TestRecipe:
             pretrain.train(continued(tmp_path / "source", "no.txt"), tmp_path / "run")
 
 
-@pytest.mark.parametrize("family", ["roberta", "albert", "electra", "modernbert"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "modernbert",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("roberta", "albert", "electra")),
+    ],
+)
 def test_other_families_are_continued_with_added_tokens(family, tmp_path):
     is_electra = family == "electra"
     model = {"generator_size": 1 / 3} if is_electra else {}

@@ -118,7 +118,9 @@ def test_words_of_a_file(tmp_path):
     path.write_text("feed\nwell-bred\n")
     with pytest.raises(UserError, match=r"words.txt:2: 'well-bred' is not one word .* 'well - br"):
         extended_size(old, str(path))
-    with pytest.raises(UserError, match="add_tokens: cannot read the vocabulary .*nothing.txt: No"):
+    with pytest.raises(
+        UserError, match="add_tokens must be a number .*: cannot read .*nothing.txt: No"
+    ):
         extended_size(old, str(tmp_path / "nothing.txt"))
     with pytest.raises(UserError, match="byte_bpe, which needs a number of tokens; only wordpiece"):
         extended_size(byte_bpe(), str(path))
