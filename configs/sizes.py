@@ -13,7 +13,7 @@ Better" (arXiv:1908.08962), for the 24 miniatures. All sizes have the recipe of 
         --config.data.store=STORE
 
 `python -m bert_jax.compare` trains several sizes and compares them; docs/studies.md has the command
-and a run of the six `tiny` sizes.
+and a run of four of the `tiny` sizes.
 
 Hardware: as for configs/base.py; two CPU cores for the `tiny` sizes.
 Expected: the paper's table 6, in its order; not reproduced here. The `tiny` sizes: docs/studies.md.
