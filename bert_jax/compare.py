@@ -1,6 +1,6 @@
 """Pre-trains several configs on the same text, fine-tunes each, and compares them.
 
-    python -m bert_jax.compare --configs=sizes:tiny_L1_H128_A2,sizes:tiny_L4_H128_A2 \\
+    python -m bert_jax.compare --configs=sizes:tiny_L1_H64_A1,sizes:tiny_L2_H128_A2 \\
         --workdir=DIR [--equal=flops] [--tasks=mrpc,rte --glue=glue_data --seeds=3]
 
 --config.KEY=VALUE changes a value of every config, and --finetune.KEY=VALUE one of every

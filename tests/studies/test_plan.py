@@ -7,7 +7,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.studies import plan
 from bert_jax.studies.plan import Settings, models_of, tasks_of
 
-SIZES = ["sizes:tiny_L1_H128_A2", "sizes:tiny_L6_H192_A3"]
+SIZES = ["sizes:tiny_L1_H128_A2", "sizes:tiny_L2_H192_A3"]
 
 
 @pytest.mark.parametrize("equal", ["steps", "tokens", "flops"])
@@ -15,7 +15,7 @@ def test_the_budget_is_that_of_the_first_config(equal):
     first, second, other = models_of(
         Settings([*SIZES, "mini_laptop"], equal, overrides={"config.train.num_steps": "500"})
     )
-    assert [m.name for m in (first, second)] == ["sizes:tiny_L1_H128_A2", "sizes:tiny_L6_H192_A3"]
+    assert [m.name for m in (first, second)] == ["sizes:tiny_L1_H128_A2", "sizes:tiny_L2_H192_A3"]
     assert first.size.steps == 500 and first.config.train.num_steps == 500
     assert getattr(second.size, equal) == pytest.approx(getattr(first.size, equal), rel=0.02)
     assert getattr(other.size, equal) == pytest.approx(getattr(first.size, equal), rel=0.3)

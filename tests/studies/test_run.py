@@ -102,7 +102,7 @@ def test_a_study_is_killed_and_continued(tmp_path):
     values = {k: v for k, v in runs.TINY_RUN.items() if k not in (*own, "model.intermediate_size")}
     values |= {"data.input": texts, "data.max_sentence_tokens": 16}
     flags = [
-        "--configs=sizes:tiny_L1_H128_A2,sizes:tiny_L4_H128_A2",
+        "--configs=sizes:tiny_L1_H128_A2,sizes:tiny_L2_H128_A2",
         f"--tasks=table={tmp_path / 'rows'}",
         "--seeds=2",
         "--equal=flops",
@@ -112,7 +112,7 @@ def test_a_study_is_killed_and_continued(tmp_path):
     ]
     study = tmp_path / "study"
     finished = study / "pretrained" / "tiny_L1_H128_A2_seed_0" / "results.json"
-    second = study / "pretrained" / "tiny_L4_H128_A2_seed_0"
+    second = study / "pretrained" / "tiny_L2_H128_A2_seed_0"
     process = subprocess.Popen(
         command(study, *flags), env=runs.environment(), cwd=runs.ROOT, stdout=subprocess.PIPE
     )
@@ -138,7 +138,7 @@ def test_a_study_is_killed_and_continued(tmp_path):
     assert small["steps"] == 60 and abs(small["flops"] - large["flops"]) <= mean_step
     loss = json.loads(finished.read_text())["mlm_loss"]
     assert small["loss"]["values"] == [loss] and f"{loss:.3f}" in ended.stdout
-    sweep = json.loads((study / "finetuned/tiny_L4_H128_A2_seed_0/table/sweep.json").read_text())
+    sweep = json.loads((study / "finetuned/tiny_L2_H128_A2_seed_0/table/sweep.json").read_text())
     scores = [100 * one["score"] for one in sweep["runs"]]
     assert large["scores"]["table"]["values"] == scores and len(scores) == 2
     # Both models read the text that the first one prepared.
@@ -146,7 +146,7 @@ def test_a_study_is_killed_and_continued(tmp_path):
 
     page = (study / "report.html").read_text()
     assert f"{loss:.3f}" in page and page.count("<svg") >= 4
-    for link in ("tiny_L1_H128_A2", "tiny_L4_H128_A2"):
+    for link in ("tiny_L1_H128_A2", "tiny_L2_H128_A2"):
         assert f'href="pretrained/{link}_seed_0/report.html"' in page
     if program := browser.find_browser():
         show = browser.Browser(program, tmp_path)
