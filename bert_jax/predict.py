@@ -176,7 +176,7 @@ def main(argv: list[str]) -> None:
         for note in bert.notes:
             _warn(note)
         if not hasattr(bert, name.replace("-", "_")):
-            if name in ("denoise", "generate"):
+            if command.generates:
                 raise UserError(
                     f"{bert.source} generates no text: {name} needs a BART, pre-trained "
                     "(configs/bart.py) or fine-tuned on configs/finetune/seq2seq.py"
@@ -195,7 +195,7 @@ def main(argv: list[str]) -> None:
         elif args.input:
             # Generation takes long, so the examples are counted for the remaining time.
             total = None
-            if name in ("denoise", "generate"):
+            if command.generates:
                 total = sum(1 for _ in read_examples(name, args.input))
             with Progress(name, total, "examples") as progress:
                 count = predict_file(

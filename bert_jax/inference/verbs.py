@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from bert_jax.base import files
@@ -31,13 +32,13 @@ class Verb(NamedTuple):
       predict: (model, examples, **options) -> results, one for each example.
       words: The words of a command line as parameters, named by the fields of an example.
       options: The options of `predict`, which are flags of the command.
-      chunk: The number of examples that are predicted together.
+      generates: Whether it generates texts, which takes long.
     """
 
     predict: Callable[..., list[Item]]
     words: inspect.Signature
     options: tuple[str, ...] = ()
-    chunk: int = _CHUNK
+    generates: bool = False
 
 
 def predict_file(
@@ -67,8 +68,9 @@ def predict_file(
     files.check_output(output, (".jsonl",), source)
     verb, count = VERBS[name], 0
     examples = read_examples(name, source)
+    size = _GENERATED_CHUNK if verb.generates else _CHUNK
     with files.new_file(output) as stream:
-        while chunk := list(itertools.islice(examples, verb.chunk)):
+        while chunk := list(itertools.islice(examples, size)):
             items = [item for _, item in chunk]
             try:
                 results = verb.predict(bert, items, **options)
@@ -258,12 +260,9 @@ def _choose(bert: Any, items: list[Item]) -> list[Item]:
     ]
 
 
-def _denoise(bert: Any, items: list[Item], **options: Any) -> list[Item]:
-    return [{"prediction": text} for text in bert.denoise(texts_of(bert, items), **options)]
-
-
-def _generate(bert: Any, items: list[Item], **options: Any) -> list[Item]:
-    return [{"prediction": text} for text in bert.generate(texts_of(bert, items), **options)]
+def _generated(method: str, bert: Any, items: list[Item], **options: Any) -> list[Item]:
+    generated = getattr(bert, method)(texts_of(bert, items), **options)
+    return [{"prediction": text} for text in generated]
 
 
 def _objects(predictions: list[Any]) -> list[Item]:
@@ -286,6 +285,6 @@ VERBS = {
     "answer": Verb(_answer, _QUESTION, ("n_best", "with_no_answer")),
     "tag": Verb(_tag, _TEXT),
     "choose": Verb(_choose, _CHOICES),
-    "denoise": Verb(_denoise, _TEXT, _SEARCH, _GENERATED_CHUNK),
-    "generate": Verb(_generate, _TEXT, _SEARCH, _GENERATED_CHUNK),
+    "denoise": Verb(partial(_generated, "denoise"), _TEXT, _SEARCH, generates=True),
+    "generate": Verb(partial(_generated, "generate"), _TEXT, _SEARCH, generates=True),
 }
