@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
+from tokenizers import Encoding
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
@@ -257,6 +258,24 @@ class Tokenizer(abc.ABC):
     def decode_text(self, ids: Sequence[int]) -> str:
         """Converts ids to text, without special tokens."""
         return self.decode([int(i) for i in ids if i not in self.special_ids])
+
+
+def aligned(encoded: Encoding, text: str, num_added: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `Tokenizer.encode_aligned` does for an encoding by the `tokenizers` library.
+
+    Spans begin after white space, except those of pieces that have nothing else.
+
+    Args:
+      encoded: The encoding of the text.
+      text: The text.
+      num_added: The number of spaces that were put before it.
+    """
+    spans = []
+    for start, end in encoded.offsets:
+        start, end = max(0, start - num_added), end - num_added
+        first = end - len(text[start:end].lstrip())
+        spans.append((first if first < end else start, end))
+    return np.array(encoded.ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
 
 
 def read_vocabulary_file(path: epath.PathLike) -> bytes:

@@ -20,7 +20,9 @@ from bert_jax.tokenizers.base import (
     require_special_tokens,
     tokens_by_id,
 )
-from bert_jax.tokenizers.word_bpe import END, Merges, WordBpeTokenizer
+from bert_jax.tokenizers.byte_bpe import check_merges, ids_and_merges
+from bert_jax.tokenizers.merges import Merges
+from bert_jax.tokenizers.word_bpe import END, WordBpeTokenizer
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
 
@@ -71,11 +73,7 @@ def read_vocabulary(
     else:
         tokens, merges = _parse_library_file(path)
         require_special_tokens(tokens, special_tokens, path)
-    known = set(tokens)
-    for pair in merges:
-        # The library refuses a merge of unknown pieces.
-        if missing := {*pair, "".join(pair)} - known:
-            raise UserError(f"{path} has no {min(missing)!r}, which the merge of {pair} needs")
+    check_merges(merges, tokens, path)
     return tokens, merges
 
 
@@ -89,6 +87,5 @@ def _parse_library_file(path: epath.Path | Path) -> tuple[list[str], Merges]:
         is_ours and words == "BertPreTokenizer" and rules.get("type") == "BertNormalizer" and cased
     ):
         raise UserError(f"{path} is not a BPE with the rules of HerBERT")
-    ids = model["vocab"] | {t["content"]: t["id"] for t in content.get("added_tokens", ())}
-    merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
+    ids, merges = ids_and_merges(content)
     return tokens_by_id(ids, path), merges

@@ -32,12 +32,14 @@ from bert_jax.tokenizers.base import (
     CACHE_WORDS,
     SpecialTokens,
     Tokenizer,
+    aligned,
     read_json_vocabulary,
     read_vocabulary_file,
     require_special_tokens,
     tokens_by_id,
     vocabulary_lines,
 )
+from bert_jax.tokenizers.merges import Merges
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 WORD_START = "Ġ"
@@ -48,8 +50,6 @@ _MERGES_HEADER = "#version: 0.2"
 ASCII_WORDS = re.compile(
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII
 )
-
-Merges = Sequence[tuple[str, str]]
 
 
 class Rules(NamedTuple):
@@ -140,17 +140,7 @@ class ByteBpeTokenizer(Tokenizer):
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         spaced = self._with_space(text)
-        shift = len(spaced) - len(text)
-        encoded = self._backend.encode(spaced)
-        spans = []
-        for piece_start, piece_end in encoded.offsets:
-            start, end = max(0, piece_start - shift), piece_end - shift
-            first = start
-            while first < end and text[first].isspace():
-                first += 1
-            # A piece of nothing but white space keeps its span.
-            spans.append((first if first < end else start, end))
-        return np.array(encoded.ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
+        return aligned(self._backend.encode(spaced), text, len(spaced) - len(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         text = ""
@@ -183,10 +173,26 @@ def read_vocabulary(
         ids, merges, rules = _parse_library_file(content, path)
     tokens = tokens_by_id(ids, path)
     require_special_tokens(tokens, special_tokens, path)
-    for pair in merges:
-        if missing := {*pair, "".join(pair)}.difference(ids):
-            raise UserError(f"{path} has no {min(missing)!r}, which the merge of {pair} needs")
+    check_merges(merges, tokens, path)
     return tokens, merges, rules
+
+
+def check_merges(merges: Merges, tokens: Sequence[str], path: epath.Path | Path) -> None:
+    """Refuses a merge of pieces that the vocabulary lacks, as the library does."""
+    known = set(tokens)
+    for pair in merges:
+        if missing := {*pair, "".join(pair)} - known:
+            raise UserError(f"{path} has no {min(missing)!r}, which the merge of {pair} needs")
+
+
+def ids_and_merges(content: dict[str, Any]) -> tuple[dict[str, int], Merges]:
+    """Returns the ids of all tokens of a tokenizer.json with BPE, also the added ones; and merges.
+
+    Both forms of merges occur: a pair, and one text with a space.
+    """
+    model = content["model"]
+    ids = model["vocab"] | {t["content"]: t["id"] for t in content.get("added_tokens", ())}
+    return ids, [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
 
 
 def _read_merges(path: epath.Path | Path) -> Merges:
@@ -204,7 +210,7 @@ def _read_merges(path: epath.Path | Path) -> Merges:
 def _parse_library_file(
     content: dict[str, Any], path: epath.Path | Path
 ) -> tuple[dict[str, int], Merges, Rules]:
-    """Returns the ids of all tokens, also the added ones, the merges and the rules.
+    """Returns the ids of all tokens, the merges and the rules.
 
     Added tokens that are special are plain text in a text.
     """
@@ -218,10 +224,8 @@ def _parse_library_file(
         or (wanted | rules) != (rules | wanted)
     ):
         raise UserError(f"{path} is not a byte-level BPE with the rules of GPT-2")
-    ids = model["vocab"] | {t["content"]: t["id"] for t in content.get("added_tokens", ())}
-    merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
     added = [t["content"] for t in content.get("added_tokens", ()) if not t.get("special")]
-    return ids, merges, Rules(normalizer is not None, tuple(added))
+    return *ids_and_merges(content), Rules(normalizer is not None, tuple(added))
 
 
 def _library_content(ids: dict[str, int], merges: Merges, rules: Rules) -> bytes:

@@ -147,8 +147,7 @@ def _with_merges(tokenizer: ByteBpeTokenizer, number: int, counts: WordCounts) -
     """Returns the number of tokens that were found, and a vocabulary with them."""
     old, tokens = tokenizer.vocab_size, list(tokenizer.tokens)
     words = ((pieces(tokenizer, word), count) for word, count in sorted(counts))
-    pairs = learn_merges(words, tokens, old + number)
-    merges = [*tokenizer.merges, *((tokens[first], tokens[second]) for first, second in pairs)]
+    merges = [*tokenizer.merges, *learn_merges(words, tokens, old + number)]
     placed = _placed(tokens[:old], tokens[old:])
     # The text is no longer searched for placeholders that are gone.
     added = tuple(sorted(set(tokenizer.rules.added).intersection(placed), key=placed.index))

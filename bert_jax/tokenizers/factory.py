@@ -1,6 +1,8 @@
 """Loads saved tokenizers, makes them from vocabulary files, and trains new ones."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +39,8 @@ class _Kind(NamedTuple):
     Attributes:
       tokenizer: Makes a tokenizer from a vocabulary and options.
       read: Reads a vocabulary from its files.
-      train: Trains a vocabulary on texts; None if bert_jax cannot train this kind.
+      train: Trains a vocabulary on texts; None if `train_on_counts` does, or if bert_jax cannot
+        train this kind.
       options: The names of the options, with their defaults.
       names: The names that a vocabulary file may have; `Tokenizer.save` writes the first.
       companion: The name of a second file that belongs to a file with the first name.
@@ -104,7 +107,7 @@ KINDS = {
     "moses_bpe": _Kind(
         moses_bpe.MosesBpeTokenizer,
         word_bpe.read_vocabulary,
-        training.train_moses_bpe,
+        None,
         {"lowercase": False},
         (word_bpe.VOCABULARY_FILE,),
         word_bpe.MERGES_FILE,
@@ -114,7 +117,7 @@ KINDS = {
     "bert_bpe": _Kind(
         bert_bpe.BertBpeTokenizer,
         bert_bpe.read_vocabulary,
-        training.train_bert_bpe,
+        None,
         {},
         (word_bpe.VOCABULARY_FILE, LIBRARY_FILE),
         word_bpe.MERGES_FILE,
@@ -208,13 +211,13 @@ def train(
     special_tokens: SpecialTokens = SPECIAL_TOKENS,
     **options: Any,
 ) -> Tokenizer:
-    """Trains a tokenizer of a kind that has `train`, with exactly `vocab_size` tokens.
+    """Trains a tokenizer with exactly `vocab_size` tokens.
 
     The same texts in the same order give the same vocabulary, byte for byte. All texts together
     must fit in memory; `bert_jax.prepare` draws a sample.
 
     Args:
-      kind: One of KINDS.
+      kind: One of KINDS with `train` or `train_on_counts`.
       texts: Sentences or short paragraphs.
       vocab_size: The number of tokens.
       sentencepiece_type: "unigram" or "bpe".
@@ -226,6 +229,11 @@ def train(
     """
     known = KINDS[kind]
     own = known.own(options)
+    if not known.train:
+        counts = list(Counter(chain.from_iterable(map(known.words(**own), texts))).items())
+        return train_on_counts(
+            kind, counts, vocab_size=vocab_size, special_tokens=special_tokens, **own
+        )
     model = {"sentencepiece_type": sentencepiece_type} if kind == "sentencepiece" else {}
     vocabulary = known.train(
         texts, vocab_size=vocab_size, special_tokens=special_tokens, **own, **model

@@ -6,7 +6,6 @@ be segmented beforehand, with "_" between the syllables of a word. The ids equal
 `transformers`' PhobertTokenizer, except that it turns every line break into <unk>.
 """
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -61,22 +60,12 @@ class FastBpeTokenizer(Tokenizer):
         return True
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        ids, pieces = self._bpe.ids, self._bpe.pieces
-        return [
-            np.array([ids[p] for word in s.split() for p in pieces(word)], np.int32)
-            for s in sentences
-        ]
+        return [self._bpe.encode(sentence.split()) for sentence in sentences]
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        ids: list[int] = []
-        spans: list[tuple[int, int]] = []
-        for word in re.finditer(r"\S+", text):
-            start = word.start()
-            for piece in self._bpe.pieces(word.group()):
-                ids.append(self._bpe.ids[piece])
-                spans.append((start, start + self._bpe.lengths[piece]))
-                start += self._bpe.lengths[piece]
-        return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
+        words = text.split()
+        characters = [(i, i + 1) for i, c in enumerate(text) if not c.isspace()]
+        return self._bpe.encode(words), self._bpe.spans(words, characters)
 
     def decode(self, ids: Sequence[int]) -> str:
         text = " ".join(self.id_to_token(int(i)) for i in ids)

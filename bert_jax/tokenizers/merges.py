@@ -6,16 +6,17 @@ same order, with ties broken in the same way; tests/tokenizers/test_merges.py co
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Pieces that occur once are noise.
 MIN_FREQUENCY = 2
 Pair = tuple[int, int]
+Merges = Sequence[tuple[str, str]]
 
 
 def learn_merges(
     words: Iterable[tuple[list[int], int]], tokens: list[str], num_tokens: int, prefix: str = ""
-) -> list[Pair]:
+) -> Merges:
     """Joins the most frequent pair of neighbors again and again, and adds the joined tokens.
 
     Args:
@@ -25,7 +26,7 @@ def learn_merges(
       prefix: The prefix of tokens that continue a word.
 
     Returns:
-      The merged pairs of ids, in order.
+      The merged pairs of tokens, in order.
     """
     words = list(words)
     ids = {token: i for i, token in enumerate(tokens)}
@@ -38,7 +39,7 @@ def learn_merges(
     # The most frequent pair is first; of equally frequent ones, that with the lowest ids.
     queue = [(-pair_counts[pair], pair, found) for pair, found in words_of_pair.items()]
     heapq.heapify(queue)
-    merges: list[Pair] = []
+    merges: list[tuple[str, str]] = []
     while queue and len(tokens) < num_tokens:
         negative_count, pair, found = heapq.heappop(queue)
         if -negative_count != pair_counts[pair]:
@@ -52,7 +53,7 @@ def learn_merges(
         new = ids.setdefault(joined, len(tokens))
         if new == len(tokens):
             tokens.append(joined)
-        merges.append(pair)
+        merges.append((tokens[first], tokens[second]))
         words_of_pair = defaultdict(list)
         for number in found:
             parts, count = words[number]

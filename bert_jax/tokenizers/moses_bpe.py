@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import CACHE_WORDS, SpecialTokens
-from bert_jax.tokenizers.word_bpe import Merges, WordBpeTokenizer
+from bert_jax.tokenizers.merges import Merges
+from bert_jax.tokenizers.word_bpe import WordBpeTokenizer
 
 _LANGUAGE = "fr"
 _CONTROL_SPACES = re.compile(r"[\t-\r\x1c-\x1f\x85]")

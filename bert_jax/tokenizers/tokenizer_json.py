@@ -19,6 +19,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
     SpecialTokens,
     Tokenizer,
+    aligned,
     read_json_vocabulary,
     require_special_tokens,
     tokens_by_id,
@@ -57,13 +58,7 @@ class JsonTokenizer(Tokenizer):
         return [np.array(self._backend.encode(s).ids, np.int32) for s in sentences]
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        encoded = self._backend.encode(text)
-        spans = []
-        for start, end in encoded.offsets:
-            # A piece of nothing but white space keeps its span.
-            first = start + len(text[start:end]) - len(text[start:end].lstrip())
-            spans.append((first if first < end else start, end))
-        return np.array(encoded.ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
+        return aligned(self._backend.encode(text), text)
 
     def decode(self, ids: Sequence[int]) -> str:
         text = ""

@@ -13,15 +13,9 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import SpecialTokens
-from bert_jax.tokenizers.byte_bpe import Merges
-from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
+from bert_jax.tokenizers.merges import MIN_FREQUENCY, Merges, learn_merges
 from bert_jax.tokenizers.sentencepiece import normalize
-from bert_jax.tokenizers.training_words import (
-    bert_bpe_words,
-    moses_bpe_words,
-    without_long_runs,
-    wordpiece_words,
-)
+from bert_jax.tokenizers.training_words import without_long_runs, wordpiece_words
 from bert_jax.tokenizers.word_bpe import END
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
@@ -82,38 +76,12 @@ def train_wordpiece_on_counts(
     counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
 ) -> list[str]:
     """Returns the vocabulary that `train_wordpiece` returns for a text with these words."""
-    num_pieces = vocab_size - len(special_tokens.last)
-    characters = _by_frequency(_character_counts(counts))
-    tokens = _base_tokens(characters, num_pieces, special_tokens, _pieces)
-    ids = {token: i for i, token in enumerate(tokens)}
-    # As in the library, a character without a token is left out of its words.
-    words = (
-        ([ids[f"##{c}" if i else c] for i, c in enumerate(word) if c in ids], count)
-        for word, count in counts
-    )
-    learn_merges(words, tokens, num_pieces, prefix="##")
-    _add_characters(tokens, characters, num_pieces, _pieces)
-    return _filled(tokens, vocab_size, special_tokens)
 
+    def spelled(word: str) -> list[str]:
+        return [word[0], *(f"##{character}" for character in word[1:])]
 
-def train_moses_bpe(
-    texts: Iterable[str], *, vocab_size: int, lowercase: bool, special_tokens: SpecialTokens
-) -> tuple[list[str], Merges]:
-    """Trains on the counts of the words of texts; see `train_word_bpe_on_counts`."""
-    counts = Counter(chain.from_iterable(map(moses_bpe_words(lowercase=lowercase), texts)))
-    return train_word_bpe_on_counts(
-        list(counts.items()), vocab_size=vocab_size, special_tokens=special_tokens
-    )
-
-
-def train_bert_bpe(
-    texts: Iterable[str], *, vocab_size: int, special_tokens: SpecialTokens
-) -> tuple[list[str], Merges]:
-    """Trains on the counts of the words of texts; see `train_word_bpe_on_counts`."""
-    counts = Counter(chain.from_iterable(map(bert_bpe_words(), texts)))
-    return train_word_bpe_on_counts(
-        list(counts.items()), vocab_size=vocab_size, special_tokens=special_tokens
-    )
+    tokens, _ = _train_on_counts(counts, vocab_size, special_tokens, _pieces, spelled, prefix="##")
+    return tokens
 
 
 def train_word_bpe_on_counts(
@@ -131,14 +99,34 @@ def train_word_bpe_on_counts(
     def pieces_of(character: str) -> list[str]:
         return [character, character + END]
 
+    def spelled(word: str) -> list[str]:
+        return [*word[:-1], word[-1] + END]
+
+    return _train_on_counts(counts, vocab_size, special_tokens, pieces_of, spelled)
+
+
+def _train_on_counts(
+    counts: WordCounts,
+    vocab_size: int,
+    special_tokens: SpecialTokens,
+    pieces_of: Callable[[str], list[str]],
+    spelled: Callable[[str], list[str]],
+    prefix: str = "",
+) -> tuple[list[str], Merges]:
+    """Trains a vocabulary and its merges.
+
+    Args:
+      pieces_of: Returns the tokens of a character.
+      spelled: Returns the tokens of the characters of a word.
+      prefix: The prefix of tokens that continue a word.
+    """
     num_pieces = vocab_size - len(special_tokens.last)
     characters = _by_frequency(_character_counts(counts))
     tokens = _base_tokens(characters, num_pieces, special_tokens, pieces_of)
     ids = {token: i for i, token in enumerate(tokens)}
-    spelled = (([*word[:-1], word[-1] + END], count) for word, count in counts)
-    words = (([ids[x] for x in parts if x in ids], count) for parts, count in spelled)
-    pairs = learn_merges(words, tokens, num_pieces)
-    merges = [(tokens[first], tokens[second]) for first, second in pairs]
+    # As in the library, a character without a token is left out of its words.
+    words = (([ids[x] for x in spelled(word) if x in ids], count) for word, count in counts)
+    merges = learn_merges(words, tokens, num_pieces, prefix)
     _add_characters(tokens, characters, num_pieces, pieces_of)
     return _filled(tokens, vocab_size, special_tokens), merges
 
@@ -250,8 +238,7 @@ def train_byte_bpe_on_counts(
     tokens = [*special_tokens.first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     ids = {token: i for i, token in enumerate(tokens)}
     words = (([ids[character] for character in word], count) for word, count in counts)
-    pairs = learn_merges(words, tokens, num_pieces)
-    merges = [(tokens[first], tokens[second]) for first, second in pairs]
+    merges = learn_merges(words, tokens, num_pieces)
     return _filled(tokens, vocab_size, special_tokens), merges
 
 

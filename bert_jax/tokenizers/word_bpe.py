@@ -22,7 +22,7 @@ from bert_jax.tokenizers.base import (
     tokens_by_id,
     vocabulary_lines,
 )
-from bert_jax.tokenizers.byte_bpe import Merges
+from bert_jax.tokenizers.merges import Merges
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 END = "</w>"
@@ -37,27 +37,37 @@ class WordBpe:
       ids: The id of each piece, which ends with `END` if it ends its word.
       merges: The pairs of pieces to join, in order of priority.
       unk_id: The id of all other pieces.
-
-    Attributes:
-      pieces: A function of a word that returns the numbers of its pieces.
-      ids, lengths: The id, and the length in characters, of each number.
     """
 
     def __init__(self, ids: Mapping[str, int], merges: Sequence[tuple[str, str]], unk_id: int):
         # The library needs a number for every piece that a merge joins, even one without an id.
         spellings = dict.fromkeys([_UNKNOWN, *ids])
         spellings.update(dict.fromkeys(x for a, b in merges for x in (a, b, a + b)))
-        self.ids = [ids.get(spelling, unk_id) for spelling in spellings]
-        self.lengths = [len(spelling.removesuffix(END)) for spelling in spellings]
+        self._ids = [ids.get(spelling, unk_id) for spelling in spellings]
+        self._lengths = [len(spelling.removesuffix(END)) for spelling in spellings]
         model = models.BPE(
             {spelling: i for i, spelling in enumerate(spellings)},
             list(merges),
             unk_token=_UNKNOWN,
             end_of_word_suffix=END,
         )
-        self.pieces = functools.lru_cache(CACHE_WORDS)(
+        self._pieces = functools.lru_cache(CACHE_WORDS)(
             lambda word: [piece.id for piece in model.tokenize(word)]
         )
+
+    def encode(self, words: Sequence[str]) -> np.ndarray:
+        """Returns the ids of the pieces of words, int32 [T]."""
+        ids, pieces = self._ids, self._pieces
+        return np.array([ids[piece] for word in words for piece in pieces(word)], np.int32)
+
+    def spans(self, words: Sequence[str], characters: Sequence[tuple[int, int]]) -> np.ndarray:
+        """Returns the span of each piece, int32 [T, 2], given that of each character of `words`."""
+        spans, start = [], 0
+        for piece in (piece for word in words for piece in self._pieces(word)):
+            stop = start + self._lengths[piece]
+            spans.append((characters[start][0], characters[stop - 1][1]))
+            start = stop
+        return np.array(spans, np.int32).reshape(-1, 2)
 
 
 class WordBpeTokenizer(Tokenizer):
@@ -114,22 +124,11 @@ class WordBpeTokenizer(Tokenizer):
         return self.id_to_token(token_id).removesuffix(END)
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        ids, pieces = self._bpe.ids, self._bpe.pieces
-        return [
-            np.array([ids[p] for word in self.words(s) for p in pieces(word)], np.int32)
-            for s in sentences
-        ]
+        return [self._bpe.encode(self.words(sentence)) for sentence in sentences]
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         words, characters = self.words_aligned(text)
-        pieces = [piece for word in words for piece in self._bpe.pieces(word)]
-        spans, start = [], 0
-        for piece in pieces:
-            stop = start + self._bpe.lengths[piece]
-            spans.append((characters[start][0], characters[stop - 1][1]))
-            start = stop
-        ids = [self._bpe.ids[piece] for piece in pieces]
-        return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
+        return self._bpe.encode(words), self._bpe.spans(words, characters)
 
     def decode(self, ids: Sequence[int]) -> str:
         text = ""
