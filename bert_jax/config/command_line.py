@@ -102,9 +102,9 @@ def parse(
     return remaining
 
 
-def config_source(values: flags.FlagValues = flags.FLAGS, name: str = "config") -> ConfigSource:
-    """Returns where the parsed config of a flag comes from."""
-    return values[name].parser.source
+def config_source(values: flags.FlagValues = flags.FLAGS) -> ConfigSource:
+    """Returns where the parsed config comes from."""
+    return values["config"].parser.source
 
 
 def _with_home(argument: str) -> str:

@@ -126,11 +126,12 @@ def search_of(
     values |= {key: value for key, value in given.items() if value is not None}
     search = Search(**values)
     # A stored setting is named with its file.
-    stored = {name: f"{name} in {FILE} or config.json" for name in values.keys() & keys.keys()}
+    named = {name: name for name in _OPTIONS}
+    named |= {name: f"{name} in {FILE} or config.json" for name in keys}
     if "max_length" in keys and "max_new_tokens" not in keys:
-        stored["max_new_tokens"] = f"max_length - 1 in {FILE} or config.json"
-    typed = [name for name, value in given.items() if value is not None]
-    _check(search, model, source, stored | dict(zip(typed, typed, strict=True)) | (names or {}))
+        named["max_new_tokens"] = f"max_length - 1 in {FILE} or config.json"
+    named |= {name: name for name, value in given.items() if value is not None}
+    _check(search, model, source, named | (names or {}))
     return search
 
 
@@ -150,25 +151,25 @@ def _check(search: Search, model: Mapping[str, Any], source: str, names: Mapping
         if value is None and name.startswith("forced"):
             continue
         if type(value) is not int or not low <= value <= high:
-            name = names.get(name, name)
-            raise UserError(f"{name} is {value!r}; for {source} it must be from {low} to {high}")
+            raise UserError(
+                f"{names[name]} is {value!r}; for {source} it must be from {low} to {high}"
+            )
     # The decoder's first input counts in min_length.
     if search.min_length > search.max_new_tokens + 1:
         raise UserError(
-            f"{names.get('min_length', 'min_length')} is {search.min_length}, but "
-            f"{names.get('max_new_tokens', 'max_new_tokens')} is {search.max_new_tokens}; "
-            f"with these, min_length must be from 0 to {search.max_new_tokens + 1}"
+            f"{names['min_length']} is {search.min_length}, but {names['max_new_tokens']} is "
+            f"{search.max_new_tokens}; with these, min_length must be from 0 to "
+            f"{search.max_new_tokens + 1}"
         )
     penalty = search.length_penalty
     if type(penalty) not in (int, float) or not -10 <= penalty <= 10:
         raise UserError(
-            f"{names.get('length_penalty', 'length_penalty')} is {penalty!r}; "
-            "it must be a number from -10 to 10"
+            f"{names['length_penalty']} is {penalty!r}; it must be a number from -10 to 10"
         )
     if not isinstance(search.early_stopping, bool) and search.early_stopping != "never":
         raise UserError(
-            f"{names.get('early_stopping', 'early_stopping')} is "
-            f"{search.early_stopping!r}; it must be True, False or 'never'"
+            f"{names['early_stopping']} is {search.early_stopping!r}; it must be True, False or "
+            "'never'"
         )
 
 

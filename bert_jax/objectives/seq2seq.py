@@ -1,7 +1,6 @@
 """The loss of generating a target text, and the generation of texts in evaluation."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -49,15 +48,7 @@ class Seq2Seq:
     def totals(self, batch: Batch) -> jax.Array:
         return jnp.sum(batch["decoder_attention_mask"])
 
-    def loss(
-        self,
-        model: Any,
-        params: Any,
-        batch: Batch,
-        rngs: Mapping[str, jax.Array],
-        totals: Any,
-        frozen: Any,
-    ) -> tuple[jax.Array, Metrics]:
+    def loss(self, model, params, batch, rngs, totals, frozen):
         loss, correct = smoothed_cross_entropy(
             apply(model, params, batch, rngs)[Denoising.name],
             batch["labels"],

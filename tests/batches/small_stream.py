@@ -10,6 +10,9 @@ STORE = FakeStore(DOCUMENTS)
 TOKENIZER = make_tokenizer(5 + STORE.num_tokens)
 # Windows are about a sixth of an epoch, and batches span windows and epochs.
 SPEC = make_spec(32, max_predictions_per_seq=5, batch_size=12, seed=3, shuffle_sentences=64)
+# Packed rows. Half of the documents have shorter pairs.
+SINGLE = {"max_seq_length": 64, "max_predictions_per_seq": 12, "short_seq_prob": 0.5}
+PACKED = SINGLE | {"max_pairs_per_row": 4}
 
 
 def stream(store=STORE, **changes):

@@ -14,12 +14,9 @@ from bert_jax.batches.rows.windows import WindowedRows
 from bert_jax.batches.stream import Stream, batch_fields, evaluation_batches
 from tests.batches.fakes import PAD, FakeStore, make_documents, make_tokenizer
 from tests.batches.single_rows import single_rows
-from tests.batches.small_stream import SPEC, STORE, TOKENIZER, stream
-from tests.batches.test_stream import equal, unmasked
+from tests.batches.small_stream import PACKED, SINGLE, SPEC, STORE, TOKENIZER, stream
+from tests.batches.test_stream import equal, first_batches, unmasked
 
-# Half of the documents have shorter pairs.
-SINGLE = {"max_seq_length": 64, "max_predictions_per_seq": 12, "short_seq_prob": 0.5}
-PACKED = SINGLE | {"max_pairs_per_row": 4}
 ROWS = [
     {},
     {"pair_labels": "order"},
@@ -59,52 +56,9 @@ def test_packing_is_best_fit(seed):
         assert (np.diff(order[lengths[order] == length]) > 0).all()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def uninterrupted():
-    """Returns 70 packed batches, which are more than two epochs."""
-    full = stream(**PACKED)
-    batches = list(full.batches(0, 70))
-    assert full.position(69)["epoch"] >= 2
-    return batches
-
-
-@pytest.mark.parametrize("shards", [(0,), (1,), (2,), (0, 2)])
-def test_three_hosts_give_the_batches_of_one(uninterrupted, shards):
-    rows = np.concatenate([np.arange(4 * shard, 4 * shard + 4) for shard in shards])
-    ours = stream(shards=shards, num_shards=3, **PACKED).batches(0, 70)
-    for full, part in zip(uninterrupted, ours, strict=True):
-        assert equal(part, {name: values[rows] for name, values in full.items()})
-
-
-def test_resuming_at_every_step(uninterrupted):
-    iterated = stream(**PACKED)
-    positions = []
-    for step, _ in enumerate(iterated.batches(0, 70)):
-        positions.append(iterated.position(step))
-    forward = stream(**PACKED)
-    for step in range(69, -1, -1):
-        assert forward.position(step) == positions[step]
-        assert json.loads(json.dumps(positions[step])) == positions[step]
-    for step in range(0, 70, 11):
-        count = min(4, 70 - step)
-        resumed = stream(**PACKED).batches(step, count, positions[step])
-        without = stream(**PACKED).batches(step, count)
-        for full, a, b in zip(uninterrupted[step : step + count], resumed, without, strict=True):
-            assert equal(full, a) and equal(full, b)
-
-
-def test_resuming_plans_one_window(monkeypatch):
-    position = stream(**PACKED).position(50)
-    planned, original = [], WindowedRows.plan
-
-    def spy(self, epoch, window):
-        planned.append((epoch, window))
-        return original(self, epoch, window)
-
-    monkeypatch.setattr(WindowedRows, "plan", spy)
-    next(stream(**PACKED).batches(50, 1, position))
-    assert min(planned) == (position["epoch"], position["window"]) > (0, 0)
-    assert len(set(planned)) <= 2
+    return first_batches(is_packed=True)
 
 
 @pytest.mark.parametrize("changes", ROWS, ids=lambda changes: "-".join(map(str, changes.values())))

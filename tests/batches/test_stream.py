@@ -1,6 +1,7 @@
 """Batches do not depend on hosts, threads or interruptions; evaluation is fixed."""
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -13,7 +14,7 @@ from bert_jax.batches.rows.pairs import PairRows
 from bert_jax.batches.rows.segments import SegmentPlan, SegmentRows
 from bert_jax.batches.stream import batch_fields, evaluation_batches
 from tests.batches.fakes import SEP, FakeStore
-from tests.batches.small_stream import DOCUMENTS, SPEC, STORE, TOKENIZER, stream
+from tests.batches.small_stream import DOCUMENTS, PACKED, SPEC, STORE, TOKENIZER, stream
 
 
 def equal(batch, other):
@@ -30,20 +31,26 @@ def unmasked(batch):
     return ids
 
 
-@pytest.fixture(scope="module")
-def uninterrupted():
+@functools.cache
+def first_batches(is_packed):
     """Returns 70 batches, which are more than two epochs."""
-    full = stream()
+    full = stream(**PACKED if is_packed else {})
     batches = list(full.batches(0, 70))
     assert full.position(69)["epoch"] >= 2
     return batches
 
 
+@pytest.fixture
+def uninterrupted():
+    return first_batches(is_packed=False)
+
+
 @pytest.mark.parametrize("shards", [(0, 3), (1, 2, 5), (0, 1, 3, 4, 5), (4,)])
-def test_a_host_may_have_any_shards(uninterrupted, shards):
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_host_may_have_any_shards(is_packed, shards):
     rows = np.concatenate([np.arange(2 * shard, 2 * shard + 2) for shard in shards])
-    ours = stream(shards=shards, num_shards=6).batches(0, 70)
-    for full, part in zip(uninterrupted, ours, strict=True):
+    ours = stream(shards=shards, num_shards=6, **PACKED if is_packed else {}).batches(0, 70)
+    for full, part in zip(first_batches(is_packed), ours, strict=True):
         assert equal(part, {k: v[rows] for k, v in full.items()})
 
 
@@ -59,12 +66,14 @@ def test_examples_do_not_depend_on_the_batch_size(uninterrupted):
     assert np.array_equal(ids, other)
 
 
-def test_resuming_at_every_step(uninterrupted):
-    iterated = stream()
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_resuming_at_every_step(is_packed):
+    changes, uninterrupted = PACKED if is_packed else {}, first_batches(is_packed)
+    iterated = stream(**changes)
     positions = []
     for step, _ in enumerate(iterated.batches(0, 70)):
         positions.append(iterated.position(step))  # as in a checkpoint
-    forward = stream()
+    forward = stream(**changes)
     for step in range(69, -1, -1):
         assert forward.position(step) == positions[step]
         assert iterated.position(step) == positions[step]
@@ -73,16 +82,18 @@ def test_resuming_at_every_step(uninterrupted):
     assert epochs >= {0, 1, 2} and len({p["window"] for p in positions}) > 3
     for step in range(0, 70, 11):
         count = min(4, 70 - step)
-        resumed = stream().batches(step, count, positions[step])
-        without = stream().batches(step, count)
+        resumed = stream(**changes).batches(step, count, positions[step])
+        without = stream(**changes).batches(step, count)
         for full, a, b in zip(uninterrupted[step : step + count], resumed, without, strict=True):
             assert equal(full, a) and equal(full, b)
     # An earlier position works too.
-    assert equal(next(stream().batches(60, 1, positions[33])), uninterrupted[60])
+    assert equal(next(stream(**changes).batches(60, 1, positions[33])), uninterrupted[60])
 
 
-def test_resuming_does_not_plan_earlier_windows(monkeypatch):
-    position = stream().position(50)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_resuming_does_not_plan_earlier_windows(is_packed, monkeypatch):
+    changes = PACKED if is_packed else {}
+    position = stream(**changes).position(50)
     assert position["epoch"] > 0 and position["first_example"] <= 600
     touched = []
     for name in ("plan", "count"):
@@ -93,7 +104,7 @@ def test_resuming_does_not_plan_earlier_windows(monkeypatch):
             return original(self, epoch, window)
 
         monkeypatch.setattr(PairRows, name, spy)
-    resumed = stream()
+    resumed = stream(**changes)
     next(resumed.batches(50, 1, position))
     here = position["epoch"], position["window"]
     assert touched and min(touched) == here

@@ -8,7 +8,6 @@ from safetensors.numpy import load_file
 
 import bert_jax
 from bert_jax.convert import convert
-from bert_jax.finetuning.run import finetune
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.metrics import read_metrics
@@ -81,16 +80,7 @@ def test_fill_mask_and_score(exported):
 
 @pytest.mark.slow
 def test_pairs_are_classified(exported, tmp_path):
-    """Fine-tunes a classifier, which reads the first token, exports it, and reads it back."""
-    small.write_rows(tmp_path / "rows", train=32, validation=8)
-    run = small.config(exported, tmp_path / "rows", train__num_epochs=2.0)
-    run.table.text_b_column = "text"
-    finetune(run, tmp_path / "tuned")
-    convert(str(tmp_path / "tuned"), str(tmp_path / "hf"), "huggingface")
-    config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    assert config["architectures"] == ["FlaubertForSequenceClassification"]
-    answers = [bert_jax.load(str(tmp_path / name)).classify("a b", "c") for name in ("tuned", "hf")]
-    assert answers[0] == answers[1]
+    small.check_classified_pairs(exported, tmp_path, "FlaubertForSequenceClassification")
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("base", 138_301_817), ("large", 373_282_937)])

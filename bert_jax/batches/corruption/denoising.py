@@ -46,7 +46,6 @@ class Denoising:
     needs_sentences = True
 
     def __init__(self, tokenizer, spec, store=None):
-        del store
         self._masked_lm_prob, fractions = spec.masked_lm_prob, spec.mask_fractions
         self._poisson_lambda, self._permuted = spec.poisson_lambda, spec.permute_sentence_ratio
         if spec.held_out:
