@@ -109,7 +109,7 @@ def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     for name in values:
         if not values[name].present:
             continue
-        if not (config_flags.is_config_flag(values[name]) and config_source(values).is_stored):
+        if not (name == "config" and config_source(values).is_stored):
             parts.trust(values[name].value)
 
 

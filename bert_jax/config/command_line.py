@@ -14,7 +14,7 @@ from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
-from ml_collections.config_flags import config_flags, config_path
+from ml_collections.config_flags import config_path
 
 from bert_jax.base.errors import UserError
 
@@ -75,9 +75,8 @@ def parse(
     """
     argv = [_with_home(argument) for argument in argv]
     values.set_gnu_getopt(words)
-    config_names = [name for name in values if config_flags.is_config_flag(values[name])]
-    for name in config_names:
-        argv = _load_config(name, argv, values, load_stored)
+    if "config" in values:
+        argv = _load_config(argv, values, load_stored)
     try:
         remaining = values(argv)
     except flags.UnrecognizedFlagError as e:
@@ -93,12 +92,11 @@ def parse(
         raise UsageError(f"two of the flags --config.KEY contradict each other: {e.args[0]}") from e
     if len(remaining) > 1 and not words:
         raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
-    for name in config_names:
-        if values[name].value is None:
-            raise UsageError(
-                f"--{name} is missing: a config file, such as configs/tiny.py, unless --workdir "
-                "names a run to continue"
-            )
+    if "config" in values and values["config"].value is None:
+        raise UsageError(
+            "--config is missing: a config file, such as configs/tiny.py, unless --workdir names "
+            "a run to continue"
+        )
     return remaining
 
 
@@ -115,44 +113,43 @@ def _with_home(argument: str) -> str:
 
 
 def _load_config(
-    name: str,
     argv: Sequence[str],
     values: flags.FlagValues,
     load_stored: Callable[[str], ConfigDict | None],
 ) -> list[str]:
-    """Loads the file of a config flag and checks the overridden keys.
+    """Loads the file of --config and checks the overridden keys.
 
     Returns:
       `argv`, with Python tuples as values for tuples of texts, such as `data.input`. Without
       quotes, ml_collections would refuse a path with a space.
     """
-    argv = _with_flag_first(name, argv)
+    argv = _with_config_first(argv)
     # ml_collections looks for the keys in sys.argv, which it expects in this order too.
-    values[name]._sys_argv = argv
+    values["config"]._sys_argv = argv
     passed = list(_flags_in(argv))
     given = {flag: value for _, flag, value in passed}
-    path, directory = given.get(name), given.get("workdir")
+    path, directory = given.get("config"), given.get("workdir")
     # --noconfig.KEY sets a key to False.
-    of_config = re.compile(rf"(?:no)?{name}\.(.+)")
+    of_config = re.compile(r"(?:no)?config\.(.+)")
     keys = [found[1] for _, flag, _ in passed if (found := of_config.fullmatch(flag))]
     stored = load_stored(directory) if directory and path is None else None
     if stored:
         path, config = f"{directory}/config.json", stored
-        argv.insert(1, f"--{name}={path}")
+        argv.insert(1, f"--config={path}")
         passed = list(_flags_in(argv))
     elif path is not None:
         config = load_config_file(path)
     elif keys:
-        raise UsageError(f"--{name} is missing: --{name}.{keys[0]} changes a value in it")
+        raise UsageError(f"--config is missing: --config.{keys[0]} changes a value in it")
     else:
         return argv
     source = ConfigSource(path, copy.deepcopy(config), frozenset(keys), bool(stored))
-    values[name].parser = _Loaded(config, source)
+    values["config"].parser = _Loaded(config, source)
     for key in keys:
         if not _has(config, key):
             raise UsageError(f"unknown config key {key}{_nearest(key, list(_keys(config)))}")
     for index, flag, value in passed:
-        key = flag.removeprefix(f"{name}.")
+        key = flag.removeprefix("config.")
         if key == flag or not value or value[0] in "'\"([":
             continue
         default = config_path.get_value(key, config)
@@ -166,12 +163,12 @@ def _load_config(
     return argv
 
 
-def _with_flag_first(name: str, argv: Sequence[str]) -> list[str]:
-    """Moves a config flag before the flags of its keys, as absl needs."""
+def _with_config_first(argv: Sequence[str]) -> list[str]:
+    """Moves --config before the flags of its keys, as absl needs."""
     argv = list(argv)
     for index, flag, _ in _flags_in(argv):
-        if flag == name:
-            start = index if argv[index].lstrip("-").startswith(f"{name}=") else index - 1
+        if flag == "config":
+            start = index if argv[index].lstrip("-").startswith("config=") else index - 1
             return [argv[0], *argv[start : index + 1], *argv[1:start], *argv[index + 1 :]]
     return argv
 
