@@ -160,6 +160,12 @@ def test_transformers_loads_our_directory_completely(tmp_path, class_name, optio
     assert_same_logits(theirs, pretrained, weights)
 
 
+def randomized(model):
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    return model
+
+
 @pytest.mark.parametrize(
     ("config_class", "class_name", "values"),
     [
@@ -179,9 +185,7 @@ def test_bert_jax_loads_directories_of_transformers(tmp_path, config_class, clas
         sizes |= {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
         sizes |= {"intermediate_size": 20}
     config = getattr(transformers, config_class)(**sizes, **values)
-    model = getattr(transformers, class_name)(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter)
+    model = randomized(getattr(transformers, class_name)(config))
     for safe in (True, False):
         model.save_pretrained(tmp_path / str(safe), safe_serialization=safe)
         pretrained = formats.read(tmp_path / str(safe))
@@ -203,6 +207,26 @@ def test_transformers_reads_our_google_checkpoint(tmp_path, caplog):
         bert.load_tf_weights_in_bert(model, config, str(tmp_path / "google" / "bert_model.ckpt"))
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert_same_logits(model, pretrained, weights)
+
+
+def round_trip(model, tokenizer, directory):
+    """Converts a model of transformers and back, and compares the config and the ids of texts.
+
+    Returns:
+      The tensors before and after, and the tokenizer afterwards.
+    """
+    theirs, ours, again = (str(directory / name) for name in ("theirs", "ours", "again"))
+    model.save_pretrained(theirs)
+    tokenizer.save_pretrained(theirs)
+    assert convert.convert(theirs, ours, "bert_jax") == []
+    assert convert.convert(ours, again, "huggingface") == []
+    load_whole(type(model).__name__, directory / "again")
+    configs = [transformers.AutoConfig.from_pretrained(path).to_dict() for path in (theirs, again)]
+    assert configs[0] == configs[1] | {"_name_or_path": theirs}
+    loaded = transformers.AutoTokenizer.from_pretrained(again)
+    assert loaded(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
+    before, after = (load_file(f"{path}/model.safetensors") for path in (theirs, again))
+    return before, after, loaded
 
 
 @pytest.mark.parametrize(
@@ -231,24 +255,10 @@ def test_roberta_of_transformers_round_trip(tmp_path, family, tokenizer_class, f
         eos_token_id=tokenizer.eos_token_id,
     )
     model = getattr(transformers, f"{family}ForMaskedLM")(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter)
-    torch.nn.init.zeros_(model.roberta.embeddings.token_type_embeddings.weight)
-    theirs, ours, again = (str(tmp_path / name) for name in ("theirs", "ours", "again"))
-    model.save_pretrained(theirs)
-    tokenizer.save_pretrained(theirs)
-    assert convert.convert(theirs, ours, "bert_jax") == []
-    assert convert.convert(ours, again, "huggingface") == []
-    load_whole(f"{family}ForMaskedLM", tmp_path / "again")
-    before, after = (load_file(f"{path}/model.safetensors") for path in (theirs, again))
+    torch.nn.init.zeros_(randomized(model).roberta.embeddings.token_type_embeddings.weight)
+    before, after, _ = round_trip(model, tokenizer, tmp_path)
     before["roberta.embeddings.position_embeddings.weight"][:2] = 0
-    assert before.keys() == after.keys()
-    for name, value in before.items():
-        np.testing.assert_array_equal(value, after[name], err_msg=name)
-    configs = [transformers.AutoConfig.from_pretrained(path).to_dict() for path in (theirs, again)]
-    assert configs[0] == configs[1] | {"_name_or_path": theirs}
-    loaded = transformers.AutoTokenizer.from_pretrained(again)
-    assert loaded(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
+    assert same_weights(before, after)
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
@@ -269,22 +279,10 @@ def test_flaubert_of_transformers_round_trip(tmp_path, pre_norm):
         gelu_activation=pre_norm,
         eos_token_id=1,
     )
-    model = transformers.FlaubertWithLMHeadModel(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter)
-    theirs, ours, again = (str(tmp_path / name) for name in ("theirs", "ours", "again"))
-    model.save_pretrained(theirs)
-    tokenizer.save_pretrained(theirs)
-    assert convert.convert(theirs, ours, "bert_jax") == []
-    assert convert.convert(ours, again, "huggingface") == []
-    load_whole("FlaubertWithLMHeadModel", tmp_path / "again")
-    before, after = (load_file(f"{path}/model.safetensors") for path in (theirs, again))
+    model = randomized(transformers.FlaubertWithLMHeadModel(config))
+    before, after, loaded = round_trip(model, tokenizer, tmp_path)
     assert same_weights(before, after)
-    configs = [transformers.AutoConfig.from_pretrained(path).to_dict() for path in (theirs, again)]
-    assert configs[0] == configs[1] | {"_name_or_path": theirs}
-    loaded = transformers.AutoTokenizer.from_pretrained(again)
     assert type(loaded) is type(tokenizer)
-    assert loaded(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
     assert "token_type_ids" not in loaded(TEXTS)
 
 
@@ -305,9 +303,7 @@ def test_modernbert_of_transformers_round_trip(tmp_path, values):
         **{f"{name}_token_id": i for i, name in enumerate(("pad", "cls", "bos", "sep", "eos"))},
         **values,
     )
-    model = transformers.ModernBertForMaskedLM(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter)
+    model = randomized(transformers.ModernBertForMaskedLM(config))
     theirs, again = str(tmp_path / "theirs"), str(tmp_path / "again")
     model.save_pretrained(theirs)
     ours = formats.read(tmp_path / "theirs")

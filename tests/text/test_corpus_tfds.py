@@ -90,25 +90,27 @@ def test_documents_of_data_sets_are_counted(small_data_set):
     assert Corpus(f"tfds:{small_data_set},sotu").fetch() is None
 
 
-def test_data_set_without_a_train_split(small_data_set, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "replacement", "message"),
+    [
+        (
+            "_split_generators",
+            lambda dl_manager: {"test": [(0, {"text": "Number 0."})]},
+            "small_texts/1.2.0 has no split 'train'; its splits: test",
+        ),
+        (
+            "download_and_prepare",
+            lambda: import_module("beam_"),
+            "cannot prepare 'small_texts': No module named 'beam_'",
+        ),
+    ],
+)
+def test_data_sets_that_cannot_be_fetched(small_data_set, monkeypatch, name, replacement, message):
     corpus = Corpus(f"tfds:{small_data_set}")
     builder = tfds_texts.open_builder(small_data_set)
-    monkeypatch.setattr(builder, "_split_generators", _only_test)
+    monkeypatch.setattr(builder, name, replacement)
     monkeypatch.setattr(tfds_texts, "open_builder", lambda _: builder)
-    with pytest.raises(UserError, match="small_texts/1.2.0 has no split 'train'; its splits: test"):
-        corpus.fetch()
-
-
-def _only_test(dl_manager):
-    return {"test": [(0, {"text": "Number 0."})]}
-
-
-def test_data_set_that_needs_a_missing_package(small_data_set, monkeypatch):
-    corpus = Corpus(f"tfds:{small_data_set}")
-    builder = tfds_texts.open_builder(small_data_set)
-    monkeypatch.setattr(builder, "download_and_prepare", lambda: import_module("beam_"))
-    monkeypatch.setattr(tfds_texts, "open_builder", lambda _: builder)
-    with pytest.raises(UserError, match="cannot prepare 'small_texts': No module named 'beam_'"):
+    with pytest.raises(UserError, match=message):
         corpus.fetch()
 
 
