@@ -114,7 +114,7 @@ def search_of(
                 f"{source} has {key}={keys[key]!r} in its generation config, which is not "
                 f"supported; remove the key from {FILE} or config.json"
             )
-    # A list of a single end is the same as that end.
+    # A list with a single end means the same as this end alone.
     values = {
         key: value[0] if isinstance(value, list) and len(value) == 1 else value
         for key, value in keys.items()

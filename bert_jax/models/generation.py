@@ -59,7 +59,7 @@ def generate(search: Search, step: Step, cache: Any, is_row_B: jax.Array) -> jax
       search: The settings.
       step: Computes the logits after some tokens.
       cache: The cache before the first token.
-      is_row_B: Whether each row is one, or only fills up the batch: bool.
+      is_row_B: bool, False for rows that only fill up the batch.
 
     Returns:
       int32 [B, T]; `pad_token_id` follows the end. A row with a NaN in its scores has a -1.
@@ -98,7 +98,7 @@ class _Beams(NamedTuple):
       ids_BxKxT, scores_BxK: The running beams and their log-probabilities, the best first.
       finished_ids_BxKxT, finished_scores_BxK: The best finished beams and their log-probabilities
         divided by the length penalty, the best first.
-      is_finished_BxK: Whether this place has a finished beam.
+      is_finished_BxK: Whether each of the K positions has a finished beam.
       may_improve_B: Whether a running beam may still be ranked above a finished one.
       cache: The cache of the running beams.
     """

@@ -39,7 +39,7 @@ _DEPTHS = (16, 32, 64, 128)
 _MIN_LENGTH = 256
 # The logical axes of a value for each key of a row, and for each query of a head, [B, A, L].
 _EACH_KEY, _EACH_QUERY = ("batch", None), ("batch", "activation_heads", None)
-# Those of the inputs of the kernels, in their order. The forward kernel has the first six.
+# The logical axes of the inputs of the kernels. The forward kernel has the first six.
 _IN_AXES = [
     *(ALL_HEADS, ALL_HEADS, ALL_HEADS, _EACH_KEY, EACH_HEAD, EACH_HEAD),
     *(ALL_HEADS, _EACH_QUERY, _EACH_QUERY),
@@ -110,7 +110,7 @@ def _run(kernel, inputs, depth, interpret, out_axes):
 
     A program can read all of its sequence, and writes its block of each output.
     """
-    # jax 0.12 calls this compiler deprecated: other devices must do without the import.
+    # jax 0.12 warns that this compiler is deprecated, so only GPUs import it.
     from jax.experimental.pallas import triton
 
     in_axes = _IN_AXES[: len(inputs)]

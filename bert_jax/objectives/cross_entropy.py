@@ -69,7 +69,7 @@ def smoothed_cross_entropy(
     def sums(hidden_BxSxE, targets_BxS, weights_BxS):
         logits_BxSxW = vocabulary_logits(hidden_BxSxE, inputs.table_WxE, inputs.bias_W)
         loss, correct = token_sums(logits_BxSxW, targets_BxS, weights_BxS)
-        # The ids beyond the vocabulary have no share.
+        # The ids beyond the vocabulary get none of the smoothing.
         is_token_W = jnp.arange(logits_BxSxW.shape[-1]) < vocab_size
         total_BxS = vocab_size * jax.nn.logsumexp(logits_BxSxW, axis=-1)
         total_BxS -= jnp.sum(jnp.where(is_token_W, logits_BxSxW, 0.0), axis=-1)

@@ -12,7 +12,7 @@ from bert_jax.base.batch import BatchFields
 from bert_jax.models import BertConfig
 
 # The kind of a metric that is the term's loss divided by the mean number of characters of a token.
-# Only an evaluation that knows the length of the text has it.
+# Only evaluations on text of a known length have it.
 PER_CHARACTER = "loss_per_character"
 # The sum and the weight of each metric.
 Sums = dict[str, tuple[jax.Array, jax.Array]]

@@ -33,7 +33,7 @@ from bert_jax.training.stages import Stage, resolve_stages
 
 # On a network file system, another machine's new files may appear some seconds late.
 _VISIBLE_WITHIN_SECONDS = 10
-# What the record of `config.eval.other_text` has.
+# The keys of OTHER_TEXT_RECORD that are read, with examples of their values.
 _COUNTS = {"tokens": 0, "characters": 0}
 
 

@@ -309,7 +309,7 @@ def locked_directory(
         found = check_files(directory, ours)
 
         def remove_files() -> None:
-            # Without its plan, what is unfinished is not continued.
+            # The plan is removed last: without it, a task would take the other files for its own.
             for name in sorted(found, key=lambda name: name.endswith("plan.json")):
                 if str(directory / name) not in kept:
                     (directory / name).unlink()

@@ -209,7 +209,7 @@ def _standard_input(data: ConfigDict, output: Directory) -> Iterator[ConfigDict]
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch if files.is_remote(output) else output) / "standard_input.txt"
         try:
-            # What is unfinished is not continued: it may be of another text of this size.
+            # An unfinished store may be of another text of this size, so it is not continued.
             with empty_directory(output, STORE_FILES), path.open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)
             data = data.copy_and_resolve_references()

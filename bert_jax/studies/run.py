@@ -97,7 +97,7 @@ def compare(settings: Settings, directory: epath.PathLike) -> dict[str, Any] | N
                 if not _run(parts, path, signals):
                     return None
         except UserError:
-            # Other flags may be what the first part needs.
+            # If no part has finished, the user may correct the flags.
             if not any(part.is_finished() for part in parts):
                 (path / SETTINGS).unlink()
             raise

@@ -23,7 +23,7 @@ class Rows(NamedTuple):
 
     Attributes:
       text: The column or field of the text.
-      document: That of the document to which a row belongs; empty if there is none.
+      document: The column or field with the name of the document; empty if there is none.
       are_sentences: Whether each row is a sentence. Consecutive rows with the same value of
         `document`, or ROWS_PER_DOCUMENT of them, are then a document.
     """

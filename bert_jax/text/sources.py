@@ -243,7 +243,7 @@ def _hub_files(pattern: str) -> dict[Path | epath.Path, int]:
 def _texts(names: Iterable[str]) -> list[str]:
     """Returns the files of a directory that are read, judging by their names."""
     texts = [name for name in names if is_text(name)]
-    # What `datasets` has saved also has JSON files, which describe the data.
+    # A directory saved by `datasets` also has JSON files, which describe the data.
     return [name for name in texts if name.endswith(".arrow")] or texts
 
 

@@ -22,7 +22,7 @@ from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.readers import open_text
 from bert_jax.text.wikitext import passages
 
-# Articles with fewer characters are dropped: they are stubs, lists, or pages that tell names apart.
+# Articles with fewer characters are dropped: they are stubs, lists or disambiguation pages.
 MIN_CHARACTERS = 200
 _DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^>]*>\s*)*<mediawiki\b")
 _PAGE, _END = b"<page>", b"</page>"
@@ -30,13 +30,13 @@ _MARK = re.compile(rb"</?page>")
 _DUMP_END = b"</mediawiki>"
 # The end of a dump is looked for in this many bytes.
 _TAIL_BYTES = 64
-# What describes the wiki comes first and is shorter.
+# The description of the wiki comes first and is shorter.
 _HEAD_BYTES = 2**16
 _BLOCK_BYTES = 2**18
-# A bz2 file is one or several streams, which begin so.
+# The first bytes of each stream in a bz2 file.
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 _STREAM_BYTES = 10
-# The first streams of a file of several are shorter.
+# In a file of several streams, the first ones are shorter.
 _FIRST_STREAMS_BYTES = 2**21
 # The numbers of the namespaces whose links are no text, and their names in every language.
 _DROPPED_NAMESPACES = {b"6": ("file", "image"), b"14": ("category",)}
@@ -114,7 +114,7 @@ def raw_pages(
         blocks = _unpacked(stored, start, stop)
     else:
         blocks = _blocks(stream, start, stop)
-    # `at`: where the search goes on. `ours`: the end of what is in the range.
+    # `at`: the position of the next search. `ours`: the end of the bytes in the range.
     content, at, ours = b"", 0, 0
     for block, is_ours in blocks:
         read = min(at, max(0, len(content) - _TAIL_BYTES))

@@ -14,7 +14,7 @@ _MARKER = re.compile(
     r"|\[(?:[a-z]+:)?//[^\s\]<>]*"
 )
 _BEGINNINGS = {"}}": "{{", "|}": "{|", "]]": "[[", "]": "["}
-# Tags whose content is no text and has other markup or none. That of "nowiki" is text.
+# Tags whose content has no wikitext. Only the content of "nowiki" is kept as text.
 _OPAQUE = {
     name: re.compile(rf"</{name}\s*>", re.IGNORECASE)
     for name in (
@@ -27,7 +27,7 @@ _NESTED = ("table", "ul", "ol", "dl")
 _LINE_BREAKS = ("br", "p", "div", "blockquote")
 # Lists, headings, rules, and what remains of tables.
 _NO_PASSAGE = re.compile(r"^[ \t]*(?:[*#;:=|!]|----).*$", re.MULTILINE)
-# Bold, italic, and switches such as __NOTOC__. Marks around a dropped template have met.
+# Bold, italic, and switches such as __NOTOC__. More marks in a row surrounded a dropped template.
 _MARKS = re.compile(r"'{2,}|__[A-Z]+__")
 # A template may have been all that there was in parentheses.
 _EMPTY_PARENTHESES = re.compile(r" \([\s,;]*\)")
@@ -106,7 +106,7 @@ def _link_text(link: str, dropped_links: Collection[str]) -> str:
     target, bar, label = link.partition("|")
     namespace, colon, _ = target.partition(":")
     is_dropped = colon and namespace.strip().lower() in dropped_links
-    # The options of an image follow bars. The dump does not tell all names of its namespace.
+    # The options of an image follow bars. The dump does not list all names of its namespace.
     if is_dropped or "|" in label or not bar and _OTHER_LANGUAGE.match(target):
         return ""
     return label if bar else target.removeprefix(":")

@@ -19,8 +19,8 @@ from bert_jax.tokenizers.training_words import without_long_runs, wordpiece_word
 from bert_jax.tokenizers.word_bpe import END
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
-# A text with more characters may use half of the vocabulary for them, and what is left after
-# training. Words with any other character become [UNK].
+# So many different characters of a text always get tokens. Further ones get them in up to half of
+# the vocabulary, and in places that are free after the training. Words with others become [UNK].
 MIN_ALPHABET = 1000
 _split_cased = WordSplitter(lowercase=False).split
 # The number of threads affects rounding, so the number must not depend on the machine.

@@ -152,7 +152,7 @@ def train_loop(
       state: The state to begin with; its buffers are donated.
       resume: What the checkpoint of this state stores beside it; empty for a new run.
       checkpointer: Saves states.
-      guard: Tells whether a signal asks the run to stop.
+      guard: Shows whether a signal stops the run.
       trackers: Get the metrics too.
 
     Returns:

@@ -71,7 +71,7 @@ class _Wandb:
                 id=run_id,
                 resume="allow",
                 config=to_dict(config),
-                # Another run of the user, such as that of a notebook, stays as it is.
+                # Other runs of the user, such as one in a notebook, stay open.
                 reinit="create_new",
                 settings=wandb.Settings(**own, **more),
             )
@@ -81,7 +81,7 @@ class _Wandb:
         except Exception as error:
             problem = files.first_line(error).rstrip(".")
             say(f"warning: wandb: {problem}; this part of the run stays on disk")
-            # The process that sends runs would refuse the id a second time.
+            # Otherwise, the background process of wandb would refuse the id as used.
             wandb.teardown()
             self._run = start(mode="offline")
         # The steps of a resumed run need not increase.
@@ -115,7 +115,7 @@ class _Trackio:
         with contextlib.redirect_stdout(io.StringIO()):
             self._run = trackio.init(
                 project=project,
-                # trackio knows a run by its name.
+                # trackio identifies a run by its name.
                 name=f"{directory.name}-{run_id}",
                 config=to_dict(config),
                 resume="allow",
@@ -141,7 +141,7 @@ _KINDS = {"wandb": _Wandb, "trackio": _Trackio}
 class Trackers:
     """Sends a run to the trackers of `config.log.trackers`; a context manager that ends them.
 
-    Only process 0 sends. A tracker that fails is left with a warning, and the run goes on.
+    Only process 0 sends. A tracker that fails is dropped with a warning; the run continues.
 
     Args:
       config: The config of the run, which is sent first.

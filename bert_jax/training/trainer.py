@@ -337,7 +337,7 @@ def _attention_kernel(device: jax.Device) -> str:
         # On TPU v2 and v3 the compiler of Pallas kernels aborts.
         return "" if device.device_kind in ("TPU v2", "TPU v3") else "tpu"
     if device.platform == "gpu":
-        # Older ones of NVIDIA have no products of bfloat16; those of AMD are called "gfx90a".
+        # Older GPUs of NVIDIA have no bfloat16 products. AMD's capability is a name ("gfx90a").
         capability = device.compute_capability
         return "gpu" if capability[0].isdigit() and float(capability) >= 8 else ""
     return ""

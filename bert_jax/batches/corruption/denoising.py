@@ -166,7 +166,7 @@ class Denoising:
         return length_BxK, (num_zeros_BxK * (length_BxK > 0)).sum(axis=1).astype(np.int64)
 
     def _replacements(self, is_random_N: np.ndarray, bits_N: np.ndarray) -> np.ndarray:
-        """Returns a random id or that of [MASK] for each of N places, int32 [N]."""
+        """Returns a random id or [MASK] for each of N positions, int32 [N]."""
         which_N = (uniform(bits_N) * len(self._random_ids)).astype(np.int64)
         return np.where(is_random_N, self._random_ids[which_N], self._mask_id)
 
@@ -184,8 +184,8 @@ def permuted_columns(
       is_text_BxL: bool, the tokens of sentences.
       begins_sentence_BxL: bool, the first token of each sentence; the first token of text is one.
       ratio: The fraction of the sentences to permute, rounded up.
-      choice_bits_BxL, order_bits_BxL: uint64, random. Those of a sentence's first token determine
-        whether it is permuted, and its place.
+      choice_bits_BxL, order_bits_BxL: uint64, random. The bits at a sentence's first token
+        determine whether it is permuted, and its position.
 
     Returns:
       int64 [B, L]: the column that each token is taken from.
