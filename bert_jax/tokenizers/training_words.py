@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tokenizers import pre_tokenizers
 
+from bert_jax.tokenizers.base import CACHE_WORDS
 from bert_jax.tokenizers.byte_bpe import ASCII_WORDS
 from bert_jax.tokenizers.moses_bpe import moses_words
 from bert_jax.tokenizers.wordpiece import WordSplitter
@@ -13,7 +14,6 @@ from bert_jax.tokenizers.wordpiece import WordSplitter
 WordsOfText = Callable[[str], list[str]]
 # Longer runs without a space are cut to train byte-level BPE, whose time is quadratic in them.
 _LONG_RUN = re.compile(r"\S{200}(?=\S)")
-_CACHE_WORDS = 2**18
 # Longer words are left out of the training of moses_bpe and bert_bpe, for the same reason.
 _LONGEST_WORD = 200
 
@@ -31,7 +31,7 @@ def wordpiece_words(*, lowercase: bool, max_input_chars_per_word: int) -> WordsO
 def byte_bpe_words(*, add_prefix_space: bool) -> WordsOfText:
     """Returns a function of a text that returns its words, with a character for each byte."""
     split = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space).pre_tokenize_str
-    of_bytes = functools.lru_cache(_CACHE_WORDS)(
+    of_bytes = functools.lru_cache(CACHE_WORDS)(
         lambda word: pre_tokenizers.ByteLevel(False, use_regex=False).pre_tokenize_str(word)[0][0]
     )
 
