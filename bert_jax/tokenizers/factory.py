@@ -39,13 +39,12 @@ class _Kind(NamedTuple):
     Attributes:
       tokenizer: Makes a tokenizer from a vocabulary and options.
       read: Reads a vocabulary from its files.
-      train: Trains a vocabulary on texts; None if `train_on_counts` does, or if bert_jax cannot
-        train this kind.
+      train: Trains a vocabulary on counts of words, or on texts if the kind has no `words`; None if
+        bert_jax cannot train this kind.
       options: The names of the options, with their defaults.
       names: The names that a vocabulary file may have; `Tokenizer.save` writes the first.
       companion: The name of a second file that belongs to a file with the first name.
-      words: Returns a function of a text that returns its words, for `train_on_counts`.
-      train_on_counts: As `train`, of the counts of words; None if this kind needs texts.
+      words: Returns a function of a text that returns its words; None if this kind has none.
     """
 
     tokenizer: Callable[..., Tokenizer]
@@ -55,7 +54,6 @@ class _Kind(NamedTuple):
     names: tuple[str, ...]
     companion: str = ""
     words: Callable[..., training_words.WordsOfText] | None = None
-    train_on_counts: Callable[..., Any] | None = None
 
     def own(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Selects the options of this kind; missing ones get their defaults."""
@@ -70,7 +68,6 @@ KINDS = {
         {"lowercase": False, "max_input_chars_per_word": 200},
         (wordpiece.VOCABULARY_FILE,),
         words=training_words.wordpiece_words,
-        train_on_counts=training.train_wordpiece_on_counts,
     ),
     "sentencepiece": _Kind(
         sentencepiece.SentencePieceTokenizer,
@@ -87,7 +84,6 @@ KINDS = {
         (byte_bpe.VOCABULARY_FILE, LIBRARY_FILE),
         byte_bpe.MERGES_FILE,
         training_words.byte_bpe_words,
-        training.train_byte_bpe_on_counts,
     ),
     "fastbpe": _Kind(
         fastbpe.FastBpeTokenizer,
@@ -107,22 +103,20 @@ KINDS = {
     "moses_bpe": _Kind(
         moses_bpe.MosesBpeTokenizer,
         word_bpe.read_vocabulary,
-        None,
+        training.train_word_bpe,
         {"lowercase": False},
         (word_bpe.VOCABULARY_FILE,),
         word_bpe.MERGES_FILE,
         training_words.moses_bpe_words,
-        training.train_word_bpe_on_counts,
     ),
     "bert_bpe": _Kind(
         bert_bpe.BertBpeTokenizer,
         bert_bpe.read_vocabulary,
-        None,
+        training.train_word_bpe,
         {},
         (word_bpe.VOCABULARY_FILE, LIBRARY_FILE),
         word_bpe.MERGES_FILE,
         training_words.bert_bpe_words,
-        training.train_word_bpe_on_counts,
     ),
 }
 # An example of an options file: the kind, and options of all kinds.
@@ -217,7 +211,7 @@ def train(
     must fit in memory; `bert_jax.prepare` draws a sample.
 
     Args:
-      kind: One of KINDS with `train` or `train_on_counts`.
+      kind: One of KINDS with `train`.
       texts: Sentences or short paragraphs.
       vocab_size: The number of tokens.
       sentencepiece_type: "unigram" or "bpe".
@@ -229,14 +223,17 @@ def train(
     """
     known = KINDS[kind]
     own = known.own(options)
-    if not known.train:
+    if known.words:
         counts = list(Counter(chain.from_iterable(map(known.words(**own), texts))).items())
         return train_on_counts(
             kind, counts, vocab_size=vocab_size, special_tokens=special_tokens, **own
         )
-    model = {"sentencepiece_type": sentencepiece_type} if kind == "sentencepiece" else {}
     vocabulary = known.train(
-        texts, vocab_size=vocab_size, special_tokens=special_tokens, **own, **model
+        texts,
+        vocab_size=vocab_size,
+        sentencepiece_type=sentencepiece_type,
+        special_tokens=special_tokens,
+        **own,
     )
     return known.tokenizer(vocabulary, special_tokens=special_tokens, **own)
 
@@ -273,5 +270,5 @@ def train_on_counts(
       UserError: As for `train`.
     """
     known = KINDS[kind]
-    vocabulary = known.train_on_counts(counts, vocab_size=vocab_size, special_tokens=special_tokens)
+    vocabulary = known.train(counts, vocab_size=vocab_size, special_tokens=special_tokens)
     return known.tokenizer(vocabulary, special_tokens=special_tokens, **known.own(options))

@@ -1,7 +1,8 @@
 """Learns the merges of BPE from the counts of words.
 
-The `tokenizers` library trains only on text. For the same words, this gives the same merges in the
-same order, with ties broken in the same way; tests/tokenizers/test_merges.py compares them.
+The `tokenizers` library trains only on text, and is slower in most languages. For the same words,
+this gives the same merges in the same order, with ties broken in the same way;
+tests/tokenizers/test_merges.py compares them.
 """
 
 import heapq

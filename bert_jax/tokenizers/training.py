@@ -1,21 +1,19 @@
 """Trains vocabularies. The same texts give the same bytes in every run."""
 
 import io
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
 import sentencepiece
-import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import pre_tokenizers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import SpecialTokens
-from bert_jax.tokenizers.merges import MIN_FREQUENCY, Merges, learn_merges
+from bert_jax.tokenizers.byte_bpe import WORD_START
+from bert_jax.tokenizers.merges import Merges, learn_merges
 from bert_jax.tokenizers.sentencepiece import normalize
-from bert_jax.tokenizers.training_words import without_long_runs, wordpiece_words
 from bert_jax.tokenizers.word_bpe import END
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
@@ -27,64 +25,30 @@ _split_cased = WordSplitter(lowercase=False).split
 _SENTENCEPIECE_THREADS = 2
 # Longer lines are cut, because the library would drop them.
 _SENTENCEPIECE_LINE = 4000
+_NO_TEXT = "there is no text to train a vocabulary on"
 # Words, and how often each occurs.
 WordCounts = Sequence[tuple[str, int]]
 
 
 def train_wordpiece(
-    texts: Iterable[str],
-    *,
-    vocab_size: int,
-    lowercase: bool,
-    max_input_chars_per_word: int,
-    special_tokens: SpecialTokens,
+    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
 ) -> list[str]:
-    """Trains a vocabulary of `vocab_size` tokens.
+    """Trains a vocabulary of `vocab_size` tokens on the counts of words.
 
-    Words of more than `max_input_chars_per_word` characters are left out, because the tokenizer
-    maps them to [UNK]. If the pieces are too few, "[unused0]", "[unused1]", ... fill up the
-    vocabulary, as in Google's vocabularies.
+    If the pieces are too few, "[unused0]", "[unused1]", ... fill up the vocabulary, as in Google's
+    vocabularies.
 
     Raises:
       UserError: The characters of the corpus do not fit in `vocab_size`.
     """
-    words = wordpiece_words(lowercase=lowercase, max_input_chars_per_word=max_input_chars_per_word)
-    texts = [" ".join(words(text)) for text in texts]
-    num_pieces = vocab_size - len(special_tokens.last)
-    characters = _by_frequency(Counter(chain.from_iterable(texts)))
-    base = _base_tokens(characters, num_pieces, special_tokens, _pieces)
-    # The trainer breaks ties between pieces by id, and numbers "##x" tokens in the order of a hash
-    # map, which varies from run to run. As special tokens, they have fixed ids.
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=num_pieces,
-        min_frequency=MIN_FREQUENCY,
-        special_tokens=base,
-        initial_alphabet=[token for token in base if len(token) == 1],
-        limit_alphabet=sum(len(token) == 1 for token in base),
-        show_progress=False,
-    )
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=special_tokens.unk))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.train_from_iterator(texts, trainer, length=len(texts))
-    ids = backend.get_vocab()
-    tokens = sorted(ids, key=ids.get)[:num_pieces]
-    _add_characters(tokens, characters, num_pieces, _pieces)
-    return _filled(tokens, vocab_size, special_tokens)
-
-
-def train_wordpiece_on_counts(
-    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
-) -> list[str]:
-    """Returns the vocabulary that `train_wordpiece` returns for a text with these words."""
 
     def spelled(word: str) -> list[str]:
         return [word[0], *(f"##{character}" for character in word[1:])]
 
-    tokens, _ = _train_on_counts(counts, vocab_size, special_tokens, _pieces, spelled, prefix="##")
-    return tokens
+    return _train(counts, vocab_size, special_tokens, _pieces, spelled, prefix="##")[0]
 
 
-def train_word_bpe_on_counts(
+def train_word_bpe(
     counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
 ) -> tuple[list[str], Merges]:
     """Trains a vocabulary of `vocab_size` tokens on the counts of words, and its merges.
@@ -102,10 +66,10 @@ def train_word_bpe_on_counts(
     def spelled(word: str) -> list[str]:
         return [*word[:-1], word[-1] + END]
 
-    return _train_on_counts(counts, vocab_size, special_tokens, pieces_of, spelled)
+    return _train(counts, vocab_size, special_tokens, pieces_of, spelled)
 
 
-def _train_on_counts(
+def _train(
     counts: WordCounts,
     vocab_size: int,
     special_tokens: SpecialTokens,
@@ -163,7 +127,7 @@ def _by_frequency(counts: Counter[str]) -> list[str]:
     """Returns the counted characters, the most frequent first."""
     characters = [c for c in counts if not c.isspace()]
     if not characters:
-        raise UserError("there is no text to train a vocabulary on")
+        raise UserError(_NO_TEXT)
     return sorted(characters, key=lambda c: (-counts[c], c))
 
 
@@ -198,9 +162,9 @@ def _pieces(character: str) -> list[str]:
 
 
 def train_byte_bpe(
-    texts: Iterable[str], *, vocab_size: int, add_prefix_space: bool, special_tokens: SpecialTokens
+    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
 ) -> tuple[list[str], Merges]:
-    """Trains a vocabulary of `vocab_size` tokens, and its merges.
+    """Trains a vocabulary of `vocab_size` tokens on the counts of words, and its merges.
 
     The first tokens after the special ones are the 256 bytes. As for WordPiece, "[unused0]", ...
     fill up the vocabulary if the corpus is too small.
@@ -208,49 +172,19 @@ def train_byte_bpe(
     Raises:
       UserError: The bytes do not fit in `vocab_size`, or there is no text.
     """
-    num_pieces = _num_pieces(vocab_size, special_tokens)
-    texts = [part for text in texts for part in without_long_runs(text)]
-    if not any(text.strip() for text in texts):
-        raise UserError("there is no text to train a vocabulary on")
-    trainer = trainers.BpeTrainer(
-        vocab_size=num_pieces,
-        min_frequency=MIN_FREQUENCY,
-        special_tokens=list(special_tokens.first),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    backend.train_from_iterator(texts, trainer, length=len(texts))
-    ids = backend.get_vocab()
-    tokens = _filled(sorted(ids, key=ids.get), vocab_size, special_tokens)
-    merges = json.loads(backend.to_str())["model"]["merges"]
-    return tokens, [tuple(pair) for pair in merges]
-
-
-def train_byte_bpe_on_counts(
-    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
-) -> tuple[list[str], Merges]:
-    """Returns what `train_byte_bpe` returns for a text with these words."""
-    num_pieces = _num_pieces(vocab_size, special_tokens)
-    if not counts:
-        raise UserError("there is no text to train a vocabulary on")
-    tokens = [*special_tokens.first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    ids = {token: i for i, token in enumerate(tokens)}
-    words = (([ids[character] for character in word], count) for word, count in counts)
-    merges = learn_merges(words, tokens, num_pieces)
-    return _filled(tokens, vocab_size, special_tokens), merges
-
-
-def _num_pieces(vocab_size: int, special_tokens: SpecialTokens) -> int:
-    """Returns the number of tokens before the last special ones; refuses too few."""
     fewest = len({*special_tokens.first, *special_tokens.last}) + 256
     if vocab_size < fewest:
         raise UserError(
             f"a vocabulary of {vocab_size} tokens is too small: the 256 bytes and the special "
             f"tokens alone take {fewest}"
         )
-    return vocab_size - len(special_tokens.last)
+    if all(set(word) <= {WORD_START} for word, _ in counts):
+        raise UserError(_NO_TEXT)
+    tokens = [*special_tokens.first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    ids = {token: i for i, token in enumerate(tokens)}
+    words = (([ids[character] for character in word], count) for word, count in counts)
+    merges = learn_merges(words, tokens, vocab_size - len(special_tokens.last))
+    return _filled(tokens, vocab_size, special_tokens), merges
 
 
 def train_sentencepiece(
