@@ -18,7 +18,7 @@ from bert_jax.interop.families import FAMILIES, family_of_type, load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.generation import read_generation, write_generation
 from bert_jax.interop.model_card import model_card
-from bert_jax.interop.model_keys import read_family_keys, write_family_keys
+from bert_jax.interop.model_keys import dropout_warnings, read_family_keys, write_family_keys
 from bert_jax.interop.names import Tensor, collect_weights, export_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding, write_embedding
@@ -65,7 +65,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     class_name = (config.get("architectures") or [""])[0]
     terms = read_terms(training, family, model["causal"], class_name)
     names = foreign_names(family.names, "huggingface", BertConfig(**model).max_blocks)
-    head, warnings = {}, []
+    head, warnings = {}, dropout_warnings(config, family, path / CONFIG)
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
         if relative := [name for name in tensors if name.endswith("distance_embedding.weight")]:
@@ -78,7 +78,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
         try:
             head = _read_head(config, tensors, family, model["causal"])
         except UserError as problem:
-            warnings = [f"{path}: {problem}: the model is read without its head"]
+            warnings.append(f"{path}: {problem}: the model is read without its head")
         shapes = expected_shapes(BertConfig(**model), terms)
         if head:
             names |= foreign_names(family.task_classes[head["head"]].names, "huggingface", 0)

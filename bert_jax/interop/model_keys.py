@@ -9,6 +9,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.model import MODEL, check_model
 from bert_jax.interop.family import Family
 from bert_jax.models import BertConfig
+from bert_jax.models.task_models import TaskModel
 from bert_jax.tokenizers import Tokenizer
 
 # The keys that describe a model, with their defaults; None for keys without a default.
@@ -80,6 +81,22 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
         model[key] -= offset
         MODEL[key].check(f"{path}: {keys[key]} less {offset}", model[key])
     return model | family.fixed_values(model)
+
+
+def dropout_warnings(config: Mapping[str, Any], family: Family, path: Path) -> list[str]:
+    """Warns of the dropouts of a config.json that bert_jax lacks or has with another rate.
+
+    They change only training, so such a model is read. A rate of 0 or null says nothing: a head
+    has our dropout all the same.
+    """
+    ours = {**family.written, "classifier_dropout": TaskModel.DROPOUT}
+    lost = [
+        f"{key}={value!r}"
+        for key, value in config.items()
+        if "drop" in key and key not in family.config_keys.values()
+        if value and value != ours.get(key)
+    ]
+    return [f"{path}: {', '.join(lost)} left out; only training differs"] if lost else []
 
 
 def write_family_keys(

@@ -277,7 +277,7 @@ def test_models_that_a_family_does_not_have(tmp_path, family, model, message):
         ("modernbert", "rope_parameters", {"full_attention": "x"}, "full_attention should be a"),
         ("modernbert", "rope_parameters", {"x": {}}, "rope_parameters has x: {}, which is not sup"),
         ("modernbert", "layer_types", 5, "config.json.layer_types should be a list"),
-        ("modernbert", "mlp_dropout", 0.1, "mlp_dropout is 0.1; it must be 0.0"),
+        ("electra", "summary_activation", None, "activation is None; it must be 'gelu'"),
     ],
 )
 def test_a_model_with_other_parts_is_refused(tmp_path, family, key, value, message):
@@ -285,6 +285,29 @@ def test_a_model_with_other_parts_is_refused(tmp_path, family, key, value, messa
     edit_json(tmp_path / "hf" / "config.json", **{key: value})
     with pytest.raises(UserError, match=message):
         formats.read(tmp_path / "hf")
+
+
+# Dropouts of released models, and those that bert_jax lacks.
+@pytest.mark.parametrize(
+    ("family", "dropouts", "lost"),
+    [
+        ("bart", {"activation_dropout": 0.1, "classifier_dropout": 0.0}, "activation_dropout=0.1"),
+        (
+            "distilbert",
+            {"dropout": 0.3, "qa_dropout": 0.1, "seq_classif_dropout": 0.2},
+            "qa_dropout=0.1, seq_classif_dropout=0.2",
+        ),
+        ("modernbert", {"mlp_dropout": 0.1}, "mlp_dropout=0.1"),
+        ("flaubert", {"layerdrop": 0.2}, "layerdrop=0.2"),
+        ("electra", {"summary_last_dropout": 0.1, "classifier_dropout": None}, ""),
+    ],
+)
+def test_dropouts_that_are_not_ours_are_told(tmp_path, family, dropouts, lost):
+    formats.write(make_finetuned("question_answering", family=family), tmp_path, "huggingface")
+    assert formats.read(tmp_path).warnings == []
+    edit_json(tmp_path / "config.json", **dropouts)
+    told = f"{tmp_path / 'config.json'}: {lost} left out; only training differs"
+    assert formats.read(tmp_path).warnings == [told] * bool(lost)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

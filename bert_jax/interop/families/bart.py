@@ -96,7 +96,6 @@ BART = Family(
         "decoder_attention_heads": "encoder_attention_heads",
         "decoder_ffn_dim": "encoder_ffn_dim",
     },
-    # Released configs have a dropout of activations, which affects only fine-tuning.
     written={
         "is_encoder_decoder": True,
         "scale_embedding": False,

@@ -24,6 +24,8 @@ _ENCODER = tuple(
 )
 # The encoder has no pooler; some task heads have a dense layer instead.
 _BODY = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
+# The layer of ElectraForMultipleChoice.
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 
 ELECTRA = Family(
     title="ELECTRA",
@@ -59,9 +61,8 @@ ELECTRA = Family(
     config_keys=BERT.config_keys | {"embedding_size": "embedding_size"},
     # The activation of the generator's head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "pooler_act": "gelu", "pooler_dropout_prob": 0.1},
-    constants={**BERT.constants, "is_decoder": False},
-    written=BERT.written
-    | {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
+    constants={**BERT.constants, "is_decoder": False, **_SUMMARY},
+    written={**BERT.written, **_SUMMARY, "summary_last_dropout": 0.1},
     encoder_prefixes=("electra.",),
     base_prefixes=("embeddings.", "embeddings_project.", "encoder."),
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},

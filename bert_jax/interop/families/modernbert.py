@@ -45,7 +45,6 @@ _CONSTANTS = {
     "classifier_bias": False,
     "decoder_bias": True,
     "classifier_activation": "gelu",
-    "mlp_dropout": 0.0,
     "tie_word_embeddings": True,
 }
 # The keys that `_read_attention` looks into, with examples. The types of the other keys are checked
@@ -163,7 +162,7 @@ MODERNBERT = Family(
     },
     spelling=Spelling(_read_attention, _write_attention),
     constants=_CONSTANTS,
-    written=_CONSTANTS | {"torch_dtype": "float32"},
+    written=_CONSTANTS | {"mlp_dropout": 0.0, "torch_dtype": "float32"},
     token_ids={
         "bos_token_id": "cls_id",
         "cls_token_id": "cls_id",
