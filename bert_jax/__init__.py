@@ -51,7 +51,7 @@ def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
 
     config = load_config(config) if isinstance(config, str) else config
     parts.trust(config)
-    validate(config, is_complete=not config.init_from)
+    validate(config, is_given=True)
     return train(config, workdir)
 
 

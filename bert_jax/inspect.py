@@ -181,7 +181,7 @@ def define_flags() -> None:
 
 def main(_) -> None:
     args = flags.FLAGS
-    validate(args.config, is_complete=not args.config.init_from)
+    validate(args.config, is_given=True)
     batch, described, tokenizer = read_batch(args.config, args.step, args.workdir, config_source())
     _print_rows(batch, described, args.rows, tokenizer)
 

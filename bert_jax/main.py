@@ -24,7 +24,7 @@ def main(_) -> None:
     if not workdir:
         raise UserError("--workdir is missing: the directory that the run is written to")
     # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
-    validate(args.config, is_complete=not args.config.init_from)
+    validate(args.config, is_given=True)
     with cli.joined_hosts():
         from bert_jax.pretraining.run import train
 

@@ -61,6 +61,22 @@ def test_the_commands_of_the_pages_have_flags_that_exist(site):
         assert set(re.findall(r" --(\w+)", own)) <= flags[name], f"bert_jax.{name}{arguments}"
 
 
+def test_a_name_in_the_first_column_is_not_broken(site, browser):
+    assert "site.css" in (site / "continue" / "index.html").read_text()
+    sheets = sorted(site.glob("assets/stylesheets/main*.css"))
+    words = "many words beside it " * 20
+    row = f"<tr><td><code>continue:decay</code></td><td>{words}</td></tr>"
+    body = f'<body><div class="md-typeset" style="width: 20em"><table>{row}</table></div></body>'
+    lines = [
+        browser(
+            "".join(f"<style>{sheet.read_text()}</style>" for sheet in used) + body,
+            "document.querySelector('code').getClientRects().length",
+        )
+        for used in (sheets, [*sheets, site / "site.css"])
+    ]
+    assert lines == [2, 1]
+
+
 def test_pages_load_nothing_from_other_servers(site):
     for page in site.rglob("*.html"):
         loaded = re.findall(

@@ -16,6 +16,11 @@ from bert_jax.base.errors import UserError
 from bert_jax.config import finetuning, pretraining
 from bert_jax.config.common import check_batch, check_profile, check_vocabulary
 from bert_jax.config.finetuning import finetune_config
+from bert_jax.config.predictions import (
+    derived_predictions,
+    max_predictions,
+    prediction_warnings,
+)
 from bert_jax.config.pretraining import (
     check_own_model,
     default_config,
@@ -27,11 +32,8 @@ from bert_jax.config.pretraining import (
 from bert_jax.config.schema import Field, differences, flatten, to_dict
 from bert_jax.config.stages import (
     batch_ramp,
-    derived_predictions,
     lamb_stages,
-    max_predictions,
     planned_steps,
-    prediction_warnings,
     stage,
     stages_of_tokens,
     total_steps,

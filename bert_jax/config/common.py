@@ -313,11 +313,6 @@ def check_common(config: ConfigDict) -> None:
 
 def check_shape(path: str, values: ConfigDict) -> None:
     """Refuses a schedule with keys that do not fit its shape; `path` is that of the section."""
-    if values.shape == "inverse_root" and not values.warmup_steps:
-        raise UserError(
-            f"{path}.warmup_steps is 0, but {path}.shape=inverse_root needs a warm-up, from whose "
-            "end the decay is counted"
-        )
     if values.end_factor and values.shape not in ENDING_SHAPES:
         raise UserError(
             f"{path}.end_factor is {values.end_factor:g}, but {path}.shape is {values.shape!r}; "

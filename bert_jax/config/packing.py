@@ -1,21 +1,9 @@
 """Checks of packed rows: `config.data.max_pairs_per_row` above 1."""
 
-import math
-
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-
-
-def packed_predictions(max_seq_length: int, masked_lm_prob: float, max_pairs_per_row: int) -> int:
-    """Computes the number of predictions that a packed row needs; 0 for rows of one pair.
-
-    The number of each pair is rounded, so that each may add a half.
-    """
-    if max_pairs_per_row == 1:
-        return 0
-    needed = math.floor(round(max_seq_length * masked_lm_prob + max_pairs_per_row / 2, 6))
-    return min(needed, max_seq_length - 3)
+from bert_jax.config.predictions import packed_predictions, rated_stages
 
 
 def check_packing(config: ConfigDict) -> None:
@@ -39,9 +27,9 @@ def check_packing(config: ConfigDict) -> None:
         raise UserError(
             f"config.data.max_pairs_per_row is {pairs}, but {problem}; set it to 1{other}"
         )
-    for i, stage in enumerate(config.train.stages):
+    for i, stage, rate, _ in rated_stages(config):
         length, limit = stage.max_seq_length, stage.max_predictions_per_seq
-        needed = packed_predictions(length, stage.masked_lm_prob or data.masked_lm_prob, pairs)
+        needed = packed_predictions(length, rate, pairs)
         if 0 < limit < needed and data.corruption != "none":
             raise UserError(
                 f"config.train.stages[{i}].max_predictions_per_seq is {limit}, but {pairs} pairs "

@@ -19,6 +19,7 @@ from bert_jax.config.common import (
 from bert_jax.config.data import DATA, check_data
 from bert_jax.config.model import MODEL, check_model
 from bert_jax.config.packing import check_packing
+from bert_jax.config.predictions import check_predictions
 from bert_jax.config.schema import (
     Change,
     Field,
@@ -47,7 +48,8 @@ PRETRAINING: Section = {
         "masked (the keys marked as part of the recipe): as in the run that trained the weights, "
         "or for a released model as in the config of its family. Terms that need a teacher are "
         "left out. Keys that a flag sets keep their values, and so do those that the config file "
-        "sets to other values than the defaults.",
+        "sets to other values than the defaults. With resume_from, its run determines the model "
+        "and these keys.",
     ),
     "family": Field(
         "bert",
@@ -184,12 +186,12 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     return config
 
 
-def validate(config: ConfigDict, *, is_complete: bool = True) -> None:
+def validate(config: ConfigDict, *, is_given: bool = False) -> None:
     """Checks everything that can be checked before any work is done.
 
     Args:
-      is_complete: False leaves out how values fit together, because some of them may still be
-        replaced by those of initial weights.
+      is_given: Whether the config is as the user gave it. If the values of a model may still
+        replace some of it, how the values fit together is left out.
 
     Raises:
       UserError: The message names the key, its value and the allowed values.
@@ -199,7 +201,7 @@ def validate(config: ConfigDict, *, is_complete: bool = True) -> None:
             f"the config is for fine-tuning ({config.task}), which python -m bert_jax.finetune "
             "takes; this command needs one for pre-training"
         )
-    if not is_complete:
+    if is_given and (config.init_from or config.init_recipe):
         check(config, PRETRAINING)
         return
     check_model_and_steps(config)
@@ -271,6 +273,7 @@ def check_model_and_steps(config: ConfigDict) -> None:
         )
     _check_objective(config)
     check_stages(config)
+    check_predictions(config)
 
 
 def _check_objective(config: ConfigDict) -> None:

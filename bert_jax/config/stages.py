@@ -8,7 +8,6 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.common import SHAPES, check_shape
-from bert_jax.config.packing import packed_predictions
 from bert_jax.config.schema import Change, Field, Section, build
 
 STAGE: Section = {
@@ -232,49 +231,6 @@ def total_steps(train: ConfigDict) -> int:
     return planned_steps(train) + sum(train.extra.steps)
 
 
-def max_predictions(stage: ConfigDict, masked_lm_prob: float, max_pairs_per_row: int = 1) -> int:
-    """Returns the largest number of predictions in a row of a stage.
-
-    Args:
-      masked_lm_prob: The masking rate of the run; the stage may have its own.
-    """
-    rate = stage.masked_lm_prob or masked_lm_prob
-    return stage.max_predictions_per_seq or max(
-        derived_predictions(stage.max_seq_length, rate),
-        packed_predictions(stage.max_seq_length, rate, max_pairs_per_row),
-    )
-
-
-def derived_predictions(max_seq_length: int, masked_lm_prob: float) -> int:
-    """Computes the number of predictions that a sequence of this length needs."""
-    fives = math.ceil(round(max_seq_length * masked_lm_prob / 5, 6))
-    # [CLS] and both [SEP] tokens are not predicted.
-    return min(5 * fives, max_seq_length - 3)
-
-
-def prediction_warnings(config: ConfigDict) -> list[str]:
-    """Warns of each stage that predicts fewer tokens than its masking rate."""
-    if config.data.corruption in ("none", "denoising") or config.data.format == "google_tfrecord":
-        return []
-    warnings = []
-    used = [(i, stage) for i, stage in enumerate(config.train.stages) if stage.fraction]
-    rates = [(i, stage, *_rate(stage, i, config.data.masked_lm_prob)) for i, stage in used]
-    rates += [
-        (*used[-1], part.masked_lm_prob, "config.train.extra.masked_lm_prob")
-        for part in extra_parts(config.train.extra)
-        if part.masked_lm_prob
-    ]
-    for i, stage, rate, key in rates:
-        limit, length = max_predictions(stage, rate), stage.max_seq_length
-        if limit < 0.9 * rate * length:
-            warnings.append(
-                f"config.train.stages[{i}].max_predictions_per_seq is {limit}, so only "
-                f"{limit / length:.1%} of the tokens in full rows of {length} are predicted, not "
-                f"{key}={rate:g}; 0 derives the number from the length"
-            )
-    return warnings
-
-
 def check_stages(config: ConfigDict) -> None:
     """Refuses stages whose fractions do not add up to 1, or with impossible sequences."""
     stages, positions = config.train.stages, config.model.max_position_embeddings
@@ -293,12 +249,6 @@ def check_stages(config: ConfigDict) -> None:
             raise UserError(
                 f"{path}.max_predictions_per_seq is {stage.max_predictions_per_seq}; a sequence "
                 f"of {length} has at most {length - 3} tokens to predict"
-            )
-        if not max_predictions(stage, config.data.masked_lm_prob):
-            rate, key = _rate(stage, i, config.data.masked_lm_prob)
-            raise UserError(
-                f"{key} is {rate:g}, so small that no token of a "
-                f"sequence of {length} is predicted; BERT's is 0.15"
             )
     _check_extra(config.train)
 
@@ -365,13 +315,6 @@ def check_given(config: ConfigDict, flags: Collection[str]) -> None:
             "config.schedule.warmup_steps has no effect, because every stage has its own schedule; "
             f"set {paths} instead"
         )
-
-
-def _rate(stage: ConfigDict, index: int, masked_lm_prob: float) -> tuple[float, str]:
-    """Returns the masking rate of a stage, and the key that sets it."""
-    if stage.masked_lm_prob:
-        return stage.masked_lm_prob, f"config.train.stages[{index}].masked_lm_prob"
-    return masked_lm_prob, "config.data.masked_lm_prob"
 
 
 def _check_extra(train: ConfigDict) -> None:

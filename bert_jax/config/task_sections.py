@@ -22,7 +22,8 @@ TASK_SECTIONS: dict[str, Section] = {
             "Metric that decides which checkpoint is best. For labels: accuracy; with two labels "
             "also f1 (of the second), f1_accuracy (the mean of both) and matthews. For numbers: "
             "pearson_spearman (the mean of both), pearson, spearman and "
-            "negative_mean_squared_error. If empty, the first of these.",
+            "negative_mean_squared_error. If empty, the first of these. A correlation that is "
+            "undefined, because all predictions are the same, counts as 0.",
         ),
     },
     "squad": {

@@ -122,6 +122,10 @@ def check_tokenizer(data: ConfigDict) -> None:
             f"config.data.vocab is empty; config.data.tokenizer={data.tokenizer} is not trained "
             f"here and needs {given}"
         )
+    if data.add_tokens.isdecimal() and not int(data.add_tokens):
+        raise UserError(
+            f"config.data.add_tokens is {data.add_tokens}; leave it empty to add no tokens"
+        )
     counted = ("wordpiece", "byte_bpe", "moses_bpe", "bert_bpe")
     if data.vocab_from == "counts" and data.tokenizer not in counted:
         raise UserError(

@@ -1,6 +1,7 @@
 """Scores sentence embeddings on pairs with a similarity, such as STS-B (Cer et al. 2017)."""
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -84,7 +85,7 @@ def score_pairs(
 
     Returns:
       SCORES of the model and, with BASELINE_PREFIX, of the cosine similarity of the two sentences'
-      token counts; `num_pairs`, `pooling` and `max_length`.
+      token counts; `num_pairs`, `pooling` and `max_length`. A warning says which are undefined.
     """
     blank: list[str] = []
     rows = bert.rows([*pairs.first, *pairs.second], embedding.max_length, blank=blank)
@@ -99,11 +100,21 @@ def score_pairs(
     counts = [Counter(row.input_ids_L[~np.isin(row.input_ids_L, special)].tolist()) for row in rows]
     counts_of_pairs = zip(counts[: len(pairs.first)], counts[len(pairs.first) :], strict=True)
     baseline_N = np.array([_counts_cosine(*both) for both in counts_of_pairs])
-    scores = regression_scores(pairs.scores_N, _cosine(*vectors_2xNxD))
-    scores_of_counts = regression_scores(pairs.scores_N, baseline_N)
+    results = {}
+    for prefix, of, values_N in (
+        ("", "the embeddings", _cosine(*vectors_2xNxD)),
+        (BASELINE_PREFIX, "the common tokens", baseline_N),
+    ):
+        if np.ptp(values_N) == 0:
+            warnings.warn(
+                f"the similarity of {of} is the same for all pairs, so its correlation with the "
+                "scores is undefined; it counts as 0, as in fine-tuning",
+                stacklevel=2,
+            )
+        scores = regression_scores(pairs.scores_N, values_N)
+        results |= {f"{prefix}{name}": scores[name] for name in SCORES}
     return {
-        **{name: scores[name] for name in SCORES},
-        **{f"{BASELINE_PREFIX}{name}": scores_of_counts[name] for name in SCORES},
+        **results,
         "num_pairs": len(pairs.first),
         "pooling": embedding.pooling,
         "max_length": embedding.max_length,

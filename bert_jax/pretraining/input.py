@@ -21,13 +21,13 @@ from bert_jax.parallel import multihost
 from bert_jax.reports import corpus_report
 from bert_jax.reports.corpus_report import SPLITTING_KEY
 from bert_jax.store import record_store
-from bert_jax.store.manifest import check_metadata
+from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.record_store import RecordStore
 from bert_jax.store.token_store import METADATA, TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.named_sources import check_sampling
-from bert_jax.text.sources import BUILT_IN, split_inputs
+from bert_jax.text.sources import BUILT_IN, join_inputs, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.stages import Stage, resolve_stages
 
@@ -149,20 +149,38 @@ def _prepare(
     run_input = _open_store(config, path)
     workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
     if config.eval.other_text:
-        _prepare_other_text(config, epath.Path(directory), run_input.tokenizer)
+        _prepare_other_text(config, epath.Path(directory), run_input.tokenizer, metadata)
     return _with_other_text(config, directory, run_input)
 
 
 def _prepare_other_text(
-    config: ConfigDict, directory: epath.Path, tokenizer: tokenizers.Tokenizer
+    config: ConfigDict,
+    directory: epath.Path,
+    tokenizer: tokenizers.Tokenizer,
+    metadata: dict[str, Any],
 ) -> None:
-    """Tokenizes `config.eval.other_text` into the work directory, unless that is done."""
+    """Tokenizes `config.eval.other_text` into the work directory, unless that is done.
+
+    Args:
+      metadata: The metadata of the run's store.
+
+    Raises:
+      UserError: The text cannot be read, or has a file of the store.
+    """
     record = directory / workdir.OTHER_TEXT_RECORD
     made_of = {"input": list(config.eval.other_text), "tokenizer": tokenizer.fingerprint}
     if record.exists() and made_of.items() <= files.read_json(record, _COUNTS).items():
         return
     try:
         data = options_of_text(config.data, config.eval.other_text, "auto")
+        other, own = map(source_states, (open_corpus(data).sources, metadata["sources"]))
+        if shared := sorted(other.keys() & own.keys()):
+            key = input_key(metadata)
+            raise UserError(
+                f"it is {join_inputs(config.eval.other_text)} and config.data.{key} is "
+                f"{join_inputs(config.data[key])}, which both have {shared[0]}: the model would be "
+                "scored on text that it was trained on; choose other files"
+            )
         counts = tokenize_corpus(data, tokenizer, directory / workdir.OTHER_TEXT)
     except UserError as error:
         raise UserError(f"config.eval.other_text: {error}") from error

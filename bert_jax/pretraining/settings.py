@@ -50,8 +50,9 @@ def complete(
     """Fills in the values that the initial weights, the teacher or a given token store determine.
 
     The weights determine the model, its family, the tokenizer and the vocabulary, and with
-    `config.init_recipe` how the model is trained. The teacher determines the tokenizer and the
-    vocabulary. A store determines these and the keys of the text.
+    `config.init_recipe` how the model is trained; the run of `config.resume_from` may take their
+    place then. The teacher determines the tokenizer and the vocabulary. A store determines these
+    and the keys of the text.
     Values that the user gave are never replaced: those of flags and, for `data.input` and the
     tokenizer, those of the config file.
 
@@ -64,16 +65,18 @@ def complete(
         them, or a value is out of range.
     """
     pretrained, filled, given = None, {}, _given_keys(source)
-    if config.init_recipe and not config.init_from:
+    if config.init_recipe and not (config.init_from or config.resume_from):
         raise UserError(
             "config.init_from is empty, but config.init_recipe takes the recipe of a model: set "
             "--config.init_from to the model to continue"
         )
-    teacher = read_teacher(config)
-    if config.init_from and workdir.has_checkpoints(directory):
+    teacher, is_begun = read_teacher(config), workdir.has_checkpoints(directory)
+    if (config.init_from and is_begun) or (config.init_recipe and config.resume_from):
         # The run continues without the initial weights, which may no longer exist. If a flag
-        # contradicts its config, `workdir.check` says so.
-        stored = config_lib.flatten(workdir.load_config(directory))
+        # contradicts the config of the run, `workdir` says so.
+        stored = config_lib.flatten(
+            workdir.load_config(directory if is_begun else config.resume_from)
+        )
         keys = _WEIGHT_KEYS | (_open_recipe_keys(source) if config.init_recipe else set())
         filled = {key: value for key, value in stored if key in keys}
     elif config.init_from:

@@ -121,11 +121,14 @@ def check(
         workdir.check_same_run(config.resume_from, config)
         step = workdir.newest_checkpoint(config.resume_from)
         if step >= (num_steps := total_steps(config.train)):
+            end, further = "num_steps and config.train.extra", "steps=N to train it further"
+            if after_step := config.train.extra.after_step:
+                end, further = f"extra.after_step={after_step}", f"after_step={step} or later"
             raise UserError(
                 f"config.resume_from: {config.resume_from} is already at step {step:,}, and this "
-                f"run ends at step {num_steps:,} (config.train.num_steps and config.train.extra): "
-                "nothing is left to do; set --config.train.extra.steps=N to train it further, or "
-                "config.init_from for a new run with its weights"
+                f"run ends at step {num_steps:,} (config.train.{end}): nothing is left to do; set "
+                f"--config.train.extra.{further}, or config.init_from for a new run with its "
+                "weights"
             )
     given = pretrained or teacher
     if not given:

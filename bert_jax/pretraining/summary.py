@@ -65,8 +65,9 @@ def announce(
             f"training predicts {' then '.join(f'{rate:.1%}' for rate in rates)} of the tokens; "
             f"evaluation always predicts {fixed:.0%}, so that runs can be compared"
         )
-    if not step:
-        warnings = [*warnings, *warmup_warnings(trainer.stages)]
+    # Steps may be added to a run that has begun.
+    later = [stage for stage in trainer.stages if stage.first_step >= step]
+    warnings = [*warnings, *warmup_warnings(later)]
     if reports and not step:
         terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
         if sources := corpus_report.source_table(reports):

@@ -144,7 +144,8 @@ def _vocab_hash(data: ConfigDict, known: Mapping[str, Any] | None) -> str:
         return f"sha256:{hashlib.sha256(content).hexdigest()}"
     except OSError as error:
         reason = error.strerror or "no such file"
-        if not known or known["vocab_path"] != data.vocab:
+        paths = {"vocab_path": data.vocab, "add_tokens": data.add_tokens}
+        if not known or any(known.get(key, "") != path for key, path in paths.items()):
             name = error.filename or data.vocab
             raise UserError(f"data.vocab: cannot read {name}: {reason}") from None
         return known["vocab"]
@@ -177,7 +178,7 @@ def recorded_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the config keys and values of a store's tokenizer, as far as the store has them."""
-    keys = [key for key, field in TOKENIZER.items() if field.change is Change.NEVER]
+    keys = [k for k, f in TOKENIZER.items() if f.of_weights and f.change is Change.NEVER]
     return {f"data.{key}": options[key] for key in keys if key in options}
 
 
@@ -193,7 +194,8 @@ def check_metadata(
 
     The input is compared by the names and sizes of its files, which may have moved to another
     directory. If these files no longer exist, the value of the key is compared, because training
-    does not need the texts. A vocabulary whose file no longer exists is compared by its path.
+    does not need the texts. A vocabulary and a file of added words are compared by their content
+    or, if they no longer exist, by their paths.
 
     Raises:
       UserError: The store was made from other texts or with other options; the message names the
@@ -201,6 +203,10 @@ def check_metadata(
     """
     found = recorded_options(metadata)
     wanted = recorded_options({"options": store_options(data, vocab_size, known=found)})
+    for options in (found, wanted):
+        if not is_number(options.get("add_tokens", "")):
+            # The hash of the vocabulary has that of a file of words.
+            options["add_tokens"] = ""
     keys = (found.keys() | wanted.keys()) - {"input", "vocab_path"}
     # Which keys there are depends on whether a vocabulary is given.
     for key in sorted(keys, key=lambda key: (key != "vocab", key)):

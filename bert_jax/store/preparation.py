@@ -115,6 +115,11 @@ def prepare(
     if is_static:
         _convert_records(data, vocab_size, output)
         return read_metadata(output)
+    # What the tokenizer lacks is said before the text is read.
+    if data.vocab:
+        given_tokenizer(data, vocab_size)
+    else:
+        tokenizers.check_installed(data.tokenizer)
     is_piped = is_standard_input(data)
     if is_piped and engine:
         raise UserError("data.input is '-', standard input, which only one process can read")

@@ -219,7 +219,7 @@ def models_of(settings: Settings) -> list[Model]:
 
 def _names(sources: Sequence[str]) -> list[str]:
     """Names configs by their files and arguments, or by the arguments if these are distinct."""
-    names = [re.sub(r"^(\./)?configs/|\.py(?=:|$)", "", source) for source in sources]
+    names = [re.sub(r"^(\./)?(configs/)?|\.py(?=:|$)", "", source) for source in sources]
     arguments = [name.partition(":")[2] for name in names]
     return arguments if all(arguments) and len(set(arguments)) == len(names) else names
 

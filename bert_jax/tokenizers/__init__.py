@@ -2,6 +2,7 @@
 
 from bert_jax.tokenizers.base import CONVENTIONS, MASK, SPECIAL_TOKENS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.factory import (
+    check_installed,
     from_file,
     load,
     train,
@@ -18,6 +19,7 @@ __all__ = [
     "SpecialTokens",
     "TokenRow",
     "Tokenizer",
+    "check_installed",
     "from_file",
     "load",
     "train",

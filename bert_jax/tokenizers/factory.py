@@ -196,6 +196,16 @@ def from_file(
     return known.tokenizer(vocabulary, special_tokens=special_tokens, **known.own(options))
 
 
+def check_installed(kind: str) -> None:
+    """Refuses to train a kind of tokenizer whose package is missing.
+
+    Raises:
+      UserError: The message names the extra.
+    """
+    if KINDS[kind].words:
+        training_words_of(kind)
+
+
 def train(
     kind: str,
     texts: Iterable[str],

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.common import POWER_SHAPES
 from bert_jax.training.optimizer import Schedule
 from bert_jax.training.stages import Curve, Stage
@@ -32,7 +33,17 @@ def make_schedule(stages: Sequence[Stage]) -> Schedule:
     A stage with its own peak or shape has its own curve, counted from its first step (the LAMB
     recipe, You et al. 2020); all other stages share one curve. Each part of `config.train.extra`
     has its own curve too.
+
+    Raises:
+      UserError: The shape of a stage needs a warm-up that it does not have.
     """
+    for stage in stages:
+        if stage.curve.shape == "inverse_root" and not stage.curve.num_warmup_steps:
+            raise UserError(
+                f"steps {stage.first_step + 1:,} to {stage.end_step:,} have the shape inverse_root "
+                "without a warm-up, from whose end the decay is counted; set the warmup_steps of "
+                "config.schedule, of the stage in config.train.stages, or of config.train.extra"
+            )
 
     def learning_rate(step: jax.typing.ArrayLike) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)
@@ -51,7 +62,6 @@ def _rate(curve: Curve, step: jax.Array) -> jax.Array:
     """Computes the learning rate at a step of a curve."""
     peak, total, warmup_steps = curve.peak_learning_rate, curve.num_steps, curve.num_warmup_steps
     if curve.shape == "inverse_root":
-        warmup_steps = max(1, warmup_steps)
         rising = _INVERSE_ROOT_START + (peak - _INVERSE_ROOT_START) * step / warmup_steps
         falling = peak * jnp.sqrt(warmup_steps / jnp.maximum(step, 1.0))
         return jnp.where(step < warmup_steps, rising, falling)

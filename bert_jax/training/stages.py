@@ -109,15 +109,7 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
         if first_step < last_step:
             end_step = min(end_step, last_step)
             stages.append(_make_stage(config, entry, index, first_step, end_step, curve))
-    stages += _extra_stages(config, stages[-1])
-    for entry in stages:
-        if entry.curve.shape == "inverse_root" and not entry.curve.num_warmup_steps:
-            raise UserError(
-                f"steps {entry.first_step + 1:,} to {entry.end_step:,} have the shape inverse_root "
-                "without a warm-up, from whose end the decay is counted; set the warmup_steps of "
-                "config.schedule, of the stage in config.train.stages, or of config.train.extra"
-            )
-    return stages
+    return stages + _extra_stages(config, stages[-1])
 
 
 def _own_curve(entry: ConfigDict, schedule: ConfigDict, num_steps: int) -> Curve:

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,19 +107,30 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
     ]
 
 
-def _fixed_key(config: ConfigDict, changed: Iterable[str], *also: Change) -> str | None:
+def _fixed_key(
+    config: ConfigDict, changed: Mapping[str, tuple[Any, Any]], *also: Change
+) -> str | None:
     """Finds the first of the changed keys that must not change; None if all may.
 
+    A file that a store records by its content may have moved to another directory.
+
     Args:
+      changed: The old and the new value of each changed key.
       also: What may change in addition to the keys that may always change.
     """
     fields = config_lib.fields(config)
     allowed = {Change.ALWAYS, Change.WITH_WARNING, *also}
     if config.data.get("store"):
         allowed.add(Change.WITH_STORE)
-    # The other run may be a fine-tuning run, whose config has other keys.
-    wrong = (key for key in changed if key not in fields or fields[key].change not in allowed)
-    return next(wrong, None)
+
+    def may_change(key: str) -> bool:
+        # The other run may be a fine-tuning run, whose config has other keys.
+        if not (field := fields.get(key)) or field.change in allowed:
+            return bool(field)
+        names = {Path(str(value)).name for value in changed[key]}
+        return field.is_path and field.in_store and len(names) == 1
+
+    return next((key for key in changed if not may_change(key)), None)
 
 
 def check_no_run(workdir: epath.PathLike) -> None:
@@ -366,5 +377,5 @@ def _without_directories(corpus: dict[str, Any]) -> dict[str, Any]:
     if not corpus.get("sources"):
         return corpus
     sources = [{**s, "path": os.path.basename(s.get("path", ""))} for s in corpus["sources"]]
-    options = (corpus.get("options") or {}) | {"input": "", "vocab_path": ""}
+    options = (corpus.get("options") or {}) | {"input": "", "vocab_path": "", "add_tokens": ""}
     return corpus | {"options": options, "sources": sorted(sources, key=json.dumps)}

@@ -164,6 +164,7 @@ FASTBPE = {
             {"data__vocab": "vocab.txt", "data__vocab_from": "counts"},
             "config.data.vocab is vocab.txt, so no vocabulary is trained",
         ),
+        ({"data__add_tokens": "0"}, "config.data.add_tokens is 0; leave it empty to add no tokens"),
         ({"data__special_tokens": "camembert"}, "works only with config.data.tokenizer=sentencep"),
         ({"data__special_tokens": "xlm"}, "tokenizer=moses_bpe, but config.data.tokenizer is wor"),
         ({"data__tokenizer": "moses_bpe"}, "moses_bpe needs config.data.special_tokens=xlm"),
@@ -178,7 +179,6 @@ FASTBPE = {
         ),
         ({"model__num_decoder_layers": -1}, "num_decoder_layers is -1; it must be from 0 to 1000"),
         ({"model__head_transform": False, "model__generator_size": 0.5}, "is 0.5, but config.mod"),
-        ({"schedule__shape": "inverse_root", "schedule__warmup_steps": 0.0}, "needs a warm-up"),
         ({"schedule__shape": "inverse_root", "schedule__decay_power": 2.0}, "leave it at 1"),
         ({"schedule__end_factor": 0.1}, "end_factor is 0.1, but config.schedule.shape is 'bert'"),
         (

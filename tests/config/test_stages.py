@@ -54,6 +54,18 @@ def test_predictions_follow_the_rate_of_a_stage():
     config.train.extra.update(steps=(10, 10), masked_lm_prob=(0.0, 0.4))
     (warning,) = prediction_warnings(config)
     assert "not config.train.extra.masked_lm_prob=0.4;" in warning
+    # The rate of the part replaces that of its stage.
+    config.train.stages[0].update(masked_lm_prob=0.15, max_predictions_per_seq=0)
+    assert prediction_warnings(config) == []
+
+
+def test_rates_of_extra_steps_are_checked():
+    config = default_config()
+    config.train.extra.update(steps=10, masked_lm_prob=1e-9)
+    assert "config.train.extra.masked_lm_prob is 1e-09, so small that no token" in refusal(config)
+    config.train.extra.masked_lm_prob = 0.4
+    config.data.max_pairs_per_row, config.train.stages[1].max_predictions_per_seq = 2, 80
+    assert "stages[1].max_predictions_per_seq is 80, but 2 pairs in a row of 512" in refusal(config)
 
 
 @pytest.mark.parametrize(

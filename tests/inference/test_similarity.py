@@ -81,6 +81,13 @@ def test_a_blank_sentence_is_similar_to_none_by_tokens(folder):
     assert found["common_tokens_pearson"] == pytest.approx(1)
 
 
+def test_an_undefined_correlation_is_told(folder):
+    (folder / "dev.tsv").write_text(HEADER + "x\ta b\tc d\t5\nx\te f\tg h\t0\n")
+    with pytest.warns(UserWarning, match="the common tokens is the same for all .* undefined"):
+        found = score_pairs(Bert(make_pretrained()), read_pairs(folder), Embedding("mean", False))
+    assert found["common_tokens_pearson"] == 0 and abs(found["pearson"]) == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -1,6 +1,7 @@
 """A trained model continued on new text: its recipe, added tokens, and what it forgets."""
 
 import glob
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,32 @@ def test_a_killed_run_continues_to_the_same_bits(source, new_texts, texts, run, 
     pretrain.train(stored, tmp_path / "run", ConfigSource("config.json", stored, is_stored=True))
 
 
+def test_a_run_goes_on_in_another(new_texts, texts, run, tmp_path, capsys):
+    """Its model and recipe are those of the other run, and so are the bits."""
+    same = {"init_from": "", "eval.other_text": (texts,), "train.extra.steps": (2,)}
+    same |= {"train.extra.warmup_steps": 5.0}
+    config = continued("", new_texts, resume_from=str(run), **same)
+    with pytest.raises(UserError, match="config.resume_from: in .* config.data.add_tokens is '5'"):
+        pretrain.train(config, tmp_path / "run")
+    config = continued("", new_texts, resume_from=str(run), **same | {"data.add_tokens": "5"})
+    assert pretrain.train(config, tmp_path / "run")["step"] == 8
+    assert "warmup_steps is 5: in 2 steps the learning rate never re" in capsys.readouterr().out
+    shutil.copytree(run, tmp_path / "copy")
+    stored = workdir.load_config(tmp_path / "copy")
+    stored.train.extra.update(steps=2, warmup_steps=5.0)
+    pretrain.train(stored, tmp_path / "copy", ConfigSource("config", stored, is_stored=True))
+    first, second = (formats.read(tmp_path / name) for name in ("run", "copy"))
+    assert same_weights(first.weights, second.weights)
+
+
+def test_the_other_text_is_not_trained_on(source, new_texts, tmp_path):
+    one = Path(new_texts).parent / "3.txt"
+    config = continued(source, new_texts, **{"eval.other_text": (str(one),)})
+    message = f"other_text: it is {one} and config.data.input is .*, which both have {one}: the m"
+    with pytest.raises(UserError, match=message.replace("*.txt", "[*].txt")):
+        pretrain.train(config, tmp_path / "run")
+
+
 def test_a_prepared_store_brings_its_tokens(source, new_texts, run, tmp_path):
     config = continued(source, new_texts, **{"data.add_tokens": "5"})
     config.data.vocab = str(source / "vocab.txt")
@@ -228,14 +255,14 @@ class TestRecipe:
         config = load_config("continue")
         config.update_from_flattened_dict(typed)
         config.train.stages[0].update(max_seq_length=1024, rope_theta=100.0)
-        validate(config, is_complete=False)
+        validate(config, is_given=True)
         origin = ConfigSource("continue", load_config("continue"), frozenset(typed))
         completed = settings.complete(config, tmp_path / "run", origin)[0]
         assert completed.data.rows == "segments"
         assert completed.objective.terms == ("masked_lm",)
         config.data.masked_lm_prob = 7.0
         with pytest.raises(UserError, match="config.data.masked_lm_prob is 7.0; it must be"):
-            validate(config, is_complete=False)
+            validate(config, is_given=True)
 
     def test_needs_the_generator_of_an_electra(self):
         with pytest.raises(UserError, match="without its generator.* as discriminator and generat"):

@@ -277,6 +277,14 @@ class TestResumingAnotherRun:
     def test_runs_that_cannot_be_resumed(self, trained, huggingface, texts, tmp_path):
         for overrides, message in (
             ({"resume_from": str(trained)}, "is already at step 6.*nothing is left to do"),
+            (
+                {
+                    "resume_from": str(trained),
+                    "train.extra.after_step": 3,
+                    "train.extra.steps": (2,),
+                },
+                "ends at step 5 .config.train.extra.after_step=3.: .*extra.after_step=6 or later",
+            ),
             ({"resume_from": str(huggingface)}, "is not the work directory of a run"),
             ({"resume_from": str(tmp_path / "nothing")}, "is not the work directory of a run"),
         ):

@@ -1,6 +1,7 @@
 """Vocabularies trained on the counts of all words."""
 
 import functools
+import sys
 import threading
 from pathlib import Path
 
@@ -72,6 +73,28 @@ def test_the_most_frequent_words_are_kept(tmp_path, monkeypatch):
     assert dict(word_counts.most_frequent(paths)) == {"to": 3, "or": 2}
 
 
+@pytest.mark.parametrize(
+    ("changes", "size", "message"),
+    [
+        (
+            {"tokenizer": "moses_bpe", "special_tokens": "xlm"},
+            VOCAB_SIZE,
+            "moses_bpe .FlauBERT. needs sacremoses, which is not installed",
+        ),
+        ({"vocab": "vocab.txt"}, 7, "model.vocab_size is 7, but the vocabulary vocab.txt has 6"),
+    ],
+)
+def test_what_the_tokenizer_lacks_is_said_before_the_text_is_read(
+    texts, tmp_path, monkeypatch, changes, size, message
+):
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    monkeypatch.chdir(tmp_path)
+    Path("vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+    with pytest.raises(UserError, match=message):
+        prepare(options(texts, **changes), size, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
 class TestAddedTokens:
     @pytest.fixture(scope="class")
     def vocab(self, texts, tmp_path_factory):
@@ -102,6 +125,13 @@ class TestAddedTokens:
         prepare(data, VOCAB_SIZE + 2, tmp_path / "store")
         found = tokenizers.load(tmp_path / "store" / "tokenizer").tokens[VOCAB_SIZE:]
         assert found == ["commissioners", "appropriations"]
+        data.add_tokens = str(words.rename(tmp_path / "moved.txt"))
+        prepare(data, VOCAB_SIZE + 2, tmp_path / "store")
+        data.add_tokens = str(tmp_path / "no.txt")
+        with pytest.raises(UserError, match="cannot read .*no.txt: No such file"):
+            prepare(data, VOCAB_SIZE + 2, tmp_path / "store")
+        data.add_tokens = str(words)
+        prepare(data, VOCAB_SIZE + 2, tmp_path / "store")
         words.write_text("commissioners\nharbors\n")
         with pytest.raises(UserError, match="was made with data.vocab='sha256:"):
             prepare(data, VOCAB_SIZE + 2, tmp_path / "store")

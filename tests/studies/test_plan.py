@@ -33,6 +33,24 @@ def test_sizes_are_counted():
     assert flops.size == model.size
 
 
+def test_files_of_the_user(tmp_path, monkeypatch):
+    """A file in the current directory is named as a built-in config is, and may take arguments."""
+    (tmp_path / "mine.py").write_text(
+        "from bert_jax import load_config\n"
+        "def get_config(arg='16'):\n"
+        "    c = load_config('tiny')\n"
+        "    c.train.batch_size = int(arg)\n"
+        "    return c\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    models = models_of(Settings(["./mine.py:8", "mine.py", "tiny"]))
+    assert [model.name for model in models] == ["mine:8", "mine", "tiny"]
+    assert [model.folder for model in models] == ["mine_8", "mine", "tiny"]
+    assert [model.config.train.batch_size for model in models[:2]] == [8, 16]
+    names = [model.name for model in models_of(Settings(["mine.py:8", f"{tmp_path}/mine.py:4"]))]
+    assert names == ["8", "4"]
+
+
 def test_a_student_learns_from_the_first_config():
     configs = ["comparison:bert", "comparison:distilbert"]
     teacher, student = models_of(Settings(configs, "flops"))

@@ -111,9 +111,15 @@ def test_the_shape_of_xlm():
     np.testing.assert_allclose(rate(16 * 24), 1.5e-4, rtol=1e-6)
     config.train.num_steps = 500
     assert schedule_of(config)[0](400) == rate(400)
-    # A part that inherits the shape needs a warm-up too.
-    config.train.extra.update(steps=50, warmup_steps=0.0)
+    # A part that inherits the shape has a tenth of its steps as a warm-up, unless a key says 0.
+    config.train.extra.update(steps=50)
+    np.testing.assert_allclose(schedule_of(config)[0](505), 6e-4, rtol=1e-6)
+    config.train.extra.update(warmup_steps=0.0)
     with pytest.raises(UserError, match="steps 501 to 550 have the shape inverse_root without"):
+        schedule_of(config)
+    # Too small a fraction is no warm-up.
+    config.schedule.warmup_steps = 1e-3
+    with pytest.raises(UserError, match="steps 1 to 500 have the shape inverse_root without"):
         schedule_of(config)
 
 

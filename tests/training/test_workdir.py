@@ -88,6 +88,18 @@ def test_keys_that_do_not_affect_the_result_may_change(tmp_path, path, value):
     assert config_lib.to_dict(workdir.load_config(tmp_path)) == config_lib.to_dict(config)
 
 
+@pytest.mark.parametrize("key", ["vocab", "add_tokens"])
+def test_files_that_the_store_knows_by_content_may_move(tmp_path, key):
+    config = default_config()
+    config.data[key] = "there/words.txt"
+    claim(tmp_path, config)
+    config.data[key] = "here/words.txt"
+    assert claim(tmp_path, config) == []
+    config.data[key] = ""
+    with pytest.raises(UserError, match=f"config.data.{key} is 'here/words.txt', not ''"):
+        claim(tmp_path, config)
+
+
 def test_keys_added_later_get_their_defaults(tmp_path):
     """A run that an older version started can be resumed."""
     claim(tmp_path, default_config())
