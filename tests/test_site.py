@@ -74,7 +74,7 @@ def test_a_name_in_the_first_column_is_not_broken(site, browser):
         )
         for used in (sheets, [*sheets, site / "site.css"])
     ]
-    assert lines == [2, 1]
+    assert lines[0] > lines[1] == 1
 
 
 def test_pages_load_nothing_from_other_servers(site):
