@@ -362,9 +362,10 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, 
     # The other keys determine the report, and the paths of skipped documents change with a move.
     ignored = ("report", "first_dropped")
     before, now = ({k: v for k, v in d.items() if k not in ignored} for d in (before, now))
-    if _without_directories(before) == _without_directories(now):
-        return None
+    real = config_lib.differences(*map(_without_directories, (before, now)))
     for key, (old, new) in config_lib.differences(before, now).items():
+        if key not in real:
+            continue
         if isinstance(old, list) and isinstance(new, list):
             only_old, only_new = ([e for e in a if e not in b] for a, b in ((old, new), (new, old)))
             old, new = only_old[:1] or "missing", only_new[:1] or "missing"

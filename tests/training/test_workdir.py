@@ -153,11 +153,14 @@ def test_missing_work_directory(tmp_path):
 def test_corpus_must_match_the_claimed_one(tmp_path):
     counts = np.arange(5, dtype=np.int64)
     metadata = {"tokenizer": "abc", "splits": {"train": {"documents": 3}}}
-    for _ in range(2):
+    # Its files may have moved.
+    for folder in ("here", "there"):
+        metadata["sources"] = [{"path": f"{folder}/a.txt", "bytes": 9}]
+        metadata["options"] = {"vocab_path": f"{folder}/v", "add_tokens": f"{folder}/words.txt"}
         workdir.claim_corpus(tmp_path, metadata, FakeTokenizer(), counts)
     assert (tmp_path / "tokenizer" / "vocab.txt").exists()
     np.testing.assert_array_equal(np.load(tmp_path / "token_counts.npy"), counts)
-    other = {"tokenizer": "abc", "splits": {"train": {"documents": 4}}}
+    other = metadata | {"splits": {"train": {"documents": 4}}}
     with pytest.raises(UserError, match=r"splits.train.documents was 3.*is now 4"):
         workdir.claim_corpus(tmp_path, other, FakeTokenizer(), counts)
 
