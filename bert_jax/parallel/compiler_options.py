@@ -2,22 +2,27 @@
 
 import jax
 
-# Sums of gradients and gathers of parameters run while the step computes. (On v5e and v5p, the
-# gathers do so anyway; on v6e, they need both of their options.)
+from bert_jax.parallel.chips import CHIPS
+
+# Sums of gradients and gathers of parameters run while the step computes.
 # docs/performance.md has the estimate of a step without each of these options.
 # xla_tpu_overlap_compute_collective_tc is not set: the program for v5e is the same with it, and
 # others got NaN from the combination (jax-ml/jax#38741).
 _OVERLAP = {
     "xla_enable_async_all_reduce": True,
-    "xla_tpu_enable_async_collective_fusion": True,
-    "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
     "xla_enable_async_all_gather": True,
-    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
     # By default, the gradients of all layers are summed in one collective, which waits for the
     # last of them.
     "xla_jf_crs_combiner_threshold_in_bytes": 1_000_000,
     # A reduce-scatter is never asynchronous; the all-reduce that it would replace is.
     "xla_tpu_enable_all_reduce_scatter_fusion": False,
+}
+# Collectives become parts of other operations. Since libtpu 0.0.50, the compiler refuses this for
+# all chips but v5e, because results may be wrong.
+_FUSED_ON_V5E = {
+    "xla_tpu_enable_async_collective_fusion": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
 }
 # The compiler's search for fusions is shorter if they may use less on-chip memory.
 _FAST = {"xla_tpu_scoped_vmem_limit_kib": 10240}
@@ -37,6 +42,8 @@ def compiler_options(
     options = {}
     if overlap_collectives and len(devices) > 1:
         options |= _OVERLAP
+        if devices[0].device_kind in CHIPS["v5e"].device_kinds:
+            options |= _FUSED_ON_V5E
     if effort == "fast":
         options |= _FAST
     return options

@@ -27,3 +27,11 @@ def test_options(devices, overlap, effort, expected):
     options = compiler_options(devices, overlap_collectives=overlap, effort=effort)
     assert options.keys() & {THRESHOLD, MEMORY} == expected
     assert bool(options) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_fused"), [("TPU v4", False), ("TPU v5 lite", True), ("TPU v5", False)]
+)
+def test_only_v5e_fuses_collectives(kind, is_fused):
+    options = compiler_options(slices(device_kind=kind), overlap_collectives=True, effort="full")
+    assert ("xla_tpu_enable_async_collective_fusion" in options) == is_fused
