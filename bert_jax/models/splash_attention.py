@@ -12,6 +12,8 @@ from bert_jax.models.fused_attention import LANES, num_head_shards, on_each_devi
 # Positions in a block of queries or keys, at most. With a window, larger blocks would compute more
 # scores that the mask then drops. Not tuned on a TPU.
 _BLOCK, _LOCAL_BLOCK = 512, 256
+# The kernel reads heads with positions in the lanes, half of which a depth of 64 would leave empty.
+_LAYOUT = splash.QKVLayout.SEQ_MINOR
 # The logical axes of an array [B, A, L, K], and of one [B, L].
 _HEADS, _EACH_TOKEN = ("batch", "activation_heads", None, None), ("batch", None)
 
@@ -49,7 +51,9 @@ def attention(
         block = min(block, largest)
         kernel = splash.make_splash_mha_single_device(
             splash.MultiHeadMask([mask] * heads),
-            block_sizes=splash.BlockSizes(*[block] * 8),
+            block_sizes=splash.BlockSizes(
+                *[block] * 8, q_layout=_LAYOUT, k_layout=_LAYOUT, v_layout=_LAYOUT
+            ),
             interpret=interpret,
         )
         return (jax.vmap(kernel)(query, key, value, splash.SegmentIds(numbers_BxL, numbers_BxL)),)
