@@ -15,6 +15,7 @@ from flax import linen as nn
 from flax import traverse_util
 
 from bert_jax.models import BertConfig
+from bert_jax.models.embeddings import has_vocabulary
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import BERT_TERMS, make_terms
 from bert_jax.training.state import abstract_params, init_params
@@ -24,7 +25,6 @@ POOLER = "bert/pooler"
 # The paths of blocks, also in BART's decoder and ELECTRA's generator, contain these names.
 _LAYER, _STACKED = "/layer_", "/layers/layer/"
 _LAYERS = f"bert/encoder{_LAYER}"
-_WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 
 Weights = dict[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]
@@ -68,7 +68,7 @@ def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
     A head that the weights lack is absent from the result too.
     """
     flat = dict(weights)
-    for name in filter(_has_vocabulary, flat):
+    for name in filter(has_vocabulary, flat):
         padding = [(0, config.padded_vocab_size - config.vocab_size)]
         flat[name] = np.pad(flat[name], padding + [(0, 0)] * (flat[name].ndim - 1))
     if config.scan_layers and not config.layer_groups:
@@ -127,7 +127,7 @@ def keep_layers(weights: Weights, layers: Sequence[int]) -> Weights:
 
 def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
     """Drops the rows beyond the vocabulary from `weights` itself."""
-    for name in filter(_has_vocabulary, weights):
+    for name in filter(has_vocabulary, weights):
         weights[name] = weights[name][:vocab_size]
 
 
@@ -141,17 +141,10 @@ def extend_vocabulary(
         their rows; its bias, of their biases.
       vocab_size: The number of rows then.
     """
-    for name in filter(_has_vocabulary, weights):
+    for name in filter(has_vocabulary, weights):
         old = weights[name]
         new = np.zeros((vocab_size, *old.shape[1:]), old.dtype)
         new[: len(old)] = old
         for i, ids in pieces.items():
             new[i] = old[list(ids)].mean(axis=0)
         weights[name] = new
-
-
-def _has_vocabulary(name: str) -> bool:
-    """Returns whether a weight has a row for each token of the vocabulary."""
-    # Blocks have an `output_bias` too.
-    is_decoder_bias = name.endswith("/output_bias") and _LAYER not in name
-    return name == _WORD_EMBEDDINGS or is_decoder_bias

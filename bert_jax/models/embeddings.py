@@ -188,3 +188,10 @@ def _sinusoids(positions: int, width: int) -> np.ndarray:
     frequencies = 10_000.0 ** (-np.arange(pairs) / pairs)
     angles = np.arange(positions)[:, None] * frequencies
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width]
+
+
+def has_vocabulary(name: str) -> bool:
+    """Returns whether a parameter, by its path, has a row for each token of the vocabulary."""
+    # Attention has an `output_bias` too.
+    is_decoder_bias = name.endswith("/output_bias") and not name.endswith("attention/output_bias")
+    return name.endswith("/word_embeddings") or is_decoder_bias

@@ -1,6 +1,8 @@
 """BERT's Adam, LAMB, StableAdamW and Muon, as chains of optax transformations."""
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
+
+from bert_jax.models.embeddings import has_vocabulary
 
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 # The usual root mean square of Adam's directions (Liu et al. 2025, section 2.2).
@@ -28,6 +32,7 @@ def make_optimizer(
     config: ConfigDict,
     schedule: Schedule,
     weight_decay: float | Schedule,
+    vocab_size: int,
     scaling: optax.GradientTransformation | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Builds the optimizer of `config.optimizer`.
@@ -37,7 +42,8 @@ def make_optimizer(
     lamb: the same update, scaled for each tensor of each layer by |parameter| / |update| (You et
     al. 2020, algorithm 2), except for LayerNorm and biases.
     stable_adamw: adamw's update, divided for each tensor of each layer by max(1, RMS), where RMS is
-    the root mean square of g / sqrt(v) (Wortsman et al. 2023, algorithm 2).
+    the root mean square of g / sqrt(v) (Wortsman et al. 2023, algorithm 2). As in ModernBERT,
+    query, key and value are one tensor, and so are both inputs of a gated feed-forward layer.
     muon: Muon (Jordan 2024) for the matrices of the encoder's blocks, adamw for the rest. Muon's
     update is scaled to the usual size of Adam's, so that both have the same rate and decay (Liu et
     al. 2025, arXiv:2502.16982, equation 4).
@@ -46,6 +52,7 @@ def make_optimizer(
       config: `config.optimizer`.
       schedule: Maps the step, from 0, to the learning rate.
       weight_decay: The weight decay, or a function that maps the step, from 0, to it.
+      vocab_size: The tokens of the vocabulary. Tables may have more rows, which are always zero.
       scaling: A transformation to apply just before the learning rate.
 
     Returns:
@@ -60,7 +67,7 @@ def make_optimizer(
         chain.append(optax.clip_by_global_norm(config.max_grad_norm))
     if config.name == "stable_adamw":
         b2 = config.b2 if config.bias_correction else 0.0
-        chain.append(_limit_updates(optax.chain(direction, decay), b2, config.eps))
+        chain.append(_limit_updates(optax.chain(direction, decay), b2, config.eps, vocab_size))
     elif config.name == "muon":
         chain += [_muon_for_blocks(config.momentum, direction), decay]
     else:
@@ -150,7 +157,7 @@ def _add_weight_decay(
 
 
 def _limit_updates(
-    adam_with_decay: optax.GradientTransformationExtraArgs, b2: float, eps: float
+    adam_with_decay: optax.GradientTransformationExtraArgs, b2: float, eps: float, vocab_size: int
 ) -> optax.GradientTransformationExtraArgs:
     """Divides Adam's updates, with the decay, by max(1, RMS of g / sqrt(v)).
 
@@ -163,15 +170,33 @@ def _limit_updates(
         moments = state[0]
         nu_hat = _corrected(moments.nu, b2, moments.count)
 
-        def limited(path, update, gradient, nu):
+        def mean_square(path, gradient, nu):
             square = jnp.square(gradient) / jnp.maximum(nu, eps**2)
             mean = jnp.mean(square, axis=_axes(path, square), keepdims=True)
-            return update / jnp.maximum(1.0, jnp.sqrt(mean))
+            # Rows that only pad the vocabulary are zero and do not count.
+            is_padded = has_vocabulary("/".join(names_of(path)))
+            return mean * (len(square) / vocab_size) if is_padded else mean
 
-        updates = jax.tree_util.tree_map_with_path(limited, updates, gradients, nu_hat)
+        means = defaultdict(list)
+        squares = jax.tree_util.tree_map_with_path(mean_square, gradients, nu_hat)
+        for path, square in jax.tree_util.tree_leaves_with_path(squares):
+            means[_joint_name(path)].append(square)
+
+        def limited(path, update):
+            joint = means[_joint_name(path)]
+            # The parts of a tensor have one size.
+            return update / jnp.maximum(1.0, jnp.sqrt(sum(joint) / len(joint)))
+
+        updates = jax.tree_util.tree_map_with_path(limited, updates)
         return updates, state
 
     return optax.GradientTransformationExtraArgs(adam_with_decay.init, update)
+
+
+def _joint_name(path: tuple) -> str:
+    """Returns the name of a tensor of ModernBERT: our weights that are parts of one share it."""
+    name = "/".join(names_of(path)).replace("/gate/", "/intermediate/")
+    return re.sub("/(query|key|value)_", "/", name)
 
 
 def _muon_for_blocks(

@@ -124,6 +124,7 @@ class Trainer:
             config.optimizer,
             schedule,
             make_weight_decay(stages),
+            model_config.vocab_size,
             rates.scaling() if rates else None,
         )
         rows, replicated = layout.batch, layout.replicated

@@ -16,7 +16,7 @@ from bert_jax.training.optimizer import decayed, make_optimizer, matrix_axes
 from tests.golden.inputs import FOLDER
 from tests.small import flat, small_config
 
-STEPS = 10
+STEPS, VOCAB_SIZE = 10, 7
 SHAPES = {
     "bert": {
         "embeddings": {
@@ -117,7 +117,7 @@ def by_hand(
 def run(start, gradients, weight_decay=None, **settings):
     config = default_config().optimizer
     config.update(settings)
-    optimizer = make_optimizer(config, rate, weight_decay or config.weight_decay)
+    optimizer = make_optimizer(config, rate, weight_decay or config.weight_decay, VOCAB_SIZE)
     params, state = start, optimizer.init(start)
     update = jax.jit(optimizer.update)
     for step, gradient in enumerate(gradients):
@@ -214,6 +214,38 @@ def test_ten_steps_of_stable_adamw_are_those_of_its_authors():
     assert worst > 0.01
 
 
+def test_stable_adamw_limits_the_tensors_of_modernbert():
+    """Parts of one tensor have one limit; rows that only pad the vocabulary do not count."""
+    rng = np.random.default_rng(7)
+    first, second = rng.standard_normal((2, VOCAB_SIZE, 4, 2)).astype(np.float32)
+    # The parts differ in how much their gradients grow, and so would their limits.
+    growth = ((0.1, 1.0), (3.0, 1.5))
+
+    def moves(tree_of):
+        start = tree_of(first, second)
+        steps = [tree_of(a * first, b * second) for a, b in growth]
+        settings = {"bias_correction": True, "max_grad_norm": 0.0}
+        return flat(run(start, steps, name="stable_adamw", **settings))
+
+    def split(a, b):
+        return {
+            "attention": {"query_kernel": a, "key_kernel": b},
+            "layer_0": {"intermediate": {"kernel": a}, "gate": {"kernel": b}},
+            "embeddings": {"word_embeddings": np.pad(a[:, 0], ((0, 5), (0, 0)))},
+        }
+
+    def joint(a, b):
+        return {"dense": {"kernel": np.stack([a, b])}, "table": {"kernel": a[:, 0]}}
+
+    ours, theirs = moves(split), moves(joint)
+    parts = {"attention/query_kernel": 0, "attention/key_kernel": 1}
+    parts |= {"layer_0/intermediate/kernel": 0, "layer_0/gate/kernel": 1}
+    for name, part in parts.items():
+        np.testing.assert_allclose(ours[name], theirs["dense/kernel"][part], atol=1e-6)
+    table = ours["embeddings/word_embeddings"]
+    np.testing.assert_allclose(table[:VOCAB_SIZE], theirs["table/kernel"], atol=1e-6)
+
+
 def test_muon_is_optaxs_own_in_the_blocks_and_adamw_elsewhere():
     """With our rates, decay and Adam; heads and their depth are one axis of the matrix."""
     rng = np.random.default_rng(5)
@@ -267,7 +299,7 @@ def test_the_weight_decay_may_follow_the_step(start, gradients, name):
     config = default_config().optimizer
     config.update(name=name)
     # The state is the same for both kinds, so that a run can change from one to the other.
-    constant, changing = (make_optimizer(config, rate, d) for d in (0.3, decay))
+    constant, changing = (make_optimizer(config, rate, d, VOCAB_SIZE) for d in (0.3, decay))
     params, state = start, constant.init(start)
     for step, gradient in enumerate(gradients[:4]):
         optimizer = constant if step < 2 else changing
