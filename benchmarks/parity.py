@@ -20,7 +20,12 @@ from tests.golden.inputs import package_folder, read_golden
 from tests.models import parity
 from tests.training.parity import RUNS, train
 
-TITLES = {"adamw": "BERT's AdamW", "lamb": "LAMB", "roberta": "RoBERTa's Adam"}
+TITLES = {
+    "adamw": "BERT's AdamW",
+    "lamb": "LAMB",
+    "roberta": "RoBERTa's Adam",
+    "modernbert": "ModernBERT's StableAdamW",
+}
 BAR = 1e-3
 
 

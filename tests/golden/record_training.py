@@ -1,4 +1,4 @@
-"""Records a hundred steps of PyTorch's BERT with BERT's AdamW and LAMB, and of RoBERTa.
+"""Records a hundred steps of PyTorch's BERT with two optimizers, of RoBERTa and of ModernBERT.
 
 tests/training/test_parity.py trains bert_jax from the same weights on the same batches.
 To record them again, in an environment with torch 2.13.0 and transformers 4.57.6 on a CPU
@@ -8,26 +8,40 @@ To record them again, in an environment with torch 2.13.0 and transformers 4.57.
     python -m tests.golden.record_training [FILE ...]
 
 The models are transformers'. The optimizers and the schedules are transcribed here from
-google-research/bert's optimization.py, You et al. 2020 (arXiv:1904.00962) and fairseq's FairseqAdam
-and PolynomialDecayLRSchedule, and share nothing with bert_jax. Each run is repeated in float64:
-`float32_error` is the difference of the recorded losses from the float64 losses.
+google-research/bert's optimization.py, You et al. 2020 (arXiv:1904.00962), fairseq's FairseqAdam
+and PolynomialDecayLRSchedule, and Wortsman et al. 2023 (arXiv:2304.13013), and share nothing with
+bert_jax. Each run is repeated in float64: `float32_error` is the difference of the recorded losses
+from the float64 losses.
 """
 
+import functools
 import math
 import sys
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertForPreTraining, RobertaConfig, RobertaForMaskedLM
+from transformers import (
+    BertConfig,
+    BertForPreTraining,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from tests.golden.inputs import FOLDER
 from tests.golden.record_models import is_scale, pretraining, under
-from tests.golden.training_batches import TRAINING, roberta_batch, training_batch
+from tests.golden.training_batches import MODERNBERT, TRAINING, roberta_batch, training_batch
 
-# By name, as in optimization.py's exclude_from_weight_decay.
-EXCLUDED = ("LayerNorm", "layer_norm", "bias")
+# By name, as in optimization.py's exclude_from_weight_decay; other families write "norm.".
+EXCLUDED = ("LayerNorm", "norm.", "bias")
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-FILES = {"training": ("adamw", "lamb"), "training_roberta": ("roberta",)}
+FILES = {
+    "training": ("adamw", "lamb"),
+    "training_roberta": ("roberta",),
+    "training_modernbert": ("modernbert",),
+}
 
 
 def main() -> None:
@@ -52,7 +66,11 @@ def record(file: str, runs: tuple[str, ...]) -> None:
     print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
 
 
-def new_model(name: str) -> BertForPreTraining | RobertaForMaskedLM:
+def new_model(name: str) -> PreTrainedModel:
+    if name == "modernbert":
+        # Its dropout is 0 by default.
+        shape = TRAINING["model"] | MODERNBERT
+        return ModernBertForMaskedLM(ModernBertConfig(**shape, pad_token_id=0))
     shape = TRAINING["model"] | NO_DROPOUT
     if name != "roberta":
         return BertForPreTraining(BertConfig(**shape))
@@ -82,9 +100,14 @@ def train(golden, name, precision) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     for key, parameter in parameters.items():
         parameter.data = torch.tensor(golden[f"initial/{key}"]).to(precision)
     model.tie_weights()
-    is_roberta = name == "roberta"
-    optimizer = FairseqAdam(parameters) if is_roberta else Adam(parameters, lamb=name == "lamb")
-    make_batch = roberta_batch if is_roberta else training_batch
+    optimizers = {
+        "adamw": Adam,
+        "lamb": functools.partial(Adam, lamb=True),
+        "roberta": FairseqAdam,
+        "modernbert": StableAdamW,
+    }
+    optimizer = optimizers[name](parameters)
+    make_batch = roberta_batch if name == "roberta" else training_batch
     losses = []
     for step in range(TRAINING["num_steps"]):
         losses.append(pretraining(model, make_batch(step))["loss"])
@@ -95,7 +118,7 @@ def train(golden, name, precision) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 def learning_rate(step: int, name: str) -> float:
     """Returns create_optimizer's rate (optimization.py): warm-up, decay of power 1 from step 0.
 
-    RoBERTa's decay begins after the warm-up.
+    RoBERTa's decay begins after the warm-up; ModernBERT has none.
     """
     warmup, end = TRAINING["warmup_steps"], TRAINING["num_steps"]
     peak = TRAINING["peak_learning_rate"][name]
@@ -103,6 +126,8 @@ def learning_rate(step: int, name: str) -> float:
         return peak * step / warmup
     if name == "roberta":
         return peak * (end - step) / (end - warmup)
+    if name == "modernbert":
+        return peak
     return peak * (1 - step / end)
 
 
@@ -114,7 +139,7 @@ class Adam:
     are not decayed and where a norm is 0.
     """
 
-    def __init__(self, parameters: dict[str, torch.Tensor], lamb: bool):
+    def __init__(self, parameters: dict[str, torch.Tensor], lamb: bool = False):
         self.parameters = parameters
         self.lamb = lamb
         self.steps = 0
@@ -164,6 +189,36 @@ class FairseqAdam:
             self.v[name] = 0.98 * self.v[name] + 0.02 * p.grad * p.grad
             p.sub_(learning_rate * 0.01 * p)
             p.sub_(size * self.m[name] / (torch.sqrt(self.v[name]) + 1e-6))
+
+
+class StableAdamW:
+    """Algorithm 2 of Wortsman et al., with ModernBERT's values.
+
+    The rate of each tensor is divided by max(1, RMS of g / sqrt(v)), also for the decay. As in
+    ModernBERT, tensors of a LayerNorm and biases do not decay.
+    """
+
+    def __init__(self, parameters: dict[str, torch.Tensor]):
+        self.parameters = parameters
+        self.steps = 0
+        self.m = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
+        self.v = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
+
+    @torch.no_grad()
+    def update(self, learning_rate: float) -> None:
+        self.steps += 1
+        # The paper puts the correction of the moments into their betas.
+        beta1, beta2 = (
+            beta * (1 - beta ** (self.steps - 1)) / (1 - beta**self.steps) for beta in (0.9, 0.98)
+        )
+        for name, p in self.parameters.items():
+            self.m[name] = beta1 * self.m[name] + (1 - beta1) * p.grad
+            self.v[name] = beta2 * self.v[name] + (1 - beta2) * p.grad * p.grad
+            square = p.grad * p.grad / torch.clamp(self.v[name], min=1e-6**2)
+            rate = learning_rate / max(1.0, math.sqrt(float(square.mean())))
+            if not any(excluded in name for excluded in EXCLUDED):
+                p.sub_(rate * 0.0125 * p)
+            p.sub_(rate * self.m[name] / (torch.sqrt(self.v[name]) + 1e-6))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,18 @@ TRAINING = {
     "length": 20,
     "predictions": 4,
     "warmup_steps": 10,
-    "peak_learning_rate": {"adamw": 2e-3, "lamb": 3e-2, "roberta": 5e-3},
+    "peak_learning_rate": {"adamw": 2e-3, "lamb": 3e-2, "roberta": 5e-3, "modernbert": 5e-3},
 }
+# What a ModernBERT has beside the shape above: layers 0 and 3 see the whole row, layers 1 and 2
+# four tokens to either side. The names are those of transformers.
+MODERNBERT = dict(
+    num_hidden_layers=4,
+    intermediate_size=40,
+    local_attention=8,
+    global_attn_every_n_layers=3,
+    global_rope_theta=700.0,
+    local_rope_theta=30.0,
+)
 
 
 def training_batch(step: int) -> dict[str, np.ndarray]:

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.modernbert import MODERNBERT
 from bert_jax.interop.families.roberta import ROBERTA
 from bert_jax.interop.family import Family
-from bert_jax.interop.names import foreign_names
+from bert_jax.interop.names import export_weights, foreign_names
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.pretraining.build import make_trainer
 from tests.golden.inputs import read_golden, section
@@ -65,6 +66,33 @@ RUNS = {
         "training_roberta",
         roberta_batch,
     ),
+    # As in configs/modernbert.py, with the shape of the recorded model.
+    "modernbert": Run(
+        {
+            "objective.terms": ("masked_lm",),
+            "objective.weights": (1.0,),
+            "data.rows": "segments",
+            "model.num_hidden_layers": 4,
+            "model.intermediate_size": 40,
+            "model.norm": "pre_and_final",
+            "model.biases": False,
+            "model.gated": True,
+            "model.type_vocab_size": 0,
+            "model.rope_theta": 700.0,
+            "model.local_rope_theta": 30.0,
+            "model.local_attention": 8,
+            "model.global_every": 3,
+            "model.layer_norm_eps": 1e-5,
+            "schedule.shape": "constant",
+            "optimizer.name": "stable_adamw",
+            "optimizer.b2": 0.98,
+            "optimizer.weight_decay": 0.0125,
+            "optimizer.bias_correction": True,
+            "optimizer.max_grad_norm": 0.0,
+        },
+        MODERNBERT,
+        "training_modernbert",
+    ),
 }
 
 
@@ -76,7 +104,7 @@ def train(name: str, **overrides) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """
     run = RUNS[name]
     rate = {"schedule.peak_learning_rate": TRAINING["peak_learning_rate"][name]}
-    config = small_config(**CONFIG, **run.config, **rate, **overrides)
+    config = small_config(**CONFIG | run.config | rate | overrides)
     trainer = make_trainer(config, jax.devices()[:1])
     layers = trainer.model_config.num_hidden_layers
     names = foreign_names(run.family.names, "huggingface", layers)
@@ -89,4 +117,4 @@ def train(name: str, **overrides) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         state, metrics = trainer.train_step(state, batch)
         losses.append(metrics["loss"])
     final = flatten(jax.device_get(state.params), trainer.model_config)
-    return np.array(losses), {names[k].name: names[k].export(v) for k, v in final.items()}
+    return np.array(losses), dict(export_weights(final, names))

@@ -1,4 +1,4 @@
-"""A hundred steps against PyTorch's BERT and RoBERTa with the authors' optimizers.
+"""A hundred steps against PyTorch's BERT, RoBERTa and ModernBERT with the authors' optimizers.
 
 Weights and batches are the same, and there is no dropout. PyTorch's side uses optimizers
 transcribed from the published programs (see tests/golden/record_training.py). `docs/parity.md`
@@ -25,6 +25,7 @@ RUNS = {
     "lamb": ("lamb", {}),
     "lamb, scanned layers": ("lamb", {"scan_layers": True}),
     "roberta": ("roberta", {}),
+    "modernbert": ("modernbert", {}),
 }
 # The others are slow tests.
 DEFAULT_RUNS = ("adamw, scanned layers, two microbatches", "lamb")
