@@ -35,6 +35,8 @@ def load_config(name: str) -> "ConfigDict":
 def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     """Pre-trains a model, as `python -m bert_jax.main` does; continues an interrupted run.
 
+    On a CPU, it sets the allocator of this process; see `bert_jax/base/cpu_allocator.py`.
+
     Args:
       config: A pre-training config, such as `load_config("tiny")`, or the name of one.
       workdir: The work directory.
@@ -45,18 +47,21 @@ def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     Raises:
       bert_jax.base.errors.UserError: A value, the text or the work directory cannot be used.
     """
-    from bert_jax.base import parts
+    from bert_jax.base import cpu_allocator, parts
     from bert_jax.config import validate
     from bert_jax.pretraining.run import train
 
     config = load_config(config) if isinstance(config, str) else config
     parts.trust(config)
     validate(config, is_given=True)
+    cpu_allocator.prepare_process()
     return train(config, workdir)
 
 
 def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     """Fine-tunes a model on a task, as `python -m bert_jax.finetune` does.
+
+    On a CPU, it sets the allocator of this process; see `bert_jax/base/cpu_allocator.py`.
 
     Args:
       config: A fine-tuning config, such as `load_config("finetune/glue:mrpc")` with values for
@@ -69,11 +74,12 @@ def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     Raises:
       bert_jax.base.errors.UserError: A value, the rows or the work directory cannot be used.
     """
-    from bert_jax.base import parts
+    from bert_jax.base import cpu_allocator, parts
     from bert_jax.finetuning.run import finetune
 
     config = load_config(config) if isinstance(config, str) else config
     parts.trust(config)
+    cpu_allocator.prepare_process()
     return finetune(config, workdir)
 
 

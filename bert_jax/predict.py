@@ -164,8 +164,7 @@ def main(argv: list[str]) -> None:
     command, args = COMMANDS[name], flags.FLAGS
     if not args.model:
         raise cli.UsageError("--model is missing: the directory or checkpoint of a BERT")
-    cpu_allocator.keep_freed_memory()
-    cpu_allocator.wait_for_each_program()
+    cpu_allocator.prepare_process()
     # Imported late to load JAX after the checks.
     import bert_jax
 

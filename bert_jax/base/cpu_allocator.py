@@ -11,6 +11,15 @@ _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
 _SETTINGS = {"M_ARENA_MAX": (-8, 1), "M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, 2**31 - 1)}
 
 
+def prepare_process() -> None:
+    """Prepares this process for computing on the CPU, if there is no accelerator.
+
+    Call this before JAX initializes its devices.
+    """
+    keep_freed_memory()
+    wait_for_each_program()
+
+
 def keep_freed_memory() -> None:
     """Makes glibc reuse the memory of one step for the next one.
 

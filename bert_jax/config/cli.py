@@ -170,8 +170,7 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
         raise UsageError(
             "--coordinator=HOST:PORT, --num_processes=N and --process_id=I must be given together"
         )
-    cpu_allocator.keep_freed_memory()
-    cpu_allocator.wait_for_each_program()
+    cpu_allocator.prepare_process()
     # This import loads JAX, so the flags are checked first.
     from bert_jax.parallel import multihost
 
