@@ -168,7 +168,7 @@ def test_given_vocabulary(store, speeches, tmp_path):
     assert metadata["splits"] == store[0]["splits"]
     with pytest.raises(UserError, match="model.vocab_size is 500, but .* has 400 tokens"):
         make(options(speeches, vocab=vocab), tmp_path / "other", 500)
-    with pytest.raises(UserError, match="data.vocab: cannot read nothing.txt"):
+    with pytest.raises(UserError, match="data.vocab: cannot read the vocabulary nothing.txt"):
         make(options(speeches, vocab="nothing.txt"), tmp_path / "other")
 
 
