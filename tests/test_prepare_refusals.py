@@ -36,7 +36,11 @@ def test_a_linked_directory_is_not_written_to(speeches, tmp_path):
 def test_paths_of_other_storage_are_refused(speeches, tmp_path):
     for change, output, words in (
         ({}, "s3://bucket/x", "is s3://bucket/x, but s3:// paths are not"),
-        ({"vocab": "hdfs://a/v.txt"}, tmp_path, "data.vocab: the vocabulary is hdfs://a/v.txt, but hdfs://"),
+        (
+            {"vocab": "hdfs://a/v.txt"},
+            tmp_path,
+            "data.vocab: the vocabulary is hdfs://a/v.txt, but hdfs://",
+        ),
         ({"input": ("s3://b/*.txt",)}, tmp_path, "data.input is s3://b/*.txt, but s3:// paths"),
     ):
         with pytest.raises(UserError, match=re.escape(words)):
