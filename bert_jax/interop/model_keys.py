@@ -96,7 +96,9 @@ def dropout_warnings(config: Mapping[str, Any], family: Family, path: Path) -> l
         if "drop" in key and key not in family.config_keys.values()
         if value and value != ours.get(key)
     ]
-    return [f"{path}: {', '.join(lost)} left out; only training differs"] if lost else []
+    if not lost:
+        return []
+    return [f"{path}: bert_jax ignores {', '.join(lost)}, which only training uses"]
 
 
 def write_family_keys(

@@ -17,8 +17,8 @@ _OVERLAP = {
     # A reduce-scatter is never asynchronous; the all-reduce that it would replace is.
     "xla_tpu_enable_all_reduce_scatter_fusion": False,
 }
-# Collectives become parts of other operations. Since libtpu 0.0.50, the compiler refuses this for
-# all chips but v5e, because results may be wrong.
+# These options fuse collectives with other operations. libtpu 0.0.50 and later refuse them for all
+# chips but v5e, because results may be wrong.
 _FUSED_ON_V5E = {
     "xla_tpu_enable_async_collective_fusion": True,
     "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,

@@ -131,7 +131,17 @@ def learning_rate(step: int, name: str) -> float:
     return peak * (1 - step / end)
 
 
-class Adam:
+class Moments:
+    """The parameters and the two moments of an optimizer."""
+
+    def __init__(self, parameters: dict[str, torch.Tensor]):
+        self.parameters = parameters
+        self.steps = 0
+        self.m = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
+        self.v = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
+
+
+class Adam(Moments):
     """AdamWeightDecayOptimizer of optimization.py; with `lamb`, algorithm 2 of You et al.
 
     LAMB divides the moments by 1 - beta^t; BERT's Adam does not. Both add the decay to the update.
@@ -140,11 +150,8 @@ class Adam:
     """
 
     def __init__(self, parameters: dict[str, torch.Tensor], lamb: bool = False):
-        self.parameters = parameters
+        super().__init__(parameters)
         self.lamb = lamb
-        self.steps = 0
-        self.m = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
-        self.v = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
 
     @torch.no_grad()
     def update(self, learning_rate: float) -> None:
@@ -168,17 +175,11 @@ class Adam:
             p.sub_(learning_rate * update)
 
 
-class FairseqAdam:
+class FairseqAdam(Moments):
     """Adam as in fairseq's adam.py: eps is added before the second moment is corrected.
 
     As in RoBERTa, every parameter decays and the gradient is not clipped.
     """
-
-    def __init__(self, parameters: dict[str, torch.Tensor]):
-        self.parameters = parameters
-        self.steps = 0
-        self.m = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
-        self.v = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
 
     @torch.no_grad()
     def update(self, learning_rate: float) -> None:
@@ -191,18 +192,12 @@ class FairseqAdam:
             p.sub_(size * self.m[name] / (torch.sqrt(self.v[name]) + 1e-6))
 
 
-class StableAdamW:
+class StableAdamW(Moments):
     """Algorithm 2 of Wortsman et al., with ModernBERT's values.
 
     The rate of each tensor is divided by max(1, RMS of g / sqrt(v)), also for the decay. As in
     ModernBERT, tensors of a LayerNorm and biases do not decay.
     """
-
-    def __init__(self, parameters: dict[str, torch.Tensor]):
-        self.parameters = parameters
-        self.steps = 0
-        self.m = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
-        self.v = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
 
     @torch.no_grad()
     def update(self, learning_rate: float) -> None:
