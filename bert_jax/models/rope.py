@@ -23,8 +23,8 @@ def rotate(x: jax.Array, theta: float) -> jax.Array:
     length, depth = x.shape[-2:]
     frequencies = np.tile(theta ** (-np.arange(0, depth, 2) / depth), 2)
     angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies.astype(np.float32)
-    # This product is exact. It replaces each element by the other element of its pair, with the sign
-    # of its sine. Moving elements within a row would take a TPU longer.
+    # This product is exact. It replaces each element by the other one of its pair, with the sign of
+    # its sine. Moving elements within a row would take a TPU longer.
     others = np.kron([[0, 1], [-1, 0]], np.eye(depth // 2))
     other = jnp.matmul(x, others.astype(x.dtype), precision="highest").astype(jnp.float32)
     return (x.astype(jnp.float32) * jnp.cos(angles) + other * jnp.sin(angles)).astype(x.dtype)
