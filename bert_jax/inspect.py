@@ -56,7 +56,7 @@ def read_batch(
         if stage is None:
             raise UserError(
                 f"--step is {step}, but the run has steps 1 to {stages[-1].end_step:,} "
-                "(config.train.num_steps)"
+                "(config.train.num_steps and config.train.extra.steps)"
             )
         run_input = open_run_input(config, directory or scratch)
         stream = run_input.stream(stream_spec(config, stage))

@@ -28,13 +28,14 @@ def write_checksums(directory: Path, item_bytes: Mapping[str, int]) -> None:
 def read_checksums(directory: Path | epath.Path, local: Path) -> dict[str, np.ndarray]:
     """Returns the checksums of the files in `local`, the local copy of `directory`.
 
-    The dict is empty if an older version of the program wrote the directory.
+    Raises:
+      UserError: There are none, or they are damaged.
     """
     try:
         with np.load(local / CHECKSUMS, allow_pickle=False) as sums:
             return dict(sums)
     except FileNotFoundError:
-        return {}
+        raise UserError(_unfinished(directory, CHECKSUMS)) from None
     # A damaged header may ask for any amount of memory.
     except (ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise UserError(_damaged(directory / CHECKSUMS, error)) from None
@@ -68,12 +69,10 @@ def open_index(
         # A plain view: indexing np.memmap itself is several times slower.
         index = np.asarray(np.load(local / name, mmap_mode="r", allow_pickle=False))
     except FileNotFoundError:
-        raise UserError(
-            f"{directory} is not a finished split of a token store: {name} is missing"
-        ) from None
+        raise UserError(_unfinished(directory, name)) from None
     except (ValueError, EOFError) as error:
         raise UserError(_damaged(directory / name, error)) from None
-    if name in checksums and not np.array_equal(checksums[name], _checksums(local / name)):
+    if not np.array_equal(checksums.get(name), _checksums(local / name)):
         raise UserError(_damaged(directory / name))
     return index
 
@@ -85,12 +84,12 @@ class CheckedVector:
       local: A file of `length` values.
       dtype, length: The dtype and the number of the values.
       path: The file that `local` is a copy of, or `local` itself.
-      checksums: See `read_checksums`. Without those of this file, nothing is verified.
+      checksums: See `read_checksums`.
       is_sparse: Whether `local` is empty (see `sparse_copy`). Each chunk is then fetched from
         `path` before it is verified.
 
     Raises:
-      UserError: The file has another size.
+      UserError: The file has another size, or lacks checksums.
     """
 
     def __init__(
@@ -113,9 +112,10 @@ class CheckedVector:
         # A write to a memory map on a full disk would end the process.
         self._sparse_file = local.open("r+b") if is_sparse else None
         self._chunk_items = _CHUNK_BYTES // dtype.itemsize
+        self._is_new_C = np.ones(-(-length // self._chunk_items), bool)
         self._checksum_C = checksums.get(path.name)
-        if is_sparse or self._checksum_C is not None:
-            self._is_new_C = np.ones(-(-length // self._chunk_items), bool)
+        if np.shape(self._checksum_C) != self._is_new_C.shape:
+            raise UserError(_damaged(path.parent / CHECKSUMS, f"it does not fit {path.name}"))
 
     def __len__(self) -> int:
         return len(self._values)
@@ -126,13 +126,12 @@ class CheckedVector:
         Raises:
           UserError: A chunk that holds one of them is damaged.
         """
-        if self._sparse_file or self._checksum_C is not None:
-            chunks = indices // self._chunk_items
-            if self._is_new_C[chunks].any():
-                # np.unique would take longer than the checksums.
-                is_read_C = np.zeros_like(self._is_new_C)
-                is_read_C[chunks] = True
-                self._load(np.flatnonzero(is_read_C & self._is_new_C))
+        chunks = indices // self._chunk_items
+        if self._is_new_C[chunks].any():
+            # np.unique would take longer than the checksums.
+            is_read_C = np.zeros_like(self._is_new_C)
+            is_read_C[chunks] = True
+            self._load(np.flatnonzero(is_read_C & self._is_new_C))
         return self._values[indices]
 
     def fetch(self, first: int, stop: int) -> None:
@@ -147,8 +146,7 @@ class CheckedVector:
         # Two threads may do this for the same chunk, which does no harm.
         if self._sparse_file:
             self._copy(chunk_N)
-        if self._checksum_C is not None:
-            self._verify(chunk_N)
+        self._verify(chunk_N)
         self._is_new_C[chunk_N] = False
 
     def _copy(self, chunk_N: np.ndarray) -> None:
@@ -180,6 +178,9 @@ def _checksums(path: Path, item_bytes: int = 1) -> np.ndarray:
         return np.array([zlib.crc32(chunk) for chunk in chunks], np.uint32)
 
 
-def _damaged(path: Path | epath.Path, error: Exception | None = None) -> str:
-    reason = error or "its checksum is wrong"
+def _unfinished(directory: Path | epath.Path, missing: str) -> str:
+    return f"{directory} is not a finished split of a token store: {missing} is missing"
+
+
+def _damaged(path: Path | epath.Path, reason: object = "its checksum is wrong") -> str:
     return f"{path} is damaged ({reason}): remove the token store and prepare the corpus again"

@@ -19,7 +19,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config
 from bert_jax.store import token_store
-from bert_jax.store.part import write_parts
+from bert_jax.store.checked_files import write_checksums
+from bert_jax.store.part import INDEX, write_parts
 from bert_jax.store.preparation import prepare
 from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.token_store import (
@@ -97,8 +98,8 @@ def test_an_unfinished_split_does_not_open(tmp_path):
 @pytest.mark.parametrize("vocab_size, dtype, bad", [(100, "<u2", 100), (65537, "<i4", -1)])
 def test_ids_outside_the_vocabulary_are_reported(vocab_size, dtype, bad, tmp_path):
     write(tmp_path, [[[1, 2, 3]]], vocab_size)
-    (tmp_path / "checksums.npz").unlink()
     np.array([1, 2, bad], dtype).tofile(tmp_path / "tokens-00000.bin")
+    write_checksums(tmp_path, dict.fromkeys([*INDEX, "tokens-00000.bin"], 1))
     store = TokenStore(tmp_path)
     assert store.tokens_at(np.array([0, 1])).tolist() == [1, 2]
     with pytest.raises(UserError, match="damaged: it has ids outside its vocabulary of"):
@@ -113,8 +114,13 @@ def test_damage_is_detected(tmp_path):
     with pytest.raises(UserError, match="should have 6 bytes but has 5"):
         TokenStore(tmp_path)
     path.write_bytes(content)
-    (tmp_path / "checksums.npz").unlink()
+    write_checksums(tmp_path, dict.fromkeys(INDEX, 1))
+    with pytest.raises(UserError, match="checksums.npz is damaged .it does not fit tokens-00000.b"):
+        TokenStore(tmp_path)
     np.save(tmp_path / "sentence_starts.npy", np.array([0, 2]))
+    with pytest.raises(UserError, match="sentence_starts.npy is damaged"):
+        TokenStore(tmp_path)
+    write_checksums(tmp_path, dict.fromkeys([*INDEX, path.name], 1))
     with pytest.raises(UserError, match="do not agree"):
         TokenStore(tmp_path)
     (tmp_path / "sentence_starts.npy").write_bytes(b"\x93NUMPY")
@@ -141,9 +147,9 @@ def test_changed_bytes_are_detected_where_they_are_read(tmp_path):
     assert store.tokens_at(np.arange(70_000, 130_000)).tolist() == tokens[:60_000].tolist()
     with pytest.raises(UserError, match="tokens-00001.bin is damaged .its checksum is wrong.: rem"):
         store.tokens_at(np.array([0, 139_000]))
-    # Stores of older versions have no checksums.
     (tmp_path / "checksums.npz").rename(tmp_path / "sums")
-    assert TokenStore(tmp_path).tokens_at(np.array([139_999])) != tokens[-1]
+    with pytest.raises(UserError, match="not a finished split.*: checksums.npz is missing"):
+        TokenStore(tmp_path)
     (tmp_path / "sums").rename(tmp_path / "checksums.npz")
     change("word_starts.bin", 0)
     store = TokenStore(tmp_path)
@@ -222,7 +228,7 @@ def test_parts_are_opened_when_they_are_read(tmp_path, monkeypatch):
         assert len(set(os.listdir("/proc/self/fd")) - before) <= 3 * 6
     (tmp_path / "00030").rename(tmp_path / "moved")
     assert TokenStore(tmp_path).tokens_at(np.array([9, 11])).tolist() == [9, 11]
-    with pytest.raises(UserError, match="00030 is not a finished split of a token store: token_c"):
+    with pytest.raises(UserError, match="00030 is not a finished split of a token store: checks"):
         TokenStore(tmp_path).tokens_at(np.array([10]))
     (tmp_path / "moved").rename(tmp_path / "00033.old")
     write(tmp_path / "00030", [[[1, 2]]])
