@@ -35,11 +35,11 @@ TOKENIZER: Section = {
     "add_tokens": Field(
         "",
         "Tokens that the vocabulary of data.vocab or of init_from gets in addition, for the words "
-        "of this text: a number, or a file with a word on each line (wordpiece only). A number "
+        "of this text: a number, or a file with a word on each line (not byte_bpe). A number "
         "chooses those that save most tokens in the training documents. They take the place of "
         "[unusedN] first, then new ids at the end, by which model.vocab_size grows; the ids of all "
         "other tokens stay. A new row of the embeddings begins as the mean of the rows of the "
-        "pieces that the token replaces. For wordpiece and byte_bpe only.",
+        "pieces that the token replaces. For wordpiece, byte_bpe and sentencepiece (unigram).",
         is_path=True,
         in_store=True,
         omitted="",

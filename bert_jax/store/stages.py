@@ -6,7 +6,7 @@ it runs. A user's mistake is a result too, so that no engine tries the same part
     count      the sizes of the documents
     ends       the same where the end of each document is held out
     sample     the sentences of the documents that the vocabulary is trained on
-    words      how often each word occurs in the training documents, if the vocabulary is trained on
+    words      how often each word occurs in the training documents, if the vocabulary is made from
                counts
     merge      the sums of these counts over a group of parts
     tokenize   the tokens of the part, train/N and heldout/N
@@ -33,7 +33,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store import duplicates, word_counts
 from bert_jax.store.heldout import HeldOut, HeldOutText, is_held_out_by_id
-from bert_jax.store.manifest import open_corpus, tokenizer_options
+from bert_jax.store.manifest import given_tokenizer, open_corpus, tokenizer_options
 from bert_jax.store.plan import (
     UNFINISHED,
     Directory,
@@ -55,6 +55,7 @@ from bert_jax.store.tokenization import (
 from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.corpus import Corpus, Document
 from bert_jax.text.named_sources import REPEAT_UNIT, repeats
+from bert_jax.tokenizers import extension
 
 
 class _Part(NamedTuple):
@@ -189,7 +190,10 @@ def _sample(part: _Part) -> dict[str, Any]:
 
 
 def _words(part: _Part) -> dict[str, Any]:
-    words_of = tokenizers.training_words_of(part.data.tokenizer, **tokenizer_options(part.data))
+    if part.data.add_tokens:
+        words_of = extension.words_of(given_tokenizer(part.data))
+    else:
+        words_of = tokenizers.training_words_of(part.data.tokenizer, **tokenizer_options(part.data))
     texts = (
         text
         for document in part.marked()

@@ -4,19 +4,25 @@ The new tokens first take the places of the placeholders "[unused0]", ..., and t
 
 * WordPiece gets whole words that it splits so far. A longer word that begins with a new token is
   split after it.
+* SentencePiece's unigram models get whole words too. A new token stands for exactly the pieces that
+  it replaces, in longer words too.
 * Byte-level BPE gets further merges, which apply after all others, as if the training of the
   vocabulary had gone on with this text.
 
-In both, only the vocabulary changes, so every program that can read the old one can read the new.
+Only the vocabulary changes, so every program that can read the old one can read the new.
 """
 
+import math
 from collections.abc import Sequence
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import Tokenizer, read_vocabulary_file, vocabulary_lines
 from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
+from bert_jax.tokenizers.factory import training_words_of
 from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
+from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer
 from bert_jax.tokenizers.training import WordCounts
+from bert_jax.tokenizers.training_words import WordsOfText
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, WordSplitter
 
 
@@ -31,15 +37,10 @@ def extended_size(tokenizer: Tokenizer, add_tokens: str) -> int:
     Raises:
       UserError: The tokenizer or the file of words cannot be used.
     """
-    if tokenizer.kind not in ("wordpiece", "byte_bpe"):
+    if problem := _problem(tokenizer, add_tokens):
         raise UserError(
             f"config.data.add_tokens is {add_tokens}, but the vocabulary is of the kind "
-            f"{tokenizer.kind}; only wordpiece and byte_bpe can get more tokens"
-        )
-    if tokenizer.kind == "byte_bpe" and not is_number(add_tokens):
-        raise UserError(
-            f"config.data.add_tokens is {add_tokens}, but the vocabulary is of the kind byte_bpe, "
-            "which needs a number of tokens; only wordpiece takes a file of words"
+            f"{tokenizer.kind}{problem}"
         )
     if not is_number(add_tokens):
         return len(_placed(tokenizer.tokens, _words_of_file(add_tokens, tokenizer)))
@@ -51,8 +52,8 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
 
     Args:
       tokenizer: A tokenizer that `extended_size` accepts.
-      add_tokens: See `config.data.add_tokens`. Of the words that WordPiece splits, those are chosen
-        that save most tokens of the text.
+      add_tokens: See `config.data.add_tokens`. Of the words that WordPiece or SentencePiece splits,
+        those are chosen that save most tokens of the text.
       counts: The words of the text.
 
     Raises:
@@ -65,7 +66,11 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
             words = _words_that_save_most(tokenizer, counts)[: int(add_tokens)]
         else:
             words = _words_of_file(add_tokens, tokenizer)
-        found, vocabulary = len(words), _placed(tokenizer.tokens, words)
+        found = len(words)
+        if isinstance(tokenizer, SentencePieceTokenizer):
+            vocabulary = tokenizer.with_words(words)
+        else:
+            vocabulary = _placed(tokenizer.tokens, words)
     if is_number(add_tokens) and found < int(add_tokens):
         raise UserError(
             f"config.data.add_tokens is {add_tokens}, but the text has only {found} tokens to add "
@@ -75,8 +80,17 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
     return type(tokenizer)(vocabulary, special_tokens=tokenizer.special_tokens, **options)
 
 
+def words_of(tokenizer: Tokenizer) -> WordsOfText:
+    """Returns a function of a text that returns the words to count for `extend`."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return tokenizer.words
+    return training_words_of(**tokenizer.options)
+
+
 def pieces(tokenizer: Tokenizer, text: str) -> list[int]:
     """Returns the ids of a token or word, given as the vocabulary spells it."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return tokenizer.word_pieces(text)
     return [piece.id for piece in tokenizer.library_model.tokenize(text)]
 
 
@@ -99,6 +113,21 @@ def tokens_per_word(tokenizer: Tokenizer, counts: WordCounts) -> float:
     return total / max(1, sum(count for _, count in counts))
 
 
+def _problem(tokenizer: Tokenizer, add_tokens: str) -> str:
+    """Returns why a vocabulary cannot get these tokens; an empty string if it can."""
+    if tokenizer.kind == "byte_bpe":
+        only_number = ", which needs a number of tokens; only words can come from a file"
+        return "" if is_number(add_tokens) else only_number
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        if not tokenizer.is_unigram:
+            return " and the type bpe; a model of the type unigram can get more tokens"
+        last = tokenizer.special_tokens.last
+        return f", whose last token, {last[-1]}, would get another id" if last else ""
+    if tokenizer.kind == "wordpiece":
+        return ""
+    return "; only wordpiece, byte_bpe and sentencepiece can get more tokens"
+
+
 def _is_placeholder(token: str) -> bool:
     return token.startswith("[unused")
 
@@ -112,7 +141,9 @@ def _placed(tokens: Sequence[str], new: Sequence[str]) -> list[str]:
     return placed + list(new[len(places) :])
 
 
-def _words_that_save_most(tokenizer: WordPieceTokenizer, counts: WordCounts) -> list[str]:
+def _words_that_save_most(
+    tokenizer: WordPieceTokenizer | SentencePieceTokenizer, counts: WordCounts
+) -> list[str]:
     saved = []
     for word, count in counts:
         more = len(pieces(tokenizer, word)) - 1
@@ -121,10 +152,14 @@ def _words_that_save_most(tokenizer: WordPieceTokenizer, counts: WordCounts) -> 
     return [word for _, word in sorted(saved)]
 
 
-def _words_of_file(path: str, tokenizer: WordPieceTokenizer) -> list[str]:
+def _words_of_file(path: str, tokenizer: WordPieceTokenizer | SentencePieceTokenizer) -> list[str]:
     """Reads a word from each line; words that are tokens already are left out."""
-    options = tokenizer.options
-    split, words = WordSplitter(options["lowercase"]).split, {}
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        split, longest = tokenizer.words, math.inf
+    else:
+        split = WordSplitter(tokenizer.options["lowercase"]).split
+        longest = tokenizer.options["max_input_chars_per_word"]
+    words = {}
     try:
         lines = vocabulary_lines(read_vocabulary_file(path), path)
     except UserError as error:
@@ -134,7 +169,7 @@ def _words_of_file(path: str, tokenizer: WordPieceTokenizer) -> list[str]:
         ) from error
     for number, line in enumerate(lines, 1):
         found = split(line)
-        if len(found) > 1 or any(len(x) > options["max_input_chars_per_word"] for x in found):
+        if len(found) > 1 or any(len(x) > longest for x in found):
             raise UserError(
                 f"config.data.add_tokens: {path}:{number}: {line.strip()!r} is not one word for "
                 f"this tokenizer, which divides it into {' '.join(found)!r}"

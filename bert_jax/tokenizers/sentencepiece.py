@@ -31,11 +31,13 @@ from bert_jax.tokenizers.base import (
     read_vocabulary_file,
     require_special_tokens,
 )
+from bert_jax.tokenizers.wordpiece import WordSplitter
 
 MODEL_FILE = "sentencepiece.model"
 WORD_START = "▁"
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+_split_cased = WordSplitter(lowercase=False).split
 _WORD_INSIDE = _PUNCTUATION | frozenset("abcdefghijklmnopqrstuvwxyz")
 
 
@@ -81,6 +83,48 @@ class SentencePieceTokenizer(Tokenizer):
         model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
         model.normalizer_spec.add_dummy_prefix = False
         return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+
+    @functools.cached_property
+    def _of_words(self) -> sentencepiece.SentencePieceProcessor:
+        """A processor for words that `words` returns."""
+        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
+        model.normalizer_spec.add_dummy_prefix = False
+        model.normalizer_spec.remove_extra_whitespaces = False
+        return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+
+    def words(self, text: str) -> list[str]:
+        """Splits text into normalized words and marks; words after a space begin with "▁"."""
+        normalized = self._backend.normalize(self._normalized(text))
+        spaced = normalized.replace(WORD_START, f" {WORD_START}")
+        return [word for word in _split_cased(spaced) if word != WORD_START]
+
+    def word_pieces(self, word: str) -> list[int]:
+        """Returns the ids of a word that `words` returns, or of a token."""
+        return self._ids(self._of_words.encode(word, out_type=int)).tolist()
+
+    @property
+    def is_unigram(self) -> bool:
+        """Whether the most probable pieces are chosen; otherwise pieces are merged ("bpe")."""
+        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
+        return model.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM
+
+    def with_words(self, words: Sequence[str]) -> bytes:
+        """Returns the serialized model, which is a unigram model, with a piece for each word.
+
+        The score of a new piece is above that of the pieces that it replaces by 0.1 for each piece
+        that it saves. So text keeps its pieces, except where a new one stands for several of them,
+        or where two ways to split it were almost equally probable.
+        """
+        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
+        # What the library itself subtracts.
+        unknown = min(p.score for p in model.pieces if p.type == _Piece.NORMAL) - 10
+        scores = [unknown if p.type == _Piece.UNKNOWN else p.score for p in model.pieces]
+        for word in words:
+            replaced = self._of_words.encode(word, out_type=int)
+            score = sum(scores[piece] for piece in replaced) + 0.1 * (len(replaced) - 1)
+            model.pieces.add(piece=word, score=score, type=_Piece.NORMAL)
+        model.trainer_spec.vocab_size = len(model.pieces)
+        return model.SerializeToString()
 
     def is_word_start(self, token: str) -> bool:
         if token.startswith(WORD_START) or token in self.special_tokens.spellings:

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
-from bert_jax.tokenizers import CONVENTIONS, from_file, training_words_of
-from bert_jax.tokenizers.extension import extend
+from bert_jax.tokenizers import CONVENTIONS, from_file
+from bert_jax.tokenizers.extension import extend, words_of
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
 from tests.golden.record_family_tokenization import CLASSES, FRENCH, PAIR, POLISH, texts
 from tests.interop.small_tokenizers import gemma_like, train
@@ -43,7 +43,7 @@ NAMED = {
     "roberta_added": "RobertaTokenizer",
 }
 # The tokenizers that are also exported with added tokens.
-ADDED = ("bert_uncased", "roberta")
+ADDED = ("bert_uncased", "roberta", "albert")
 # Their classes have no tokenizer.json. The first turns line breaks into <unk>, the other removes
 # white space that is a control character, and all of them find special tokens in the text.
 SLOW = {"phobert": "\n<", "flaubert": f"{BREAKS}<", "flaubert_uncased": f"{BREAKS}<"}
@@ -60,6 +60,7 @@ FAMILY_OF = {
     "mmbert": "modernbert",
     "bert_uncased_added": "bert",
     "roberta_added": "roberta",
+    "albert_added": "albert",
 }
 TEXTS = [*texts(), *FRENCH, *POLISH, *("a" * n for n in (100, 101, 150, 200, 201))]
 
@@ -74,9 +75,7 @@ def wordpiece(lowercase, max_chars=100):
 
 def with_words(tokenizer):
     """Adds tokens for words of the texts."""
-    options = {k: x for k, x in tokenizer.options.items() if k not in ("kind", "special_tokens")}
-    words_of = training_words_of(tokenizer.kind, **options)
-    counts = Counter(word for text in TEXTS for word in words_of(text))
+    counts = Counter(word for text in TEXTS for word in words_of(tokenizer)(text))
     return extend(tokenizer, "40", list(counts.items()))
 
 

@@ -1,20 +1,25 @@
 """Tokens added to a vocabulary: which ones, where, and what they replace."""
 
 import random
+from collections import Counter
 
 import pytest
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
+from bert_jax.interop.tokenizer_json import to_library
 from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer, Rules
 from bert_jax.tokenizers.extension import (
     extend,
     extended_size,
+    pieces,
     replaced_pieces,
     tokens_per_word,
+    words_of,
 )
 from tests.interop.small_bert import TOKENS, make_tokenizer
 from tests.interop.small_tokenizers import train
+from tests.tokenizers.test_tokenizers import sample_texts
 
 # Pieces so far: a ##b, b ##a, c ##ing, the, d ##e ##f, [UNK].
 COUNTS = [("ab", 5), ("ba", 5), ("cing", 9), ("the", 99), ("def", 4), ("xyz", 50), ("fed", 1)]
@@ -101,9 +106,60 @@ def test_byte_bpe_no_longer_looks_for_placeholders_that_are_gone():
     assert len(tokens) - 1 in new.encode_batch([text])[0]
 
 
-@pytest.mark.parametrize("make", [with_placeholders, byte_bpe])
+def unigram(lowercase=True, **options):
+    return tokenizers.train(
+        "sentencepiece", sample_texts(), vocab_size=700, lowercase=lowercase, **options
+    )
+
+
+@pytest.mark.parametrize("rules", ["plain", "albert"])
+def test_words_of_sentencepiece_begin_with_the_space(rules):
+    words = words_of(unigram(sentencepiece_rules=rules))
+    assert words("The  kinase, (Kinasé) p53") == "▁the ▁kinase , ( kinase ) ▁p53".split()
+    assert words("") == words(" ") == []
+
+
+@pytest.mark.parametrize("rules", ["plain", "albert"])
+def test_sentencepiece_gets_the_words_that_save_most(rules):
+    old = unigram(sentencepiece_rules=rules)
+    texts = [*sample_texts(), *["Phosphokinase (phosphokinase) binds phosphokinases."] * 9]
+    counts = Counter(word for text in texts for word in words_of(old)(text))
+    new = extend(old, "30", random.sample(list(counts.items()), len(counts)))
+    assert new.tokens[:700] == old.tokens and new.vocab_size == extended_size(old, "30") == 730
+    saved = {word: n * (len(pieces(old, word)) - 1) for word, n in counts.items() if n > 1}
+    assert sorted(new.tokens[700:]) == sorted(sorted(saved, key=lambda x: (-saved[x], x))[:30])
+    assert {"▁phosphokinase", "phosphokinase"} <= {*new.tokens[700:]}
+    for word in new.tokens[700:]:
+        assert pieces(new, word) == [new.ids[word]]
+    # Where a text has a new token, it had the pieces that the token replaces.
+    replaced, library = replaced_pieces(old, new), to_library(new)
+    for text, ids in zip(texts, new.encode_batch(texts), strict=True):
+        before = [piece for i in ids.tolist() for piece in replaced.get(i, [i])]
+        assert before == old.encode_batch([text])[0].tolist()
+        assert new.decode(ids) == old.decode(before)
+        assert library.encode(text, add_special_tokens=False).ids == ids.tolist()
+
+
+def test_a_word_inside_another_does_not_divide_it():
+    old = unigram()
+    words = ["▁phospho", "▁phosphokinase", "kinase"]
+    new = extend(old, "3", [(word, 9) for word in words])
+    assert pieces(new, "▁phosphokinase") == [new.ids["▁phosphokinase"]]
+
+
+def test_other_sentencepiece_models_are_refused():
+    with pytest.raises(
+        UserError, match="kind sentencepiece and the type bpe; a model of the type u"
+    ):
+        extended_size(unigram(sentencepiece_type="bpe"), "3")
+    with pytest.raises(UserError, match="sentencepiece, whose last token, <mask>, would get anot"):
+        extended_size(unigram(special_tokens=tokenizers.CONVENTIONS["roberta"]), "3")
+
+
+@pytest.mark.parametrize("make", [with_placeholders, byte_bpe, unigram])
 def test_it_is_saved(make, tmp_path):
-    new = extend(make(), "3", COUNTS if make is with_placeholders else BPE_COUNTS)
+    counts = {byte_bpe: BPE_COUNTS, unigram: [("▁kinase", 9), ("▁phospho", 7), ("kinase", 4)]}
+    new = extend(make(), "3", counts.get(make, COUNTS))
     new.save(tmp_path)
     assert tokenizers.load(tmp_path).fingerprint == new.fingerprint
 
@@ -115,6 +171,8 @@ def test_words_of_a_file(tmp_path):
     # The words are those of the tokenizer, which is uncased; "the" is a token already.
     assert [new.tokens[7], new.tokens[13], *new.tokens[len(old.tokens) :]] == ["feed", "bed", "add"]
     assert extended_size(old, str(path)) == new.vocab_size
+    path.write_text("Kinase\n\nthe\nkinase\nphospho\n")
+    assert extend(unigram(), str(path), []).tokens[700:] == ["▁kinase", "▁phospho"]
     path.write_text("feed\nwell-bred\n")
     with pytest.raises(UserError, match=r"words.txt:2: 'well-bred' is not one word .* 'well - br"):
         extended_size(old, str(path))
@@ -122,14 +180,17 @@ def test_words_of_a_file(tmp_path):
         UserError, match="add_tokens must be a number .*: cannot read .*nothing.txt: No"
     ):
         extended_size(old, str(tmp_path / "nothing.txt"))
-    with pytest.raises(UserError, match="byte_bpe, which needs a number of tokens; only wordpiece"):
+    with pytest.raises(UserError, match="byte_bpe, which needs a number of tokens; only words can"):
         extended_size(byte_bpe(), str(path))
 
 
 def test_what_cannot_be_added_is_refused():
     with pytest.raises(UserError, match="is 6, but the text has only 4 tokens .* set it to 4 or"):
         extend(with_placeholders(), "6", COUNTS)
-    with pytest.raises(UserError, match="add_tokens is 3, but .* kind sentencepiece; only wordp"):
-        extended_size(train("unigram", True), "3")
+    herbert = tokenizers.train_on_counts(
+        "bert_bpe", [("the", 7)], vocab_size=20, special_tokens=tokenizers.CONVENTIONS["herbert"]
+    )
+    with pytest.raises(UserError, match="add_tokens is 3, but .* kind bert_bpe; only wordpiece, b"):
+        extended_size(herbert, "3")
     with pytest.raises(UserError, match="set it to 0 or less"):
         extend(make_tokenizer("roberta"), "1", [("the", 7)])
