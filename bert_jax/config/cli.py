@@ -227,9 +227,11 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             return "", 1
         # XLA raises a RuntimeError with a list of buffers that fills pages.
         case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
-            cause = files.first_line(error).rpartition("RESOURCE_EXHAUSTED: ")[2].rstrip(".")
+            lines = str(error).rpartition("RESOURCE_EXHAUSTED: ")[2].splitlines()
+            # libtpu begins with a line such as "E1000: CompileTimeHbmOom:".
+            cause = next((line for line in lines if not line.endswith(":")), lines[0])
             return (
-                f"error: the device ran out of memory ({cause[:200]}); try a smaller "
+                f"error: the device ran out of memory ({cause.rstrip('.')[:200]}); try a smaller "
                 "config.train.batch_size or config.eval.batch_size, a larger "
                 "config.train.gradient_accumulation_steps, config.remat=full, or "
                 "config.sharding=fsdp",

@@ -25,6 +25,9 @@ from bert_jax.models.layers import num_shards
 LANES = 128
 # The L x L scores of a head must fit in on-chip memory.
 MAX_LENGTH = 512
+# The on-chip memory of the kernel is the compiler's default. config.compile_effort=fast lowers that
+# of other operations, and would leave too little for 512 positions.
+_VMEM_BYTES = 16 * 2**20
 # Positions per step of the kernel, from one or several sequences.
 _POSITIONS_A_STEP = 1024
 
@@ -115,7 +118,9 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
             in_specs=[scalars, scalars, mask_block, *[block] * len(arrays)],
             out_specs=[block] * num_outputs,
             out_shape=[jax.ShapeDtypeStruct(query.shape, query.dtype)] * num_outputs,
-            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+            compiler_params=pltpu.CompilerParams(
+                dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=_VMEM_BYTES
+            ),
             # The time of the matrix unit: each product is at least LANES deep or wide.
             cost_estimate=pl.CostEstimate(
                 flops=num_products * 2 * scores * LANES,

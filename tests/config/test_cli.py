@@ -255,6 +255,7 @@ def run(body, *arguments, **options):
             )
             for text, cause in (
                 ("INTERNAL: RESOURCE_EXHAUSTED: Out, 9 GiB.\\nlist", "Out, 9 GiB"),
+                ("RESOURCE_EXHAUSTED: E1: HbmOom:\\nUsed 9G of 8G.\\nlist", "Used 9G of 8G"),
                 ("INTERNAL: RESOURCE_EXHAUSTED", "INTERNAL: RESOURCE_EXHAUSTED"),
             )
         ),
