@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -299,12 +299,18 @@ def _curves_note(runs: Sequence[Run]) -> str:
     return _CURVES_NOTE.format("masks and ", _HELD_OUT)
 
 
-def differences(names: Sequence[str], runs: Sequence[Run]) -> str:
-    """Makes a table of the keys whose values differ between the configs of the runs."""
+def differences(names: Sequence[str], runs: Sequence[Run], without: Collection[str] = ()) -> str:
+    """Makes a table of the keys whose values differ between the configs of the runs.
+
+    Args:
+      without: Keys that are left out.
+    """
     values = [dict(config_lib.flatten(config_lib.to_dict(run.config))) for run in runs]
     # A run of a sweep has the values of one point as its own sweep.
-    keys = sorted({key for flat in values for key in flat if not key.startswith("sweep.")})
-    rows = [[key, *(str(flat.get(key, "")) for flat in values)] for key in keys]
+    keys = {key for flat in values for key in flat if not key.startswith("sweep.")}
+    rows = [
+        [key, *(str(flat.get(key, "")) for flat in values)] for key in sorted(keys - {*without})
+    ]
     changed = table(["", *names], [row for row in rows if len(set(row[1:])) > 1])
     return f"<div class=keys>{changed}</div>"
 

@@ -64,7 +64,8 @@ def page(
         ),
         section(
             "Differences of the configs",
-            differences(names, [read_run(path) for path in runs.values()]),
+            # The models share the store of the first.
+            differences(names, [read_run(path) for path in runs.values()], ["data.store"]),
         ),
         section("Pages of the pre-trainings", f"<ul>{links}</ul>"),
     ]
