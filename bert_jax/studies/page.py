@@ -9,7 +9,7 @@ from etils import epath
 from bert_jax.reports.curves import COLOR, MARKERS, new_figure, svg_of
 from bert_jax.reports.html import colored_name, document, section, table
 from bert_jax.reports.page import differences
-from bert_jax.reports.record import read_run
+from bert_jax.reports.record import read_run, with_prefix
 from bert_jax.studies import results as results_lib
 from bert_jax.studies.plan import Settings
 from bert_jax.studies.results import Quantity
@@ -57,7 +57,8 @@ def page(
         f"<p class=lead>{escape(_lead(settings, results))}</p>",
         table(headers, rows),
         section("What the differences show", f"<ul>{sentences}</ul>"),
-        section(
+        figures
+        and section(
             "Loss and scores against size and cost",
             _FIGURES_NOTE,
             f"<div class=plots>{''.join(figures)}</div>",
@@ -69,14 +70,16 @@ def page(
         ),
         section("Pages of the pre-trainings", f"<ul>{links}</ul>"),
     ]
-    return document(title, "\n".join(parts), len(names))
+    return document(title, "\n".join(filter(None, parts)), len(names))
 
 
 def _lead(settings: Settings, results: Mapping[str, Any]) -> str:
-    equal = {"steps": "steps", "tokens": "tokens", "flops": "FLOPs"}[settings.equal]
     budget = results["models"][0][settings.equal]
+    equal = with_prefix(budget, "FLOPs")
+    if settings.equal != "flops":
+        equal = f"{budget:,} {settings.equal}"
     seeds = settings.pretraining_seeds
-    text = f"Every model was pre-trained with the same number of {equal}, {budget:,.4g}"
+    text = f"Every model was pre-trained with {equal}"
     text += f", with {seeds} seeds" if seeds > 1 else ", once"
     if results["tasks"]:
         plural = "s" if settings.seeds > 1 else ""

@@ -1,7 +1,6 @@
 """The results of a study: the record, the table, and what the differences in it mean."""
 
 import itertools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -74,9 +73,9 @@ def collect(
 
     Returns:
       `models`: for each its `name`, `parameters`, `steps`, `tokens`, `flops`, `seconds` (the mean
-      training time), `loss` (`label`, `values` over the seeds and `baselines`; None without
-      held-out text) and, by task, `scores` (100 times the metric). `tasks`: by name, the `metric`
-      and the scores of random weights, `random`. `reference`: the FLOPs of BERT-base.
+      training time), `loss` (`label`, `values` over the seeds, `baselines` and `perplexities`; None
+      without held-out text) and, by task, `scores` (100 times the metric). `tasks`: by name, the
+      `metric` and the scores of random weights, `random`. `reference`: the FLOPs of BERT-base.
     """
     rows = []
     for model in models:
@@ -88,11 +87,13 @@ def collect(
         if runs[0].metrics:
             # The most important metric of a run is its first.
             label, metric = next(iter(runs[0].metrics.items()))
+            perplexity = metric.name.removesuffix("loss") + "perplexity"
             loss = {
                 "label": label,
                 "is_greater_better": best_of(metric) is max,
                 "values": [run.value(label) for run in runs],
                 "baselines": [run.baseline(label) for run in runs],
+                "perplexities": [run.values.get(perplexity) for run in runs],
             }
         seconds = [totals(run)[0] for run in runs]
         row = {"name": model.name, **model.size._asdict(), "seconds": statistics.mean(seconds)}
@@ -174,8 +175,8 @@ def table_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 def _loss_cells(row: Mapping[str, Any]) -> list[str]:
     if not row["loss"]:
         return ["", "", ""]
-    label, values = row["loss"]["label"], Values.of("", row["loss"]["values"])
-    perplexity = f"{math.exp(values.middle):.1f}" if "nats" in label else ""
+    values, perplexities = Values.of("", row["loss"]["values"]), row["loss"]["perplexities"]
+    perplexity = "" if None in perplexities else f"{statistics.median(perplexities):.1f}"
     baseline = row["loss"]["baselines"][0]
     return [values.text(".3f"), perplexity, "" if baseline is None else f"{baseline:.3f}"]
 
@@ -195,9 +196,17 @@ def conclusions(results: Mapping[str, Any]) -> list[str]:
     The spread of two models is the larger of their ranges over the seeds. A difference of medians
     that does not exceed it may be due to the seeds.
     """
-    sentences = []
+    sentences, alone = [], []
     for quantity in quantities(results):
-        sentences += _comparison(quantity)
+        if len(quantity.models) > 1:
+            sentences += _comparison(quantity)
+        else:
+            alone.append(f"{quantity.models[0].name} ({quantity.title})")
+    if alone:
+        sentences.append(
+            "Only one model has each of these losses, on its own rows and masks, so there is "
+            f"nothing to compare: {'; '.join(alone)}. Scores of --tasks can be compared."
+        )
     most = max(row["flops"] for row in results["models"])
     share = results["reference"] / most
     if share > 2:
@@ -213,8 +222,6 @@ def conclusions(results: Mapping[str, Any]) -> list[str]:
 def _comparison(quantity: Quantity) -> list[str]:
     ranked = sorted(quantity.models, key=lambda v: v.middle, reverse=quantity.is_greater_better)
     title, form = quantity.title, quantity.form
-    if len(ranked) == 1:
-        return [f"{title}: only {ranked[0].name} has it, so there is nothing to compare."]
     order = ", ".join(f"{v.name} {v.text(form)}" for v in ranked)
     sentences = [f"{title}, the best first: {order}."]
     if min(v.number for v in ranked) == 1:

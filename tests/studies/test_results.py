@@ -1,5 +1,6 @@
 """The table, the figures and the sentences of a study, from recorded results."""
 
+import math
 import re
 
 import pytest
@@ -30,6 +31,7 @@ def recorded(baselines=(6.5, 6.5, 6.5), seeds=2):
                 "is_greater_better": False,
                 "values": losses[:seeds],
                 "baselines": [baseline] * seeds,
+                "perplexities": [math.exp(loss) for loss in losses[:seeds]],
             },
             "scores": {"sst2": {"values": scores[:seeds]}},
         }
@@ -49,7 +51,7 @@ def test_the_table_has_medians_and_ranges():
         "FLOPs": "1 T",
         "time": "90 s",
         "loss": "5.050 (5.000 to 5.100)",
-        "perplexity": "156.0",
+        "perplexity": "156.2",
         "baseline": "6.500",
         "sst2 accuracy": "71.0 (70.0 to 72.0)",
     }
@@ -82,7 +84,16 @@ def test_losses_on_other_text_are_not_compared():
     assert [q.title for q in quantities[:2]] == [
         f"held-out masked-LM loss (nats), baseline {baseline}" for baseline in ("6.500", "6.700")
     ]
-    assert "nothing to compare" in results.conclusions(recorded(baselines=(6.5, 6.5, 6.7)))[2]
+    found = results.conclusions(recorded(baselines=(6.5, 6.5, 6.7)))
+    (alone,) = [sentence for sentence in found if "nothing to compare" in sentence]
+    assert "compare: large (held-out masked-LM loss (nats), baseline 6.700). Scores" in alone
+
+
+def test_a_loss_that_is_not_of_tokens_has_no_perplexity():
+    found = recorded()
+    found["models"][0]["loss"]["perplexities"] = [None, None]
+    headers, rows = results.table_rows(found)
+    assert dict(zip(headers, rows[0], strict=True))["perplexity"] == ""
 
 
 @pytest.mark.parametrize("scores, text", [([1.0], "1.0"), ([3.0, 1.0, 1.5], "1.5 (1.0 to 3.0)")])
