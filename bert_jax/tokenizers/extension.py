@@ -66,11 +66,9 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
             words = _words_that_save_most(tokenizer, counts)[: int(add_tokens)]
         else:
             words = _words_of_file(add_tokens, tokenizer)
-        found = len(words)
+        found, vocabulary = len(words), _placed(tokenizer.tokens, words)
         if isinstance(tokenizer, SentencePieceTokenizer):
-            vocabulary = tokenizer.with_words(words)
-        else:
-            vocabulary = _placed(tokenizer.tokens, words)
+            vocabulary = tokenizer.with_tokens(vocabulary)
     if is_number(add_tokens) and found < int(add_tokens):
         raise UserError(
             f"config.data.add_tokens is {add_tokens}, but the text has only {found} tokens to add "

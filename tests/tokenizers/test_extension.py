@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import pytest
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
@@ -138,6 +139,18 @@ def test_sentencepiece_gets_the_words_that_save_most(rules):
         assert before == old.encode_batch([text])[0].tolist()
         assert new.decode(ids) == old.decode(before)
         assert library.encode(text, add_special_tokens=False).ids == ids.tolist()
+
+
+def test_placeholders_of_sentencepiece_are_replaced_first():
+    old = unigram()
+    model = ModelProto.FromString(old.model)
+    model.pieces[9].piece, model.pieces[9].type = "[unused0]", ModelProto.SentencePiece.USER_DEFINED
+    old = type(old)(model.SerializeToString(), lowercase=True)
+    new = extend(old, "2", [("▁kinase", 9), ("▁phospho", 3)])
+    assert (new.tokens[9], new.tokens[700:]) == ("▁kinase", ["▁phospho"])
+    assert extended_size(old, "2") == 701
+    assert new.encode_batch(["kinase phospho"])[0].tolist() == [9, 700]
+    assert 9 in old.encode_batch(["[unused0]"])[0] and 9 not in new.encode_batch(["[unused0]"])[0]
 
 
 def test_a_word_inside_another_does_not_divide_it():
