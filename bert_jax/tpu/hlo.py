@@ -3,9 +3,9 @@
 The TPU compiler annotates the operations that it schedules with `estimated_cycles` from its
 cost model. Their sum over the program, with the bodies of loops multiplied by their trip
 counts, estimates the time of a step. The sum is not a measurement: operations without the
-annotation (scalars, copies during other operations, waiting for another chip) count as
-zero. Collectives and Pallas kernels have no cycles either; `bert_jax.tpu.estimate`
-computes their time from the sizes and costs that this module reads.
+annotation (scalars, copies during other operations, gathers on the SparseCores of v5p and v6e,
+waiting for another chip) count as zero. Collectives and Pallas kernels have no cycles either;
+`bert_jax.tpu.estimate` computes their time from the sizes and costs that this module reads.
 """
 
 import dataclasses
@@ -154,7 +154,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
             if header := _COMPUTATION.match(line):
                 lines = computations[header[2]] = []
                 entry = header[2] if header[1] else entry
-        elif line == "}":
+        elif line == "}" or line.startswith("}, execution_thread="):
             lines = None
         elif line.startswith(" "):
             lines.append(line)

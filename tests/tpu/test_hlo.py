@@ -1,7 +1,8 @@
 """The parser of compiled programs, on a text composed of lines from real ones.
 
 program.hlo has the tables, a scanned layer (4 times) that contains a windowed product (8 times), an
-asynchronous all-gather spread over fusions, and one of every other operation that is parsed.
+asynchronous all-gather spread over fusions, a gather on a SparseCore, and one of every other
+operation that is parsed.
 """
 
 from pathlib import Path
@@ -27,6 +28,9 @@ def test_cycles_are_summed_over_loops(operations):
     assert operations["fusion.1186"].total_cycles == 9600
     assert "add.1" not in operations and "negate.1" not in operations
     assert operations["copy-done.1"].cycles == 0
+    # What runs on a SparseCore meanwhile is not part of the program's own time.
+    assert operations["gather_offload_async_start.1"].cycles == 0
+    assert not [name for name in operations if name.startswith("gather_offload_custom_fusion")]
 
 
 def test_fields_of_operations(operations):
