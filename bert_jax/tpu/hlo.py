@@ -169,6 +169,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 def _walk(
     computations: dict[str, list[str]], name: str, executions: int, frames: dict[str, str]
 ) -> Iterator[Operation]:
+    calls: dict[str, tuple[Collective, ...]] = {}
     for line in computations[name]:
         if not (match := _OPERATION.match(line)):
             continue
@@ -178,13 +179,17 @@ def _walk(
         called = dict(_CALLED.findall(rest))
         cycles = _CYCLES.search(rest)
         metadata = _METADATA.search(rest)
-        inside = called.get("calls", "") if opcode[1] == "fusion" else ""
+        if opcode[1] in ("call-start", "call-update", "call-done"):
+            collectives = _of_call(match, opcode, computations, calls)
+        else:
+            inside = called.get("calls", "") if opcode[1] == "fusion" else ""
+            collectives = _collectives(line, inside, computations)
         yield Operation(
             name=match[1],
             cycles=int(cycles[1]) if cycles else 0,
             executions=executions,
             source=_source(metadata[0], frames) if metadata else "",
-            collectives=_collectives(line, inside, computations),
+            collectives=collectives,
             kernel=_kernel(rest),
         )
         if opcode[1] == "while":
@@ -234,6 +239,33 @@ def _collectives(
             )
         found.append(dataclasses.replace(collective, phase=phase))
     return tuple(found)
+
+
+def _of_call(
+    match: re.Match[str],
+    opcode: re.Match[str],
+    computations: dict[str, list[str]],
+    calls: dict[str, tuple[Collective, ...]],
+) -> tuple[Collective, ...]:
+    """Finds the collectives that an asynchronous call starts or ends, as on a SparseCore.
+
+    Args:
+      match, opcode: The operation, and its opcode in the second group of `match`.
+      calls: The collectives of each call so far, by the names of its operations; gets this one.
+    """
+    name, rest = match[1], match[2]
+    if opcode[1] == "call-start":
+        lines = computations[dict(_CALLED.findall(rest))["to_apply"]]
+        found = [collective for line in lines if (collective := _collective(line))]
+        calls[name] = tuple(
+            dataclasses.replace(collective, key=f"{name} {number}", phase="start")
+            for number, collective in enumerate(found)
+        )
+        # A call without operands begins with the update that brings them.
+        return () if "call-start()" in rest else calls[name]
+    calls[name] = calls[_OPERAND.search(rest[opcode.start(1) :])[1]]
+    phase = "start" if opcode[1] == "call-update" else "done"
+    return tuple(dataclasses.replace(collective, phase=phase) for collective in calls[name])
 
 
 def _collective(line: str) -> Collective | None:

@@ -81,6 +81,37 @@ def test_collectives(operations):
     assert start.key == done.key
 
 
+OFFLOADED = """%called.22 (p: bf16[1024,1024]) -> bf16[1024,1024] {
+  %p = bf16[1024,1024]{1,0:T(8,128)(2,1)} parameter(0)
+  ROOT %all-reduce.253 = bf16[1024,1024]{1,0:T(8,128)(2,1)} all-reduce(%p), channel_id=188, \
+replica_groups=mesh['axis_0'=8,'axis_1'=64] {'axis_1'}, to_apply=%add.71.clone.clone
+}, execution_thread="sparsecore"
+
+ENTRY %main (a: bf16[1024,1024]) -> bf16[1024,1024] {
+  %a = bf16[1024,1024]{1,0:T(8,128)(2,1)} parameter(0)
+  %r.start = ((), (), (s32[1]{0:T(128)S(2)})) call-start(), to_apply=%called.22
+  %r.update = ((bf16[1024,1024]), bf16[1024,1024]) call-update(%r.start, %a)
+  ROOT %r.done = bf16[1024,1024]{1,0:T(8,128)(2,1)} call-done(%r.update)
+}
+"""
+
+
+def test_a_collective_on_a_sparsecore_runs_from_its_operands_to_its_end():
+    def phases(text):
+        operations = hlo.read_operations(text)
+        return {o.name: [c.phase for c in o.collectives] for o in operations}, operations
+
+    found, operations = phases(OFFLOADED)
+    assert found == {"a": [], "r.start": [], "r.update": ["start"], "r.done": ["done"]}
+    *_, (start,), (done,) = (operation.collectives for operation in operations)
+    assert start.key == done.key
+    assert (start.kind, start.output_bytes, start.group_size) == ("all-reduce", 2 * 1024**2, 64)
+    # A call may also have its operands from the start.
+    lines = OFFLOADED.replace("call-start()", "call-start(%a)").replace("(%r.update)", "(%r.start)")
+    text = "".join(line for line in lines.splitlines(True) if "call-update" not in line)
+    assert phases(text)[0] == {"a": [], "r.start": ["start"], "r.done": ["done"]}
+
+
 def one_collective(opcode, attributes):
     """Reads a program whose only operation is a collective."""
     text = f"""ENTRY %main (a: f32[8]) -> f32[8] {{
