@@ -277,7 +277,8 @@ def _collective(line: str) -> Collective | None:
     kind, _, phase = opcode[1].rpartition("-")
     if phase not in ("start", "done"):
         kind, phase = opcode[1], "sync"
-    if kind in _OTHER_COLLECTIVES:
+    # Transfers by the host use the network between slices, which is not in the estimate.
+    if kind in _OTHER_COLLECTIVES and "is_host_transfer=true" not in match[2]:
         raise UserError(f"the step cannot be estimated: the time of {kind} is not known: {line}")
     if kind not in COLLECTIVES:
         return None
