@@ -24,14 +24,6 @@ _FUSED_ON_V5E = {
     "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
 }
-# SparseCores run collectives while the other cores compute. By default, they do so only on chips
-# later than v6e.
-_ON_SPARSECORES = {
-    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
-    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
-}
-# What each kind of chip has in addition.
-_OVERLAP_OF_CHIP = {"v5e": _FUSED_ON_V5E, "v5p": _ON_SPARSECORES, "v6e": _ON_SPARSECORES}
 # The compiler's search for fusions is shorter if they may use less on-chip memory.
 _FAST = {"xla_tpu_scoped_vmem_limit_kib": 10240}
 
@@ -50,9 +42,8 @@ def compiler_options(
     options = {}
     if overlap_collectives and len(devices) > 1:
         options |= _OVERLAP
-        for chip, overlap in _OVERLAP_OF_CHIP.items():
-            if devices[0].device_kind in CHIPS[chip].device_kinds:
-                options |= overlap
+        if devices[0].device_kind in CHIPS["v5e"].device_kinds:
+            options |= _FUSED_ON_V5E
     if effort == "fast":
         options |= _FAST
     return options

@@ -30,16 +30,8 @@ def test_options(devices, overlap, effort, expected):
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_fused", "is_offloaded"),
-    [
-        ("TPU v4", False, False),
-        ("TPU v5 lite", True, False),
-        ("TPU v5", False, True),
-        ("TPU v6 lite", False, True),
-    ],
+    ("kind", "is_fused"), [("TPU v4", False), ("TPU v5 lite", True), ("TPU v5", False)]
 )
-def test_chips_fuse_collectives_or_have_sparsecores_for_them(kind, is_fused, is_offloaded):
+def test_only_v5e_fuses_collectives(kind, is_fused):
     options = compiler_options(slices(device_kind=kind), overlap_collectives=True, effort="full")
     assert ("xla_tpu_enable_async_collective_fusion" in options) == is_fused
-    offload = "xla_tpu_enable_sparse_core_collective_offload_all_reduce"
-    assert (offload in options) == is_offloaded
