@@ -182,5 +182,5 @@ def _unfinished(directory: Path | epath.Path, missing: str) -> str:
     return f"{directory} is not a finished split of a token store: {missing} is missing"
 
 
-def _damaged(path: Path | epath.Path, reason: object = "its checksum is wrong") -> str:
+def _damaged(path: Path | epath.Path, reason: Exception | str = "its checksum is wrong") -> str:
     return f"{path} is damaged ({reason}): remove the token store and prepare the corpus again"

@@ -75,9 +75,8 @@ def page(
 
 def _lead(settings: Settings, results: Mapping[str, Any]) -> str:
     budget = results["models"][0][settings.equal]
-    equal = with_prefix(budget, "FLOPs")
-    if settings.equal != "flops":
-        equal = f"{budget:,} {settings.equal}"
+    is_flops = settings.equal == "flops"
+    equal = with_prefix(budget, "FLOPs") if is_flops else f"{budget:,} {settings.equal}"
     seeds = settings.pretraining_seeds
     text = f"Every model was pre-trained with {equal}"
     text += f", with {seeds} seeds" if seeds > 1 else ", once"

@@ -114,8 +114,8 @@ def tokens_per_word(tokenizer: Tokenizer, counts: WordCounts) -> float:
 def _problem(tokenizer: Tokenizer, add_tokens: str) -> str:
     """Returns why a vocabulary cannot get these tokens; an empty string if it can."""
     if tokenizer.kind == "byte_bpe":
-        only_number = ", which needs a number of tokens; only words can come from a file"
-        return "" if is_number(add_tokens) else only_number
+        no_words = ", whose tokens are not words; give a number of tokens instead of a file"
+        return "" if is_number(add_tokens) else no_words
     if isinstance(tokenizer, SentencePieceTokenizer):
         if not tokenizer.is_unigram:
             return " and the type bpe; a model of the type unigram can get more tokens"

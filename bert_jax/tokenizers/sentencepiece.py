@@ -37,8 +37,8 @@ MODEL_FILE = "sentencepiece.model"
 WORD_START = "▁"
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
-_split_cased = WordSplitter(lowercase=False).split
 _WORD_INSIDE = _PUNCTUATION | frozenset("abcdefghijklmnopqrstuvwxyz")
+_split_cased = WordSplitter(lowercase=False).split
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -80,16 +80,18 @@ class SentencePieceTokenizer(Tokenizer):
     @functools.cached_property
     def _within_word(self) -> sentencepiece.SentencePieceProcessor:
         """A processor for text that continues a word after a mask."""
-        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
-        model.normalizer_spec.add_dummy_prefix = False
-        return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+        return self._processor(add_dummy_prefix=False)
 
     @functools.cached_property
     def _of_words(self) -> sentencepiece.SentencePieceProcessor:
         """A processor for words that `words` returns."""
+        return self._processor(add_dummy_prefix=False, remove_extra_whitespaces=False)
+
+    def _processor(self, **rules: bool) -> sentencepiece.SentencePieceProcessor:
+        """Makes a processor that normalizes text by other rules."""
         model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
-        model.normalizer_spec.add_dummy_prefix = False
-        model.normalizer_spec.remove_extra_whitespaces = False
+        for name, value in rules.items():
+            setattr(model.normalizer_spec, name, value)
         return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
 
     def words(self, text: str) -> list[str]:
@@ -120,7 +122,7 @@ class SentencePieceTokenizer(Tokenizer):
             `words` returns.
         """
         model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
-        # What the library itself subtracts.
+        # The score that the library gives an unknown character.
         unknown = min(p.score for p in model.pieces if p.type == _Piece.NORMAL) - 10
         scores = [unknown if p.type == _Piece.UNKNOWN else p.score for p in model.pieces]
         for old, token in itertools.zip_longest(list(model.pieces), tokens):

@@ -169,7 +169,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 def _walk(
     computations: dict[str, list[str]], name: str, executions: int, frames: dict[str, str]
 ) -> Iterator[Operation]:
-    calls: dict[str, tuple[Collective, ...]] = {}
+    asynchronous: dict[str, tuple[Collective, ...]] = {}
     for line in computations[name]:
         if not (match := _OPERATION.match(line)):
             continue
@@ -180,7 +180,7 @@ def _walk(
         cycles = _CYCLES.search(rest)
         metadata = _METADATA.search(rest)
         if opcode[1] in ("call-start", "call-update", "call-done"):
-            collectives = _of_call(match, opcode, computations, calls)
+            collectives = _of_call(match, opcode, computations, asynchronous)
         else:
             inside = called.get("calls", "") if opcode[1] == "fusion" else ""
             collectives = _collectives(line, inside, computations)

@@ -193,7 +193,7 @@ def test_words_of_a_file(tmp_path):
         UserError, match="add_tokens must be a number .*: cannot read .*nothing.txt: No"
     ):
         extended_size(old, str(tmp_path / "nothing.txt"))
-    with pytest.raises(UserError, match="byte_bpe, which needs a number of tokens; only words can"):
+    with pytest.raises(UserError, match="byte_bpe, whose tokens are not words; give a number of"):
         extended_size(byte_bpe(), str(path))
 
 
