@@ -59,8 +59,6 @@ def get_config(arg: str = "base"):
     c.optimizer.eps_before_correction = True
     c.schedule.shape = "linear_after_warmup"
     if arg == "tiny":
-        # Several sentences share a row, and no sentence is too long for one.
-        c.data.max_sentence_tokens = 32
         c.model.vocab_size = 2048
         c.train.num_steps = 1000
         c.train.stages = (stage(fraction=1.0, max_seq_length=64),)

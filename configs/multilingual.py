@@ -31,7 +31,4 @@ def get_config(arg: str = "base"):
     c.data.sampling_exponent = 0.7
     if arg == "base":
         c.model.vocab_size = 119_547
-    else:
-        # A row has 32 tokens, and the sentences of other texts are longer than those of speeches.
-        c.data.max_sentence_tokens = 32
     return c

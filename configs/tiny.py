@@ -31,9 +31,6 @@ def get_config(arg: str = ""):
     # Such a short run cannot overfit.
     c.model.hidden_dropout_prob = 0.0
     c.model.attention_probs_dropout_prob = 0.0
-    # 0 as in BERT: the README's figures were measured with it. For text with very long sentences,
-    # set 32, the length of a row.
-    c.data.max_sentence_tokens = 0
     c.train.num_steps = 2500
     c.train.batch_size = 32
     c.train.stages = (

@@ -8,7 +8,6 @@ import jax
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.config.command_line import ConfigSource
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining import run as pretrain
 from tests import runs
@@ -57,22 +56,15 @@ def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_text_that_loses_much_is_refused_before_it_is_tokenized(tmp_path, refusal):
+def test_sentences_longer_than_rows_run_with_the_default_and_lose_nothing(tmp_path):
     long = " ".join(["the old man of the hill had seen it"] * 6)
     texts = write_documents(tmp_path / "texts", 12, text=f"{long.capitalize()}. " * 9)
-    for default in (0, 128):
-        config = small_run(texts, data__max_sentence_tokens=default)
-        source = ConfigSource("tiny", config)
-        message = refusal(lambda: pretrain.train(config, tmp_path / "run", source))  # noqa: B023
-        assert "of the tokens are in no row of an epoch, because" in message
-        assert "--config.data.max_sentence_tokens=8 splits such sentences" in message
-        assert f"--config.data.max_sentence_tokens={default} accepts the loss" in message
-        assert not (tmp_path / "run" / "data" / "metadata.json").exists()
-    typed = ConfigSource("tiny", config, frozenset({"data.max_sentence_tokens"}))
-    assert pretrain.train(config, tmp_path / "run", typed)["step"] == 6
-    divided = small_run(texts, data__max_sentence_tokens=8)
-    source = ConfigSource("tiny", divided)
-    assert pretrain.train(divided, tmp_path / "divided", source)["step"] == 6
+    pretrain.train(small_run(texts), tmp_path / "run")
+    (report,) = json.loads((tmp_path / "run" / "results.json").read_text())["corpus"]
+    assert report["seen"] == 1 and report["tokens_per_sentence"]["largest"] <= 7
+    pretrain.train(small_run(texts, data__max_sentence_tokens=0), tmp_path / "cut")
+    (report,) = json.loads((tmp_path / "cut" / "results.json").read_text())["corpus"]
+    assert report["seen"] < 0.5 and report["tokens_per_sentence"]["largest"] > 50
 
 
 class TestFewAndShortDocuments:

@@ -52,12 +52,11 @@ def test_tokens_are_those_of_the_documents_in_order(store):
     tokenizer = tokenizers.load(output / "tokenizer")
     files = sorted(built_in_files()[:60], key=lambda path: path.name)
     texts = [" ".join(path.read_text("utf-8").split(" ")[:300]) for path in files]
-    rules = tokenization.SentenceRules(max_sentence_tokens=128)
     document_to_tokens = tokenization.document_to_tokens
     for name, wanted in (("train", False), ("heldout", True)):
         split = TokenStore(output / name)
         kept = [text for i, text in enumerate(texts) if (i in HeldOut(0.05)) == wanted]
-        sentences = [s for text in kept for s in document_to_tokens(text, tokenizer, rules=rules)]
+        sentences = [s for text in kept for s in document_to_tokens(text, tokenizer)]
         np.testing.assert_array_equal(
             split.tokens_at(np.arange(split.num_tokens)), np.concatenate(sentences)
         )

@@ -1,6 +1,5 @@
 """Texts, options and stores that `prepare` refuses, and the messages."""
 
-import copy
 import re
 import shutil
 from types import SimpleNamespace
@@ -113,14 +112,6 @@ def test_a_store_of_another_version_of_a_data_set_is_refused(monkeypatch):
     monkeypatch.setattr(manifest, "open_corpus", lambda _: SimpleNamespace(sources=[now]))
     with pytest.raises(UserError, match="tfds:fake:text was version .*1.0.0, is version .*2.0.0"):
         check_metadata(known, "store", data, 40)
-
-
-def test_a_store_without_the_key_has_undivided_sentences(store, speeches):
-    metadata, output = copy.deepcopy(store[0]), store[1]
-    del metadata["options"]["max_sentence_tokens"]
-    check_metadata(metadata, output, options(speeches, max_sentence_tokens=0), VOCAB_SIZE)
-    with pytest.raises(UserError, match="made with data.max_sentence_tokens=0, not 128"):
-        check_metadata(metadata, output, options(speeches), VOCAB_SIZE)
 
 
 def test_a_cased_vocabulary_is_refused_with_lower_casing(tmp_path):

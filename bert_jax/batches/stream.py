@@ -67,6 +67,7 @@ class StreamSpec:
     permute_sentence_ratio: float = DATA["permute_sentence_ratio"].default
     whole_word_masking: bool = DATA["whole_word_masking"].default
     held_out: bool = False
+    max_sentence_tokens: int = DATA["max_sentence_tokens"].default
     short_seq_prob: float = DATA["short_seq_prob"].default
     max_pairs_per_row: int = DATA["max_pairs_per_row"].default
     random_document: str = DATA["random_document"].default

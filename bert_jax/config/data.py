@@ -105,14 +105,6 @@ DATA: Section = {
         "that.",
         omitted=False,
     ),
-    "max_sentence_tokens": _text_field(
-        128,
-        "Sentences with more tokens are split into parts of about half as many or fewer: after "
-        "punctuation, else after a space, else anywhere. A row ends at the end of a sentence; if "
-        "one does not fit, the rest of it is dropped. 0 splits none, as in BERT.",
-        at_least=0,
-        omitted=0,
-    ),
     "language": _text_field(
         "",
         "Language of the rules that split text into sentences: a code such as de or pt. If empty, "
@@ -274,6 +266,14 @@ DATA: Section = {
     ),
     "whole_word_masking": recipe_field(
         False, "Whether whole words are chosen for prediction instead of single word pieces."
+    ),
+    "max_sentence_tokens": recipe_field(
+        128,
+        "A sentence with more tokens than this, or than fit in a segment of a row, counts as "
+        "several sentences of equal length, which follow each other. A segment is half of a row of "
+        "pairs or halves, and a whole row otherwise. Rows of segments end anywhere, and the next "
+        "one continues. 0 divides no sentence: what does not fit in a row is cut off, as in BERT.",
+        at_least=0,
     ),
     "short_seq_prob": recipe_field(
         0.1,

@@ -1,7 +1,6 @@
 """Opens the input of a run, a token store or TFRecord rows, and makes its batches."""
 
 import dataclasses
-import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,10 +15,8 @@ from bert_jax.base.progress import say
 from bert_jax.batches.rows import records
 from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.config import check_vocabulary
-from bert_jax.config.command_line import ConfigSource
 from bert_jax.parallel import multihost
 from bert_jax.reports import corpus_report
-from bert_jax.reports.corpus_report import SPLITTING_KEY
 from bert_jax.store import record_store
 from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
@@ -27,7 +24,7 @@ from bert_jax.store.record_store import RecordStore
 from bert_jax.store.token_store import METADATA, TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.named_sources import check_sampling
-from bert_jax.text.sources import BUILT_IN, join_inputs, split_inputs
+from bert_jax.text.sources import join_inputs
 from bert_jax.training import workdir
 from bert_jax.training.stages import Stage, resolve_stages
 
@@ -101,31 +98,21 @@ class RunInput:
         )
 
 
-def open_run_input(
-    config: ConfigDict, directory: epath.PathLike, source: ConfigSource | None = None
-) -> RunInput:
+def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
     """Opens the token store or the rows of a run, and prepares them first if they are missing.
 
     A store that `config.data.store` names must exist, and the config must have its values (see
     `settings.complete`). A store inside the work directory is prepared if it is missing, and must
     match the config in every key. Process 0 does all the writing while the others wait.
-
-    Args:
-      source: The file and the flags that the config comes from. If given, the beginning of a text
-        is measured before it is tokenized, and a text whose long sentences would lose many tokens
-        is refused, unless a flag accepts this.
     """
-    may_cut = source is None or _accepts_cuts(config, source)
     path = workdir.store_directory(directory, config)
     opened: list[RunInput] = []
-    multihost.run_on_process_zero(lambda: opened.append(_prepare(config, directory, path, may_cut)))
+    multihost.run_on_process_zero(lambda: opened.append(_prepare(config, directory, path)))
     # Process 0 has opened its input already. Opening a remote store again would copy it again.
     return multihost.run_on_all(lambda: opened[0] if opened else _open(config, directory, path))
 
 
-def _prepare(
-    config: ConfigDict, directory: epath.PathLike, path: epath.Path, may_cut: bool
-) -> RunInput:
+def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
     """Prepares the input if it is missing, claims it for the work directory, and opens it."""
     if config.data.store:
         metadata = read_metadata(path)
@@ -135,10 +122,9 @@ def _prepare(
             # The store was removed. Another text is refused before it is prepared.
             known = files.read_json(corpus, METADATA)
             check_metadata(known, path, config.data, config.model.vocab_size)
-        check = None if may_cut else functools.partial(_check_sample, config)
         try:
             # Returns at once if the store exists and matches the config.
-            metadata = prepare(config.data, config.model.vocab_size, path, check)
+            metadata = prepare(config.data, config.model.vocab_size, path)
         except UserError as error:
             results = epath.Path(directory) / workdir.RESULTS
             if (path / "metadata.json").exists() or not results.exists():
@@ -213,24 +199,6 @@ def heldout_characters_per_token(metadata: Mapping[str, Any]) -> float:
     """Returns the mean length of the tokens of the held-out text; 0 if an old store lacks it."""
     report = metadata.get("report", {})
     return report.get("heldout_characters", 0) / max(1, report.get("heldout_tokens", 0))
-
-
-def _accepts_cuts(config: ConfigDict, source: ConfigSource) -> bool:
-    """Returns whether rows may cut long sentences off, however many tokens that loses."""
-    # The published results on the built-in corpus were measured with cut sentences.
-    is_built_in = not config.data.sources and split_inputs(config.data.input) == [BUILT_IN]
-    # A run that continues was not refused at its start.
-    return is_built_in or source.is_stored or f"data.{SPLITTING_KEY}" in source.flags
-
-
-def _check_sample(config: ConfigDict, sample: TokenStore, tokenizer: tokenizers.Tokenizer) -> None:
-    """Refuses a text that would lose many tokens."""
-    run_input = RunInput(sample, None, tokenizer, {"options": {"format": config.data.format}})
-    if cut := corpus_report.cut_sentences(run_input.reports(config, resolve_stages(config))):
-        raise UserError(
-            f"at the beginning of the text, {cut}, and --config.data.{SPLITTING_KEY}="
-            f"{config.data[SPLITTING_KEY]} accepts the loss"
-        )
 
 
 def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:

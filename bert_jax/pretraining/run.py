@@ -80,7 +80,7 @@ def train(
         settings.print_differences(config, origin)
 
         # Open the input, which may take hours to prepare.
-        run_input = open_run_input(config, directory, source)
+        run_input = open_run_input(config, directory)
         guard = stack.enter_context(PreemptionGuard())
 
         # Start or continue.

@@ -24,8 +24,6 @@ _PAIR_NAMES = {
     (_ORDER_LABELS, "1"): "swapped or random pairs",
     (_ORDER_LABELS, "2"): "random pairs",
 }
-# The key of config.data that splits long sentences, so that rows need not cut them off.
-SPLITTING_KEY = "max_sentence_tokens"
 # Blocks are measured until they have this many tokens.
 _SAMPLE_TOKENS = 2_000_000
 # The report of a preparation has these keys if tokens were added to the vocabulary.
@@ -35,7 +33,6 @@ _MAX_WARNINGS = 3
 # The rows that a run prints at its start; its page has all of them.
 MAIN_ROWS = (
     "unknown tokens",
-    "sentences longer than a row",
     "tokens seen in an epoch",
     "padding",
     "sequences in a row (mean)",
@@ -70,8 +67,8 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
     Returns:
       Values that JSON can hold: `formats` of the files; `language`, as in `config.data`;
       `max_seq_length`, `documents`, `sentences`, `tokens`; quantiles
-      `sentences_per_document` and `tokens_per_sentence` (median, largest); `unknown`, the fraction
-      of tokens that are unknown; `too_long`, the fraction of sentences that are longer than a row;
+      `sentences_per_document` and `tokens_per_sentence` (median, largest), where the parts of a
+      divided sentence count as sentences; `unknown`, the fraction of tokens that are unknown;
       `seen`, the fraction of tokens that are in a row of an epoch; `padding`, the fraction of
       positions in rows that are padding; `label_fractions`, the fraction of each value of each
       field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`; `sources`,
@@ -114,7 +111,6 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
     if pair_lengths:
         sizes = spec.max_seq_length, spec.max_pairs_per_row
         num_rows = len(pack(np.concatenate(pair_lengths), *sizes)[1])
-    room = spec.max_seq_length - rows.tokenizer.template.num_special(is_pair=False)
     rows_per_epoch = max(1, round(num_rows / fraction))
     num_positions = max(1, num_rows * spec.max_seq_length)
     unknown = int(store.token_counts[rows.tokenizer.unk_id])
@@ -130,7 +126,6 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
         "tokens": int(store.num_tokens),
         "sentences_per_document": _quantiles(document_D),
         "tokens_per_sentence": _quantiles(sentence_S),
-        "too_long": float((sentence_S > room).mean()),
         "unknown": unknown / store.num_tokens,
         "seen": seen / sampled_tokens,
         "padding": (num_rows * spec.max_seq_length - num_real) / num_positions,
@@ -162,8 +157,6 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     median = report["sentences_per_document"]["median"]
     random_fraction = report["label_fractions"].get(_RANDOM_PAIR_LABELS, {}).get("1", 0)
     found = []
-    if cut := cut_sentences(reports):
-        found.append(f"{cut}; begin again in another directory with this flag")
     if report["unknown"] > 0.01:
         found.append(
             f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: train one on "
@@ -194,22 +187,6 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     return found[:_MAX_WARNINGS]
 
 
-def cut_sentences(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Describes the tokens that are lost with the ends of long sentences, and the remedy.
-
-    The text is empty if these are less than 30 % of the tokens.
-    """
-    report = max(reports, key=lambda report: report["max_seq_length"])
-    if report["seen"] >= 0.7 or report["too_long"] <= 0.05:
-        return ""
-    length = report["max_seq_length"]
-    return (
-        f"{1 - report['seen']:.0%} of the tokens are in no row of an epoch, because "
-        f"{report['too_long']:.1%} of the sentences are longer than a row of {length} tokens and "
-        f"lose their end; --config.data.{SPLITTING_KEY}={length // 2} splits such sentences"
-    )
-
-
 def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> Table:
     """Makes a table of the reports of a run's lengths, with all rows or only `rows`."""
     first = reports[0]
@@ -231,14 +208,14 @@ def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> T
     for name in ("documents", "sentences", "tokens"):
         of_corpus(name, f"{first[name]:,}")
     for name in ("sentences_per_document", "tokens_per_sentence"):
-        values = first[name]
-        text = f"{values['median']:,.0f}, {values['largest']:,}"
-        of_corpus(f"{name.replace('_', ' ')} (median, largest)", text)
+        add(
+            f"{name.replace('_', ' ')} (median, largest)",
+            lambda report, name=name: f"{report[name]['median']:,.0f}, {report[name]['largest']:,}",
+        )
     if all(key in first for key in _PER_WORD):
         now, before = (first[key] for key in _PER_WORD)
         of_corpus("tokens a word (without added tokens)", f"{now:.3f} ({before:.3f})")
     of_corpus("unknown tokens", f"{first['unknown']:.2%}")
-    add("sentences longer than a row", lambda report: f"{report['too_long']:.1%}")
     add("tokens seen in an epoch", lambda report: f"{report['seen']:.1%}")
     add("padding", lambda report: f"{report['padding']:.1%}")
     for name, labels in first["label_fractions"].items():

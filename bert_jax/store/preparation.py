@@ -10,8 +10,8 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +35,12 @@ from bert_jax.store.manifest import (
 )
 from bert_jax.store.plan import UNFINISHED, Directory, Plan, make_plan
 from bert_jax.store.split_writer import SplitWriter
-from bert_jax.store.stages import append, sentence_rules, tokenized
-from bert_jax.store.token_store import (
-    TokenStore,
-    read_metadata,
-    store_path,
-    write_metadata,
-)
-from bert_jax.store.tokenization import tokenize_documents
+from bert_jax.store.stages import append, tokenized
+from bert_jax.store.token_store import read_metadata, store_path, write_metadata
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.named_sources import check_sampling, language_of, named_inputs
 from bert_jax.text.sentences import LANGUAGES
 from bert_jax.text.sources import BUILT_IN, TFDS_PREFIX, join_inputs, split_inputs
-
-# The text of the sample of `prepare`, which is tokenized in about a second, and the fewest
-# documents in it.
-_SAMPLE_CHARACTERS, _SAMPLE_DOCUMENTS = 2**18, 8
-_SampleCheck = Callable[[TokenStore, tokenizers.Tokenizer], None]
 
 
 def is_standard_input(data: ConfigDict) -> bool:
@@ -63,7 +52,6 @@ def prepare(
     data: ConfigDict,
     vocab_size: int,
     output: str | os.PathLike,
-    check_sample: _SampleCheck | None = None,
     engine: Engine | None = None,
 ) -> dict[str, Any] | None:
     """Writes a token store, or a `RecordStore` of TFRecord files, unless it is finished already.
@@ -72,8 +60,6 @@ def prepare(
       data: The `data` section of a checked config.
       vocab_size: The number of tokens; the vocabulary of `data.vocab` must have as many.
       output: The directory of the store.
-      check_sample: Called with a store of the beginning of the text and its tokenizer, before the
-        text is tokenized. It may raise UserError.
       engine: Runs the stages; by default `LocalProcesses`, which continues an unfinished store of
         the same texts and options, and replaces any other.
 
@@ -130,7 +116,7 @@ def prepare(
             corpus.fetch()
             plan = make_plan(data, vocab_size, corpus)
             with engine.opened(output, plan):
-                _run(engine, output, plan, data, vocab_size, check_sample)
+                _run(engine, output, plan, data, vocab_size)
     except (UserError, FileNotFoundError):
         # A task that did the same work may have finished the store and removed what was unfinished.
         if not (output / "metadata.json").exists():
@@ -144,17 +130,9 @@ def _run(
     plan: Plan,
     data: ConfigDict,
     vocab_size: int,
-    check_sample: _SampleCheck | None,
 ) -> None:
     """Runs the stages and what one process computes between them; see `bert_jax.store.plan`."""
     parts = range(len(plan.parts))
-
-    def make_tokenizer() -> dict[str, Any]:
-        made = reductions.make_tokenizer(output, plan, data, vocab_size)
-        if check_sample:
-            _check_sample(output, plan, data, check_sample)
-        return made
-
     engine.map(output, plan, "count", parts)
     heldout = engine.once(
         output, "heldout.json", lambda: reductions.choose_heldout(output, plan, data)
@@ -167,7 +145,11 @@ def _run(
             engine.map(output, plan, "ends", parts)
         engine.once(output, "sample.json", lambda: reductions.choose_sample(output, plan, data))
         engine.map(output, plan, "sample", reductions.parts_with_sample(output, plan))
-    engine.once(output, "vocabulary.json", make_tokenizer)
+    engine.once(
+        output,
+        "vocabulary.json",
+        lambda: reductions.make_tokenizer(output, plan, data, vocab_size),
+    )
     engine.map(output, plan, "tokenize", parts)
     if data.duplicates != "keep":
         number = len(parts)
@@ -269,32 +251,3 @@ def tokenize_corpus(
         "characters": counts["characters"],
         "dropped_documents": dict(corpus.bad.dropped),
     }
-
-
-def _check_sample(
-    output: Directory, plan: Plan, data: ConfigDict, check_sample: _SampleCheck
-) -> None:
-    """Calls `check_sample` with a store of the beginning of the text."""
-    size, limit = 0, _SAMPLE_CHARACTERS // _SAMPLE_DOCUMENTS
-    documents = open_corpus(data, plan.sources).documents()
-    beginnings = (document._replace(text=document.text[:limit]) for document in documents)
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        files.local_copy(output / "tokenizer") as tokenizer_dir,
-    ):
-        tokenizer = tokenizers.load(tokenizer_dir)
-        with (
-            SplitWriter(scratch, tokenizer.vocab_size) as split,
-            closing(
-                tokenize_documents(beginnings, tokenizer_dir, 1, sentence_rules(data))
-            ) as found,
-        ):
-            for document in found:
-                if document.tokens.size:
-                    append(split, document)
-                size += document.counts["characters"]
-                if size >= _SAMPLE_CHARACTERS:
-                    break
-        sample = TokenStore(scratch)
-        if sample.num_documents:
-            check_sample(sample, tokenizer)

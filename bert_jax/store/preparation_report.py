@@ -33,11 +33,6 @@ def show(
     """
     show_formats(guesses)
     tokens = max(counts["tokens"], 1)
-    if counts["divided_tokens"]:
-        say(
-            f"{counts['divided_tokens'] / tokens:.2%} of the tokens are in sentences of more than "
-            f"{data.max_sentence_tokens} tokens, which were divided (data.max_sentence_tokens)"
-        )
     formats = {data.format, *(guess.format for guess in guesses.values())}
     if (
         formats & ROW_FORMATS

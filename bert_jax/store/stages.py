@@ -336,7 +336,7 @@ def tokenized(
 
 
 def sentence_rules(data: ConfigDict) -> SentenceRules:
-    return SentenceRules(data.language, data.max_sentence_tokens, data.word_boundaries)
+    return SentenceRules(data.language, data.word_boundaries)
 
 
 def append(split: SplitWriter, document: TokenizedDocument) -> None:

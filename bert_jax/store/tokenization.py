@@ -3,7 +3,6 @@
 `document_to_tokens` is a pure function of a document and a tokenizer.
 """
 
-import math
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,7 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.processes import worker_processes
 from bert_jax.text.corpus import Document
-from bert_jax.text.sentences import divide_sentence, split_sentences
+from bert_jax.text.sentences import split_sentences
 from bert_jax.text.sources import Place
 from bert_jax.tokenizers.wordpiece import num_lost
 
@@ -42,8 +41,7 @@ class TokenizedDocument(NamedTuple):
       tokens: The ids of all sentences, concatenated, int32 [T]; may be empty.
       sentence_lengths: int64 [S].
       counts: `tokens`; `unknown_tokens`; `characters` of the text; `lost_characters`, see
-        `num_lost`; `divided_tokens`, in sentences that were divided; `heldout_tokens` and
-        `heldout_characters`, 0 unless the document is held out.
+        `num_lost`; `heldout_tokens` and `heldout_characters`, 0 unless the document is held out.
       begins_word: Whether each token begins a word, bool [T]; None if its vocabulary entry
         determines that.
     """
@@ -58,10 +56,9 @@ class TokenizedDocument(NamedTuple):
 
 
 class SentenceRules(NamedTuple):
-    """How a document is divided; the fields are keys of `config.data`."""
+    """How a document is divided into sentences and words; keys of `config.data`."""
 
     language: str = ""
-    max_sentence_tokens: int = 0
     word_boundaries: str = "vocabulary"
 
 
@@ -94,34 +91,19 @@ def document_to_tokens(
       is_split: Whether each line of `text` is a sentence.
       rules: See `SentenceRules`.
     """
-    sentences, _ = _encode(sentences_of(text, is_split, rules.language), tokenizer, rules)
+    sentences = _encode(sentences_of(text, is_split, rules.language), tokenizer, rules)
     return [ids for ids, _ in sentences]
 
 
 def _encode(
     sentences: list[str], tokenizer: tokenizers.Tokenizer, rules: SentenceRules
-) -> tuple[list[_Sentence], int]:
-    """Encodes sentences and divides those that are too long.
-
-    Returns:
-      The sentences with tokens, and the number of tokens in sentences that were divided.
-    """
+) -> list[_Sentence]:
+    """Returns the sentences that have tokens."""
     if rules.word_boundaries == "spaces":
         encoded = [words_of_spaces(text, tokenizer) for text in sentences]
     else:
         encoded = [(ids, None) for ids in tokenizer.encode_batch(sentences)]
-    limit, result, num_divided = rules.max_sentence_tokens or math.inf, [], 0
-    for text, sentence in zip(sentences, encoded, strict=True):
-        num_tokens = len(sentence[0])
-        if num_tokens > limit and len(text) > 1:
-            num_divided += num_tokens
-            # Several parts should fit into a row. They are measured by their characters, because
-            # encoding takes time.
-            parts = divide_sentence(text, len(text) * limit / (2 * num_tokens))
-            result += _encode(parts, tokenizer, rules)[0]
-        elif num_tokens:
-            result.append(sentence)
-    return result, num_divided
+    return [sentence for sentence in encoded if len(sentence[0])]
 
 
 def words_of_spaces(text: str, tokenizer: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +176,7 @@ def _tokenize(
     document: Document, tokenizer: tokenizers.Tokenizer, rules: SentenceRules
 ) -> TokenizedDocument:
     text = document.text
-    sentences, num_divided = _encode(document_sentences(document, rules.language), tokenizer, rules)
+    sentences = _encode(document_sentences(document, rules.language), tokenizer, rules)
     ids, flags = zip(*sentences, strict=True) if sentences else ((), ())
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     tokens = np.concatenate(ids) if ids else np.zeros(0, np.int32)
@@ -206,7 +188,6 @@ def _tokenize(
         "unknown_tokens": int(np.count_nonzero(tokens == tokenizer.unk_id)),
         "characters": len(text),
         "lost_characters": num_lost(text) if tokenizer.options.get("lowercase") else 0,
-        "divided_tokens": num_divided,
         "heldout_tokens": len(tokens) * document.is_heldout,
         "heldout_characters": len(text) * document.is_heldout,
     }

@@ -1,10 +1,9 @@
-"""Splits text into sentences, and divides sentences that are too long for a row.
+"""Splits text into sentences.
 
 docs/sentence_splitting.md compares the libraries for this task.
 """
 
 import re
-import unicodedata
 
 from sentencex import segment
 
@@ -19,11 +18,6 @@ _PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
 # sentencex does not split a paragraph that begins with "(2)", "(b)" or a bullet.
 _ITEM_MARK = re.compile(r"(?:\(\w{1,4}\)|[•‣◦·]) +")
 _GREEK = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]")
-# After punctuation inside a sentence: with a space in most scripts, without one in Chinese.
-_AFTER_PUNCTUATION = re.compile(
-    r"[,;:.!?…—–،؛؟।۔՝։·][\"'”’»)\]]*\s+|[，、；：。！？…][”’」』）】〉》]*\s*"
-)
-_AFTER_SPACE = re.compile(r"\s+")
 
 
 def split_sentences(text: str, language: str = "") -> list[str]:
@@ -67,31 +61,3 @@ def _split_paragraph(text: str, language: str) -> list[str]:
     if not sentences:
         return [text]
     return [mark + sentences[0], *sentences[1:]]
-
-
-def divide_sentence(text: str, max_characters: float) -> list[str]:
-    """Halves a sentence, and each half again, until no part is longer than `max_characters`.
-
-    A cut is in the middle third of a part: after punctuation if there is any, else after a space,
-    else between any two characters. It never separates a character from its combining marks.
-    """
-    if len(text) <= max(1, max_characters):
-        return [text]
-    cut = _best_cut(text)
-    return [
-        *divide_sentence(text[:cut], max_characters),
-        *divide_sentence(text[cut:], max_characters),
-    ]
-
-
-def _best_cut(text: str) -> int:
-    middle, third = len(text) // 2, len(text) // 3
-    for gap in (_AFTER_PUNCTUATION, _AFTER_SPACE):
-        cuts = (match.end() for match in gap.finditer(text, third, len(text) - third))
-        nearest = min(cuts, key=lambda cut: abs(cut - middle), default=0)
-        if 0 < nearest < len(text):
-            return nearest
-    cut = max(1, middle)
-    while cut < len(text) - 1 and unicodedata.category(text[cut])[0] == "M":
-        cut += 1
-    return cut

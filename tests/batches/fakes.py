@@ -79,8 +79,12 @@ def make_documents(seed=0, num_documents=40, most_sentences=40, mean_length=12):
 
 
 def make_spec(max_seq_length=64, **changes):
-    """Returns a spec of single rows with seed 0 and stage 0, with some values changed."""
+    """Returns a spec of single rows with seed 0 and stage 0, with some values changed.
+
+    As in the original programs, sentences are not divided.
+    """
     values = {"max_predictions_per_seq": 1, "batch_size": 1, "seed": 0, "stage": 0}
+    values["max_sentence_tokens"] = 0
     return StreamSpec(max_seq_length, **values | changes)
 
 

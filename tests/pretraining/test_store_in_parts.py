@@ -58,7 +58,7 @@ def test_report_and_inspection(made, tmp_path):
         run_input = open_run_input(config, tmp_path / store.name)
         reports += run_input.reports(config, resolve_stages(config))
     one, parts = reports
-    same = ("documents", "sentences", "tokens", "sentences_per_document", "unknown", "too_long")
+    same = ("documents", "sentences", "tokens", "sentences_per_document", "unknown")
     assert {key: one[key] for key in same} == {key: parts[key] for key in same}
     _, described, _ = inspect.read_batch(config, 5)
     assert {row[0] for row in described["rows"]} <= set(range(32))

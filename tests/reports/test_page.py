@@ -175,7 +175,7 @@ def test_page_in_a_browser(tmp_path, browser):
 
 
 def test_corpus_report_and_its_warnings(tmp_path):
-    shares = {"seen": 0.25, "too_long": 0.5, "unknown": 0.0, "padding": 0.0, "epochs": 2.0}
+    shares = {"seen": 0.25, "unknown": 0.0, "padding": 0.6, "epochs": 2.0}
     numbers = {"max_seq_length": 16, "documents": 7, "sentences": 8, "tokens": 9}
     quantiles = {"median": 2.0, "largest": 3}
     corpus = [
@@ -188,7 +188,7 @@ def test_corpus_report_and_its_warnings(tmp_path):
     run = read_run(write_run(tmp_path / "a", RESULTS | {"corpus": corpus}))
     rows = rows_of([run])
     assert rows["documents"] == ["7"] and rows["tokens seen in an epoch"] == ["25.0%"]
-    assert "<p>Warning: 75% of the tokens are in no row" in html_page([run])
+    assert "<p>Warning: 60% of the positions in rows are padding" in html_page([run])
 
 
 def test_filled_texts_show_guesses_and_originals(tmp_path):

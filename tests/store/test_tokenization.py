@@ -1,16 +1,14 @@
-"""Documents as tokens: division of long sentences, counts and errors of worker processes."""
+"""Documents as tokens: counts, and errors of worker processes."""
 
 import multiprocessing
 import shutil
 
-import numpy as np
 import pytest
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
-from bert_jax.store.tokenization import SentenceRules, document_to_tokens, tokenize_documents
+from bert_jax.store.tokenization import SentenceRules, tokenize_documents
 from bert_jax.text.corpus import Document
-from bert_jax.text.sentences import divide_sentence
 from bert_jax.tokenizers.wordpiece import num_lost
 
 WORDS = [f"w{i}" for i in range(1000)]
@@ -28,42 +26,13 @@ def tokenizer():
     )
 
 
-@pytest.mark.parametrize(
-    "text, limit, parts",
-    [
-        ("short", 5, ["short"]),
-        ("one two, three four", 12, ["one two, ", "three four"]),
-        ("one two three", 9, ["one two ", "three"]),
-        ("一二三，四五六", 4, ["一二三，", "四五六"]),  # noqa: RUF001
-        ("abcdef", 3, ["abc", "def"]),
-        ("กกกิ่กก", 4, ["กก", "กิ่", "กก"]),
-    ],
-)
-def test_sentences_are_cut_at_the_best_place(text, limit, parts):
-    assert divide_sentence(text, limit) == parts
-
-
-def test_long_sentences_are_divided_without_losing_tokens(tokenizer):
-    text = " ".join(WORDS)
-    (whole,) = document_to_tokens(text, tokenizer)
-    for limit in (16, 100, len(whole)):
-        parts = document_to_tokens(text, tokenizer, rules=SentenceRules(max_sentence_tokens=limit))
-        assert max(map(len, parts)) <= limit
-        np.testing.assert_array_equal(np.concatenate(parts), whole)
-
-
 def test_counts_of_a_document(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     document = Document("x", 1, f"{' '.join(WORDS[:200])}\n\nw1 Ω", False)
 
-    def counts(rules):
-        (tokens,) = tokenize_documents([document], tmp_path, 1, rules)
-        return tokens.counts
-
-    undivided, divided = counts(SentenceRules()), counts(SentenceRules(max_sentence_tokens=50))
-    assert undivided["unknown_tokens"] == 1 and undivided["characters"] == len(document.text)
-    assert undivided["divided_tokens"] == 0
-    assert divided == undivided | {"divided_tokens": undivided["tokens"] - 2}
+    (tokens,) = tokenize_documents([document], tmp_path, 1)
+    assert tokens.counts["unknown_tokens"] == 1
+    assert tokens.counts["characters"] == len(document.text)
 
 
 @pytest.mark.parametrize(

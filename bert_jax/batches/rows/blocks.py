@@ -62,6 +62,7 @@ class Blocks:
         them, or less in a small source, so that every window has blocks of it.
       draws_from_store: Whether random documents are drawn from the whole store, which must have
         one part; if False, they are drawn from the blocks that are read together.
+      max_sentence_tokens: See `divide_sentences`; 0 divides none.
 
     Attributes:
       sentences_B: int64, the sentences of each block; an upper bound if there are several parts.
@@ -70,8 +71,11 @@ class Blocks:
       tokens: The number of tokens of each source, by name.
     """
 
-    def __init__(self, store, window_sentences: int, *, draws_from_store: bool):
+    def __init__(
+        self, store, window_sentences: int, *, draws_from_store: bool, max_sentence_tokens: int
+    ):
         self._store, self._whole, self._cuts = store, None, None
+        self._max_sentence_tokens = max_sentence_tokens
         self.sources = list(dict.fromkeys(store.sources))
         source_P = np.array([self.sources.index(name) for name in store.sources])
         documents_P, sentences_P, tokens_P = map(np.diff, store.starts)
@@ -98,7 +102,10 @@ class Blocks:
             self.sentences_B = np.diff(starts[self._cuts])
             self._starts = np.array([0, len(firsts)])
             if draws_from_store:
-                self._whole = Pool(starts[:-1], starts[1:], index.sentence_starts)
+                starts, sentences = divide_sentences(
+                    starts, index.sentence_starts, max_sentence_tokens
+                )
+                self._whole = Pool(starts[:-1], starts[1:], sentences)
         else:
             number_P = np.minimum(documents_P, -(-sentences_P // size_P))
             self._starts = np.append(0, np.cumsum(number_P))
@@ -147,8 +154,11 @@ class Blocks:
         # Copies in memory, small enough for the caches.
         return (
             int(self._store.starts.documents[part] + first),
-            document_starts - document_starts[0],
-            index.sentence_starts[sentences] + self._store.starts.tokens[part],
+            *divide_sentences(
+                document_starts - document_starts[0],
+                index.sentence_starts[sentences] + self._store.starts.tokens[part],
+                self._max_sentence_tokens,
+            ),
         )
 
     def _part_of(self, number: int) -> int:
@@ -162,3 +172,26 @@ class Blocks:
         # A block begins after the block before it and leaves a document for each one after it.
         firsts = np.maximum.accumulate(firsts - order) + order
         return np.append(np.minimum(firsts, num_documents - num_blocks + order), num_documents)
+
+
+def divide_sentences(
+    document_starts: np.ndarray, sentence_starts: np.ndarray, max_tokens: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divides long sentences into parts, which count as sentences and follow each other.
+
+    Args:
+      document_starts: int64 [D+1], the first sentence of each document.
+      sentence_starts: int64 [S+1], the first token of each sentence.
+      max_tokens: The number of tokens in each part but the last; 0 divides nothing.
+
+    Returns:
+      `document_starts` [D+1] and `sentence_starts` [P+1] of the parts.
+    """
+    lengths_S = np.diff(sentence_starts)
+    if not max_tokens or lengths_S.max(initial=0) <= max_tokens:
+        return document_starts, sentence_starts
+    parts_S = -(-lengths_S // max_tokens)
+    first_S1 = np.append(0, np.cumsum(parts_S))
+    place_P = np.arange(first_S1[-1]) - np.repeat(first_S1[:-1], parts_S)
+    starts_P = np.repeat(sentence_starts[:-1], parts_S) + place_P * max_tokens
+    return first_S1[document_starts], np.append(starts_P, sentence_starts[-1])

@@ -6,12 +6,12 @@ the original puts a later sentence in A if A has room. Rows consist of the store
 of the original consist of lines.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from bert_jax.batches.rows.blocks import Block
-from bert_jax.batches.rows.windows import Span, WindowedRows, gather_sentences, join_spans
+from bert_jax.batches.rows.windows import Span, WindowedRows, gather_text, join_spans
 
 # The probability that a row has no B.
 _SINGLE_PROB = 0.1
@@ -34,16 +34,18 @@ class HalvesRows(WindowedRows):
     Sentences of a document are gathered up to a target of `max_seq_length` tokens. For a fraction
     `short_seq_prob` of the rows, the target is uniform from 5 to `max_seq_length`. A takes the
     sentences that end before half of the target, at least one, and with probability 1/2 one more.
-    Tokens that do not fit in the row are cut off at the end.
+    If the row ends inside a sentence, the next one begins with the rest of it; if
+    `max_sentence_tokens` is 0, the rest is cut off.
     """
+
+    is_pair: ClassVar[bool] = True
 
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
         return self._chunks(block, rng)[0].size
 
     def plan_block(self, block: Block, rng: np.random.Generator) -> HalvesPlan:
         template, length = self.tokenizer.template, self.spec.max_seq_length
-        starts = block.sentence_starts
-        first_N, middle_N, end_N = (starts[sentence] for sentence in self._chunks(block, rng))
+        first_N, middle_N, end_N = self._chunks(block, rng)
         a_room = length - template.num_special(is_pair=False)
         a_length_N = np.minimum(middle_N - first_N, a_room)
         b_room_N = length - template.num_special(is_pair=True) - a_length_N
@@ -65,12 +67,13 @@ class HalvesRows(WindowedRows):
     def _chunks(
         self, block: Block, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns each row's first sentence of A, first sentence of B, and sentence after B.
+        """Returns each row's first token of A, first token of B, and the token after B.
 
         In rows without B, the last two are equal.
         """
         length, starts = self.spec.max_seq_length, block.sentence_starts
-        num_special = self.tokenizer.template.num_special(is_pair=True)
+        num_special = length - self._max_num_tokens
+        is_exact = self.spec.max_sentence_tokens > 0
 
         def divide(first: np.ndarray, end: np.ndarray):
             short, size, one_more, single = rng.random((4, first.size))
@@ -79,13 +82,17 @@ class HalvesRows(WindowedRows):
                 _MIN_TARGET + (size * (length - _MIN_TARGET + 1)).astype(np.int64),
                 length,
             )
-            end = np.minimum(end, np.searchsorted(starts, starts[first] + target))
-            half = starts[first] + (target - num_special) // 2
-            middle = np.maximum(np.searchsorted(starts, half) - 1, first + 1)
+            end = np.minimum(end, first + target)
+            if not is_exact:
+                end = starts[np.searchsorted(starts, end)]
+            half = first + (target - num_special) // 2
+            first_sentence = np.searchsorted(starts, first, side="right") - 1
+            middle = np.maximum(np.searchsorted(starts, half) - 1, first_sentence + 1)
             middle += (starts[middle] < half) & (one_more < 0.5)
+            middle = starts[np.minimum(middle, np.searchsorted(starts, end))]
             middle = np.where(single < _SINGLE_PROB, end, np.minimum(middle, end))
             return end, (middle, end)
 
-        target_D = np.full(block.num_documents, length)
-        _, first_N, _, middle_N, end_N = gather_sentences(block, target_D, divide)
+        target_D = np.full(block.num_documents, self._max_num_tokens if is_exact else length)
+        _, first_N, _, middle_N, end_N = gather_text(block, target_D, divide, is_exact=is_exact)
         return first_N, middle_N, end_N

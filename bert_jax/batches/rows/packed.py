@@ -2,8 +2,8 @@
 
 The rules are RoBERTa's: `_get_slice_indices_fast` in fairseq's token_block_utils_fast.pyx, with
 the modes `complete` (FULL-SENTENCES) and `complete_doc` (DOC-SENTENCES). There are two differences:
-a sentence that is too long for a row loses its end (fairseq makes the row too long), and no row
-holds only the [SEP] that ends a document.
+a sentence that is too long for a row is divided, or loses its end if `max_sentence_tokens` is 0
+(fairseq makes the row too long), and no row holds only the [SEP] that ends a document.
 """
 
 from typing import ClassVar, NamedTuple
@@ -31,6 +31,8 @@ class FullSentenceRows(WindowedRows):
     shortened: `short_seq_prob` is not used.
     """
 
+    # Two sentences have a [SEP] each, as in a pair.
+    is_pair: ClassVar[bool] = True
     crosses_documents: ClassVar[bool] = True
 
     def count_block(self, block: Block, rng: np.random.Generator) -> int:

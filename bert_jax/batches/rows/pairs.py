@@ -22,7 +22,7 @@ from bert_jax.batches.rows.blocks import Block, Pool
 from bert_jax.batches.rows.windows import (
     Span,
     WindowedRows,
-    gather_sentences,
+    gather_text,
     join_spans,
     target_lengths,
 )
@@ -41,12 +41,12 @@ class PairPlan(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """N pairs before B is drawn and before truncation; sentences count within the block."""
+    """N pairs before B is drawn and before truncation; tokens count within the store."""
 
-    document_N: np.ndarray
-    a_first_N: np.ndarray  # first sentence of A
-    end_N: np.ndarray  # one past the chunk's last sentence; B ends here if it follows A
-    a_end_N: np.ndarray  # one past the last sentence of A
+    document_N: np.ndarray  # counts within the block
+    a_start_N: np.ndarray  # first token of A
+    end_N: np.ndarray  # one past the chunk's last token; B ends here if it follows A
+    a_end_N: np.ndarray  # one past the last token of A
     is_random_N: np.ndarray  # bool; if true, the next chunk begins at a_end
     is_swapped_N: np.ndarray  # bool; if true, A and B are swapped
 
@@ -67,6 +67,7 @@ class PairRows(WindowedRows):
     """
 
     fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **NEXT_SENTENCE_FIELDS}
+    is_pair: ClassVar[bool] = True
     label: ClassVar[str] = "next_sentence_labels"
     random_prob: ClassVar[float] = 0.5
     swapped_prob: ClassVar[float] = 0.0
@@ -84,24 +85,24 @@ class PairRows(WindowedRows):
                     "text into more documents"
                 )
         super().__init__(store, tokenizer, spec)
-        num_special = tokenizer.template.num_special(is_pair=True)
-        self._max_num_tokens = spec.max_seq_length - num_special
 
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
         return self._chunks(block, rng)[0].document_N.size
 
     def plan_block(self, block: Block, rng: np.random.Generator) -> PairPlan:
         chunks, target_N = self._chunks(block, rng)
-        a_start_N = block.sentence_starts[chunks.a_first_N]
-        b_start_N = block.sentence_starts[chunks.a_end_N]
+        a_start_N, b_start_N = chunks.a_start_N, chunks.a_end_N
         a_length_N = b_start_N - a_start_N
-        b_length_N = block.sentence_starts[chunks.end_N] - b_start_N
+        b_length_N = chunks.end_N - b_start_N
 
         is_random = chunks.is_random_N
         own_R = chunks.document_N[is_random] + block.first_in_pool
         b_start_N[is_random], b_length_N[is_random] = random_spans(
             rng, block.pool, own_R, (target_N - a_length_N)[is_random]
         )
+        if self.spec.max_sentence_tokens:
+            # Only B is cut, because it is read again where it follows its own A.
+            b_length_N = np.minimum(b_length_N, self._max_num_tokens - a_length_N)
 
         is_swapped = chunks.is_swapped_N
         for a_N, b_N in ((a_start_N, b_start_N), (a_length_N, b_length_N)):
@@ -140,7 +141,14 @@ class PairRows(WindowedRows):
         target_D = target_lengths(
             rng, block.num_documents, self._max_num_tokens, self.spec.short_seq_prob
         )
-        chunks = chunk_documents(rng, block, target_D, self.random_prob, self.swapped_prob)
+        chunks = chunk_documents(
+            rng,
+            block,
+            target_D,
+            self.random_prob,
+            self.swapped_prob,
+            is_exact=self.spec.max_sentence_tokens > 0,
+        )
         return chunks, target_D[chunks.document_N]
 
 
@@ -176,20 +184,28 @@ def chunk_documents(
     target_D: np.ndarray,
     random_prob: float = 0.5,
     swapped_prob: float = 0.0,
+    *,
+    is_exact: bool = False,
 ) -> Chunks:
-    """Cuts the documents of a block into pairs; a random B is drawn later."""
+    """Cuts the documents of a block into pairs; a random B is drawn later.
+
+    See `gather_text` for `is_exact`.
+    """
+    starts = block.sentence_starts
 
     def divide(first: np.ndarray, end: np.ndarray):
         split, coin = rng.random((2, first.size))
-        count = end - first
+        first_sentence = np.searchsorted(starts, first, side="right") - 1
+        count = np.searchsorted(starts, end) - first_sentence
         # A chunk of one sentence is all A. Otherwise A takes 1 to count - 1 sentences.
-        a_end = first + 1 + (split * (count - 1)).astype(np.int64)
+        a_sentences = 1 + (split * (count - 1)).astype(np.int64)
+        a_end = np.minimum(starts[first_sentence + a_sentences], end)
         is_random = (count == 1) | (coin < random_prob)
         is_swapped = ~is_random & (coin < random_prob + swapped_prob)
         # The next chunk begins with the sentences that a random B displaced.
         return np.where(is_random, a_end, end), (a_end, is_random, is_swapped)
 
-    return Chunks(*gather_sentences(block, target_D, divide))
+    return Chunks(*gather_text(block, target_D, divide, is_exact=is_exact))
 
 
 def random_spans(

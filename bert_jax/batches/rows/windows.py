@@ -44,12 +44,14 @@ class WindowedRows(abc.ABC):
 
     Attributes:
       fields: The arrays that `assemble` returns.
+      is_pair: Whether two sentences in a row have the special tokens of a pair.
 
     Raises:
       UserError: `spec.random_document` is store, but the store has several parts.
     """
 
     fields: ClassVar[BatchFields] = ENCODER_FIELDS
+    is_pair: ClassVar[bool] = False
 
     def __init__(self, store, tokenizer, spec):
         self.store, self.tokenizer, self.spec = store, tokenizer, spec
@@ -60,7 +62,15 @@ class WindowedRows(abc.ABC):
                 f"{store.num_parts:,} parts, of which only a few are open at a time: set it to "
                 "window"
             )
-        self._blocks = Blocks(store, spec.shuffle_sentences, draws_from_store=draws_from == "store")
+        num_special = tokenizer.template.num_special(is_pair=self.is_pair)
+        self._max_num_tokens = spec.max_seq_length - num_special
+        self._blocks = Blocks(
+            store,
+            spec.shuffle_sentences,
+            draws_from_store=draws_from == "store",
+            # Two sentences fit in a row.
+            max_sentence_tokens=min(spec.max_sentence_tokens, self._max_num_tokens // 2),
+        )
         self._repeats = repeats(self._blocks.tokens, spec.sampling_exponent, spec.source_weights)
         self._epoch_windows: tuple[int, tuple[list[np.ndarray], ...]] = (-1, ())
 
@@ -216,34 +226,38 @@ def target_lengths(
     return np.where(coin_D < short_seq_prob, short_D, max_num_tokens)
 
 
-def gather_sentences(
+def gather_text(
     block: Block,
     target_D: np.ndarray,
     divide: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, tuple[np.ndarray, ...]]],
+    *,
+    is_exact: bool,
 ) -> tuple[np.ndarray, ...]:
-    """Cuts the documents of a block into chunks of whole sentences.
+    """Cuts the documents of a block into chunks.
 
-    Each iteration cuts one chunk from every document that has sentences left. The longest
-    document therefore determines the number of iterations.
+    Each iteration cuts one chunk from every document that has text left. The longest document
+    therefore determines the number of iterations.
 
     Args:
-      target_D: int64 [D], at least 1: a chunk ends at the first sentence boundary at or beyond
-        this many tokens, or with its document.
-      divide: Takes the first sentence of each chunk and the sentence after its last; returns
-        where the document's next chunk begins, and further columns of the chunks.
+      target_D: int64 [D], at least 1: the number of tokens in a chunk, unless its document ends.
+      divide: Takes the first token of each chunk and the token after its last; returns where the
+        document's next chunk begins, and further columns of the chunks.
+      is_exact: Whether a chunk may end inside a sentence; if False, it ends at the first sentence
+        boundary at or beyond the target.
 
     Returns:
-      int64 [N] each: the chunk's document, its first sentence, and the sentence after its last;
-      then the columns of `divide`. The chunks of a document are in text order. All indices
-      count within the block.
+      int64 [N] each: the chunk's document, its first token, and the token after its last; then the
+      columns of `divide`. The chunks of a document are in text order. Documents count within the
+      block, tokens within the store.
     """
-    sentence_starts = block.sentence_starts
     document = np.arange(block.num_documents)
-    first, stop, target = block.document_starts[:-1], block.document_starts[1:], target_D
+    bounds = block.sentence_starts[block.document_starts]
+    first, stop, target = bounds[:-1], bounds[1:], target_D
     turns: list[tuple[np.ndarray, ...]] = []
     while document.size:
-        end = np.searchsorted(sentence_starts, sentence_starts[first] + target)
-        end = np.minimum(end, stop)
+        end = np.minimum(first + target, stop)
+        if not is_exact:
+            end = block.sentence_starts[np.searchsorted(block.sentence_starts, end)]
         following, columns = divide(first, end)
         turns.append((document, first, end, *columns))
         left = following < stop

@@ -39,7 +39,9 @@ def test_chunks_cover_each_document_once_and_in_order(documents, targets, seed):
         mine = chunks.document_N == document
         at, stop = store.document_starts[document], store.document_starts[document + 1]
         for first, end, a_end, is_random in zip(
-            *(column[mine].tolist() for column in chunks[1:5]), strict=True
+            *(np.searchsorted(tokens, column[mine]).tolist() for column in chunks[1:4]),
+            chunks.is_random_N[mine].tolist(),
+            strict=True,
         ):
             assert first == at  # nothing skipped, nothing twice
             assert first < a_end <= end <= stop

@@ -1,0 +1,73 @@
+"""Long sentences: no row builder loses text, and rows of pairs follow BERT's rules."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.batches.rows import ROWS
+from bert_jax.batches.rows.blocks import divide_sentences
+from bert_jax.batches.rows.pairs import PairRows
+from bert_jax.batches.stream import Stream
+from tests.batches.fakes import FakeStore, make_documents, make_spec, make_tokenizer
+
+LENGTH = 32
+BUILDERS = sorted(ROWS)
+
+
+def seen_tokens(name, documents, seed=0, **changes):
+    """Returns how often an epoch has each token, int [T]; random segments count too."""
+    store = FakeStore(documents, cuts=(len(documents) // 2,))
+    values = {"rows": name, "corruption": "none", "seed": seed, "max_sentence_tokens": 128}
+    spec = make_spec(LENGTH, **values | changes)
+    rows = Stream(store, make_tokenizer(5 + store.num_tokens), spec).rows
+    for window in range(len(rows.windows(0))):
+        batch = rows.assemble(rows.plan(0, window))
+        assert batch["attention_mask"].sum(axis=1).max() <= LENGTH
+    return np.bincount(np.concatenate(store.read), minlength=store.num_tokens)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@settings(max_examples=20)
+@given(
+    documents=st.lists(
+        st.lists(st.integers(1, 200), min_size=1, max_size=12), min_size=4, max_size=8
+    ),
+    seed=st.integers(0, 2**32),
+)
+def test_an_epoch_has_every_token(name, documents, seed):
+    seen = seen_tokens(name, documents, seed, short_seq_prob=0.5)
+    assert seen.min() >= 1
+    if name != "pairs":
+        assert seen.max() == 1
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILDERS) - {"fitted_documents"}))
+def test_0_loses_the_ends_of_long_sentences_as_the_originals_do(name):
+    assert seen_tokens(name, [[100, 5]] * 8, max_sentence_tokens=0).min() == 0
+
+
+def test_a_pair_of_one_long_sentence_has_its_parts_in_order():
+    """As many pairs have a random B as of short sentences; without division, all have."""
+    store = FakeStore([[3000]] * 8)
+    for most, low, high in ((128, 0.4, 0.6), (0, 1, 1)):
+        spec = make_spec(LENGTH, max_sentence_tokens=most, short_seq_prob=0.0)
+        plan = PairRows(store, make_tokenizer(10), spec).plan(0, 0)
+        assert low <= plan.is_random_N.mean() <= high
+        in_order = ~plan.is_random_N
+        follows = plan.a_start_N + plan.a_length_N == plan.b_start_N
+        assert follows[in_order].all()
+
+
+def test_short_sentences_are_read_as_before():
+    documents = make_documents(seed=1)
+    lengths_S = np.concatenate(documents)
+    starts_S1 = np.append(0, np.cumsum(lengths_S))
+    documents_D1 = np.append(0, np.cumsum([len(lengths) for lengths in documents]))
+    most = int(lengths_S.max())
+    for limit in (0, most):
+        found = divide_sentences(documents_D1, starts_S1, limit)
+        assert found[0] is documents_D1 and found[1] is starts_S1
+    parts_D1, parts_P1 = divide_sentences(documents_D1, starts_S1, 10)
+    assert np.diff(parts_P1).max() == 10 and set(starts_S1) <= set(parts_P1)
+    np.testing.assert_array_equal(parts_P1[parts_D1], starts_S1[documents_D1])
