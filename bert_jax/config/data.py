@@ -269,10 +269,10 @@ DATA: Section = {
     ),
     "max_sentence_tokens": recipe_field(
         128,
-        "A sentence with more tokens than this, or than fit in a segment of a row, counts as "
-        "several sentences of equal length, which follow each other. A segment is half of a row of "
-        "pairs or halves, and a whole row otherwise. Rows of segments end anywhere, and the next "
-        "one continues. 0 divides no sentence: what does not fit in a row is cut off, as in BERT.",
+        "A sentence with more tokens than this, or than half of a row has room for, counts as "
+        "several sentences, which follow each other. Rows of pairs, halves and segments take as "
+        "many tokens as fit, and the next row begins with the rest of the sentence. 0 divides no "
+        "sentence: what does not fit in a row is cut off, as in BERT.",
         at_least=0,
     ),
     "short_seq_prob": recipe_field(
