@@ -73,7 +73,6 @@ class HalvesRows(WindowedRows):
         """
         length, starts = self.spec.max_seq_length, block.sentence_starts
         num_special = length - self._max_num_tokens
-        is_exact = self.spec.max_sentence_tokens > 0
 
         def divide(first: np.ndarray, end: np.ndarray):
             short, size, one_more, single = rng.random((4, first.size))
@@ -82,9 +81,8 @@ class HalvesRows(WindowedRows):
                 _MIN_TARGET + (size * (length - _MIN_TARGET + 1)).astype(np.int64),
                 length,
             )
-            end = np.minimum(end, first + target)
-            if not is_exact:
-                end = starts[np.searchsorted(starts, end)]
+            short_end = starts[np.searchsorted(starts, np.minimum(first + target, end))]
+            end = np.minimum(end, short_end)
             half = first + (target - num_special) // 2
             first_sentence = np.searchsorted(starts, first, side="right") - 1
             middle = np.maximum(np.searchsorted(starts, half) - 1, first_sentence + 1)
@@ -93,6 +91,6 @@ class HalvesRows(WindowedRows):
             middle = np.where(single < _SINGLE_PROB, end, np.minimum(middle, end))
             return end, (middle, end)
 
-        target_D = np.full(block.num_documents, self._max_num_tokens if is_exact else length)
-        _, first_N, _, middle_N, end_N = gather_text(block, target_D, divide, is_exact=is_exact)
+        target_D = np.full(block.num_documents, length)
+        _, first_N, _, middle_N, end_N = gather_text(block, target_D, divide, self._max_gathered)
         return first_N, middle_N, end_N

@@ -100,7 +100,7 @@ class PairRows(WindowedRows):
         b_start_N[is_random], b_length_N[is_random] = random_spans(
             rng, block.pool, own_R, (target_N - a_length_N)[is_random]
         )
-        if self.spec.max_sentence_tokens:
+        if self._max_gathered:
             # Only B is cut, because it is read again where it follows its own A.
             b_length_N = np.minimum(b_length_N, self._max_num_tokens - a_length_N)
 
@@ -147,7 +147,7 @@ class PairRows(WindowedRows):
             target_D,
             self.random_prob,
             self.swapped_prob,
-            is_exact=self.spec.max_sentence_tokens > 0,
+            self._max_gathered,
         )
         return chunks, target_D[chunks.document_N]
 
@@ -184,12 +184,11 @@ def chunk_documents(
     target_D: np.ndarray,
     random_prob: float = 0.5,
     swapped_prob: float = 0.0,
-    *,
-    is_exact: bool = False,
+    most: int = 0,
 ) -> Chunks:
-    """Cuts the documents of a block into pairs; a random B is drawn later.
+    """Cuts the documents of a block into pairs of at most `most` tokens, unless that is 0.
 
-    See `gather_text` for `is_exact`.
+    A random B is drawn later.
     """
     starts = block.sentence_starts
 
@@ -205,7 +204,7 @@ def chunk_documents(
         # The next chunk begins with the sentences that a random B displaced.
         return np.where(is_random, a_end, end), (a_end, is_random, is_swapped)
 
-    return Chunks(*gather_text(block, target_D, divide, is_exact=is_exact))
+    return Chunks(*gather_text(block, target_D, divide, most))
 
 
 def random_spans(

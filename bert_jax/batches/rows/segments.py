@@ -24,12 +24,10 @@ class SegmentPlan(NamedTuple):
 class SegmentRows(WindowedRows):
     """`[CLS] text [SEP]`, where the text is from one document.
 
-    Each row takes as many tokens as fit, or a random smaller number for a fraction `short_seq_prob`
-    of the documents. If a row ends inside a sentence, the next one begins with the rest of it.
-
-    If `max_sentence_tokens` is 0, rows take whole sentences, up to the first that ends at or beyond
-    that number. Text that is too long loses tokens at random from the front or the back, as BERT's
-    pairs do.
+    Sentences are gathered up to a target length, which is shorter for a fraction `short_seq_prob`
+    of the documents. If the last one does not fit, the next row begins with the rest of it. If
+    `max_sentence_tokens` is 0, text that is too long loses tokens at random from the front or the
+    back instead, as BERT's pairs do.
     """
 
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
@@ -57,7 +55,7 @@ class SegmentRows(WindowedRows):
             block,
             target_D,
             lambda first, end: (end, ()),
-            is_exact=self.spec.max_sentence_tokens > 0,
+            self._max_gathered,
         )
         return start_N, end_N - start_N
 
@@ -81,7 +79,7 @@ class WholeSentenceRows(SegmentRows):
             return np.where(kept_end > first, kept_end, end), (kept_end,)
 
         target_D = target_lengths(rng, block.num_documents, max_tokens, self.spec.short_seq_prob)
-        _, start_N, _, end_N = gather_text(block, target_D, divide, is_exact=False)
+        _, start_N, _, end_N = gather_text(block, target_D, divide, most=0)
         is_kept_N = end_N > start_N
         return start_N[is_kept_N], (end_N - start_N)[is_kept_N]
 

@@ -64,6 +64,8 @@ class WindowedRows(abc.ABC):
             )
         num_special = tokenizer.template.num_special(is_pair=self.is_pair)
         self._max_num_tokens = spec.max_seq_length - num_special
+        # With 0, text is gathered without a limit and then truncated.
+        self._max_gathered = self._max_num_tokens if spec.max_sentence_tokens else 0
         self._blocks = Blocks(
             store,
             spec.shuffle_sentences,
@@ -230,8 +232,7 @@ def gather_text(
     block: Block,
     target_D: np.ndarray,
     divide: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, tuple[np.ndarray, ...]]],
-    *,
-    is_exact: bool,
+    most: int,
 ) -> tuple[np.ndarray, ...]:
     """Cuts the documents of a block into chunks.
 
@@ -239,11 +240,12 @@ def gather_text(
     therefore determines the number of iterations.
 
     Args:
-      target_D: int64 [D], at least 1: the number of tokens in a chunk, unless its document ends.
+      target_D: int64 [D], at least 1: a chunk ends at the first sentence boundary at or beyond
+        this many tokens, or with its document.
       divide: Takes the first token of each chunk and the token after its last; returns where the
         document's next chunk begins, and further columns of the chunks.
-      is_exact: Whether a chunk may end inside a sentence; if False, it ends at the first sentence
-        boundary at or beyond the target.
+      most: The largest number of tokens in a chunk, which then ends inside a sentence; 0 for no
+        limit.
 
     Returns:
       int64 [N] each: the chunk's document, its first token, and the token after its last; then the
@@ -255,9 +257,10 @@ def gather_text(
     first, stop, target = bounds[:-1], bounds[1:], target_D
     turns: list[tuple[np.ndarray, ...]] = []
     while document.size:
-        end = np.minimum(first + target, stop)
-        if not is_exact:
-            end = block.sentence_starts[np.searchsorted(block.sentence_starts, end)]
+        end = np.searchsorted(block.sentence_starts, np.minimum(first + target, stop))
+        end = block.sentence_starts[end]
+        if most:
+            end = np.minimum(end, first + most)
         following, columns = divide(first, end)
         turns.append((document, first, end, *columns))
         left = following < stop
