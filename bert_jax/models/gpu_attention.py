@@ -6,14 +6,15 @@ The backward pass computes the probabilities again from the logarithms of these 
 "FlashAttention-2", 2023): a program sums the gradients of its block of queries over all keys, and
 those of its block of keys over all queries, so every sum has a fixed order.
 
-The kernels are written in Pallas and compiled by Triton. They have been compared with plain
-attention on a CPU and lowered for CUDA, but have not run on a GPU.
+The kernels are written in Pallas and compiled by Triton. JAX deprecates this way of compiling and
+will remove it; see `can_be_lowered`.
 
 Arrays here are [B, L, A*K], as the projections write them.
 """
 
 import functools
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +36,8 @@ from bert_jax.models.fused_attention import (
 _BLOCK = 64
 # Depths of a head: products in Triton need powers of two.
 _DEPTHS = (16, 32, 64, 128)
-# At 128, the kernels would gain little over XLA: see docs/performance.md.
-_MIN_LENGTH = 256
+# The shortest rows for which the kernels were measured: see docs/performance.md.
+_MIN_LENGTH = 128
 # The logical axes of a value for each key of a row, and for each query of a head, [B, A, L].
 _EACH_KEY, _EACH_QUERY = ("batch", None), ("batch", "activation_heads", None)
 # The logical axes of the inputs of the kernels. The forward kernel has the first six.
@@ -51,6 +52,30 @@ def fits(config: BertConfig, length: int) -> bool:
     """Returns whether the kernels support a model's heads, and pay for a sequence length."""
     fits_heads = config.head_depth in _DEPTHS and not config.num_attention_heads % num_head_shards()
     return fits_heads and length % _BLOCK == 0 and length >= _MIN_LENGTH
+
+
+@functools.cache
+def can_be_lowered() -> bool:
+    """Returns whether this version of JAX can lower the kernels; warns if not, once a process."""
+
+    def loss(array, mask, key):
+        output = fused_attention(array, array, array, mask, (key, key), depth=_DEPTHS[0], rate=0.1)
+        return jnp.sum(output.astype(jnp.float32))
+
+    array = jax.ShapeDtypeStruct((1, _BLOCK, _DEPTHS[0]), jnp.bfloat16)
+    mask = jax.ShapeDtypeStruct((1, 1, _BLOCK), jnp.float32)
+    key = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    try:
+        jax.jit(jax.grad(loss)).trace(array, mask, key).lower(lowering_platforms=("cuda",))
+    # Any error: an import, a name that moved, or an operation without a rule.
+    except Exception as error:
+        warnings.warn(
+            f"attention is computed without the kernel for GPUs, because JAX {jax.__version__} "
+            f"cannot lower it: {str(error).partition(chr(10))[0]}",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def fused_attention(
@@ -110,7 +135,7 @@ def _run(kernel, inputs, depth, interpret, out_axes):
 
     A program can read all of its sequence, and writes its block of each output.
     """
-    # jax 0.12 warns that this compiler is deprecated, so only GPUs import it.
+    # Only GPUs import what JAX will remove.
     from jax.experimental.pallas import triton
 
     in_axes = _IN_AXES[: len(inputs)]

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.batch import BatchFields
 from bert_jax.base.errors import UserError
-from bert_jax.models import BertConfig
+from bert_jax.models import BertConfig, gpu_attention
 from bert_jax.objectives.objective import SEQUENCE_SUMS, Batch, Metrics, Objective
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.compiler_options import compiler_options
@@ -340,7 +340,8 @@ def _attention_kernel(device: jax.Device) -> str:
     if device.platform == "gpu":
         # Older GPUs of NVIDIA have no bfloat16 products. AMD's capability is a name ("gfx90a").
         capability = device.compute_capability
-        return "gpu" if capability[0].isdigit() and float(capability) >= 8 else ""
+        is_new = capability[0].isdigit() and float(capability) >= 8
+        return "gpu" if is_new and gpu_attention.can_be_lowered() else ""
     return ""
 
 

@@ -1,12 +1,18 @@
 """What the memory cannot hold is refused; the attention kernel of a device; the first state."""
 
+import functools
+import sys
+import warnings
 from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
 import pytest
+from jax.experimental import pallas
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax.base.errors import UserError
+from bert_jax.models import gpu_attention
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import trainer as trainer_lib
 from bert_jax.training.state import init_params
@@ -66,6 +72,40 @@ def test_initial_weights_do_not_depend_on_the_level_of_optimization():
         ("cpu", "cpu", "", ""),
     ],
 )
-def test_the_device_chooses_the_attention_kernel(platform, kind, capability, kernel):
+def test_the_device_chooses_the_attention_kernel(monkeypatch, platform, kind, capability, kernel):
+    monkeypatch.setattr(gpu_attention, "can_be_lowered", lambda: True)
     device = SimpleNamespace(platform=platform, device_kind=kind, compute_capability=capability)
     assert trainer_lib._attention_kernel(device) == kernel
+
+
+def _without_the_module(monkeypatch):
+    monkeypatch.delattr(pallas, "triton", raising=False)
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+
+
+def _without_a_rule(monkeypatch):
+    def kernel(*arguments, rate):
+        raise NotImplementedError("no lowering of dot\nfor cuda")
+
+    monkeypatch.setattr(gpu_attention, "_backward_kernel", kernel)
+
+
+@pytest.mark.parametrize(
+    ("remove", "reason"),
+    [(_without_the_module, "import of jax.experimental.pallas.triton"), (_without_a_rule, "dot$")],
+)
+def test_without_the_lowering_attention_has_no_kernel(monkeypatch, remove, reason):
+    monkeypatch.setattr(
+        gpu_attention, "can_be_lowered", functools.cache(gpu_attention.can_be_lowered.__wrapped__)
+    )
+    gpu = SimpleNamespace(platform="gpu", device_kind="NVIDIA H100", compute_capability="9.0")
+    # jax 0.12 asks for a device; nothing is compiled for it.
+    abstract = AbstractDevice(device_kind="NVIDIA H100", num_cores=None, platform="gpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), abstract_device=abstract)):
+        assert trainer_lib._attention_kernel(gpu) == "gpu"
+        gpu_attention.can_be_lowered.cache_clear()
+        remove(monkeypatch)
+        with pytest.warns(UserWarning, match=f"without the kernel .* cannot lower it: .*{reason}"):
+            assert trainer_lib._attention_kernel(gpu) == ""
+        with warnings.catch_warnings(action="error"):
+            assert trainer_lib._attention_kernel(gpu) == ""
