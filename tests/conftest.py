@@ -104,6 +104,13 @@ def refusal(monkeypatch, capfd):
     return run
 
 
+@pytest.fixture
+def without_tensorflow(monkeypatch) -> None:
+    """Makes the import of TensorFlow fail, as on a Python that has no release of it."""
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.delitem(sys.modules, "bert_jax.base.lean_tensorflow", raising=False)
+
+
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory) -> Browser:
     """Returns a real browser; skips the test if there is none."""

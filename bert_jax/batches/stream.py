@@ -350,6 +350,8 @@ def _corruption(name: str) -> Any:
 class BatchIterator(Iterator[Batch]):
     """Iterates over batches through tf.data, and raises errors of `make_batches` unchanged.
 
+    If TensorFlow cannot be imported, the batches come from `make_batches` without it.
+
     The generator does all the work, including prefetching, because threads of tf.data could call
     Python while the interpreter exits.
 
@@ -368,8 +370,12 @@ class BatchIterator(Iterator[Batch]):
 
 
 def _elements(make_batches: Callable[[], Iterator[Batch]], signature: Signature) -> Iterator[Batch]:
-    # Importing TensorFlow takes seconds.
-    from bert_jax.base.lean_tensorflow import hide_accelerators, tf
+    try:
+        # Importing TensorFlow takes seconds.
+        from bert_jax.base.lean_tensorflow import hide_accelerators, tf
+    except UserError:
+        yield from make_batches()
+        return
 
     hide_accelerators()
     specs = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in signature.items()}

@@ -7,17 +7,22 @@ import io
 import itertools
 import json
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from backports import zstd
 from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.text.bad_records import BadRecord
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 # The most bytes of one document or line. Each is held in memory; hardly any real text is longer.
 MAX_RECORD_BYTES = 2**26

@@ -13,9 +13,12 @@ def open_builder(source: str) -> Any:
     """Returns the builder of "tfds:NAME" without downloading data.
 
     Raises:
-      UserError: There is no such data set or version.
+      UserError: There is no such data set or version, or no TensorFlow, which TFDS reads with.
     """
     import tensorflow_datasets as tfds
+
+    # Raises UserError before anything is downloaded.
+    import bert_jax.base.lean_tensorflow  # noqa: F401
 
     name = source.removeprefix(TFDS_PREFIX)
     try:

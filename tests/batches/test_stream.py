@@ -279,6 +279,14 @@ def test_variants_depend_neither_on_hosts_nor_on_interruptions(variant):
         assert equal(batch, again)
 
 
+@pytest.mark.parametrize("variant", [PACKED, *VARIANTS.values()], ids=["packed", *VARIANTS])
+def test_batches_are_the_same_without_tensorflow(variant, request):
+    with_tensorflow = list(stream(**variant).batches(0, 40))
+    request.getfixturevalue("without_tensorflow")
+    for batch, full in zip(stream(**variant).batches(0, 40), with_tensorflow, strict=True):
+        assert equal(batch, full)
+
+
 class Beginnings(SegmentRows):
     """A row builder from outside the package: one row for each document."""
 

@@ -49,6 +49,14 @@ def test_the_optimizers_variables_are_ignored(google):
     assert same_weights(pretrained.weights, make_pretrained().weights)
 
 
+def test_google_needs_tensorflow(google, tmp_path, without_tensorflow):
+    with pytest.raises(UserError, match="Google's checkpoints .* need TensorFlow, which cannot be"):
+        formats.read(google)
+    with pytest.raises(UserError, match="need TensorFlow, which cannot be"):
+        formats.write(make_pretrained(), tmp_path / "other", "google")
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("name", ["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"])
 def test_damaged_files(google, name):
     whole = (google / name).read_bytes()

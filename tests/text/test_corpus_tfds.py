@@ -119,6 +119,11 @@ def test_unknown_version_of_a_data_set(tfds):
         Corpus("tfds:imdb_reviews:9.9.9")
 
 
+def test_data_sets_need_tensorflow(small_data_set, without_tensorflow):
+    with pytest.raises(UserError, match="TensorFlow Datasets.* need TensorFlow, which cannot be"):
+        Corpus(f"tfds:{small_data_set}")
+
+
 def test_unknown_data_set(tfds):
     with pytest.raises(UserError, match="no data set 'no_such_data_set'"):
         list(Corpus("tfds:no_such_data_set").documents())
