@@ -37,15 +37,17 @@ def pythons_of_the_readme():
     return re.findall(r"3\.\d+", sentence)
 
 
-def test_ci_run_runs_the_readmes_test_command_on_the_oldest_and_newest_python():
+def test_ci_run_runs_the_readmes_test_command_and_resolves_for_other_machines():
     command = readme_command("test")
     assert command.startswith("pip install -e '.[test]' && ") and "pytest" in command
     lines = CI_RUN.read_text().splitlines()
     assert lines[0] == "#!/usr/bin/env bash" and "set -euo pipefail" in lines
     # `run_tests` ends with the command, so its status is that of the command.
-    assert lines[-5:-2] == [f"  {command}", "}", ""]
-    oldest, *_, newest = pythons_of_the_readme()
-    assert lines[-2:] == [f"run_tests python{oldest}", f"run_tests python{newest}"]
+    assert lines[-6:-3] == [f"  {command}", "}", ""]
+    oldest, *_, with_tensorflow, newest = pythons_of_the_readme()
+    tested = [f"run_tests python{oldest}", f"run_tests python{with_tensorflow}"]
+    assert lines[-3:] == ["resolve_elsewhere", *tested]
+    assert f"    for version in {oldest} {newest}; do" in lines
     assert os.access(CI_RUN, os.X_OK)
 
 
@@ -63,11 +65,13 @@ def test_ci_run_needs_both_pythons(missing, tmp_path):
 
 def test_workflow_runs_the_readmes_test_command_on_all_pythons():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
-    (job,) = workflow["jobs"].values()
+    job, smoke = workflow["jobs"]["test"], workflow["jobs"]["smoke"]
     assert job["strategy"]["matrix"]["python-version"] == pythons_of_the_readme()
     oldest, newest = (int(pythons_of_the_readme()[i].removeprefix("3.")) for i in (0, -1))
     requirement = f'python_requires=">=3.{oldest},<3.{newest + 1}"'
     assert requirement in (ROOT / "setup.py").read_text()
+    assert smoke["strategy"]["matrix"]["python-version"] == [f"3.{oldest}", f"3.{newest}"]
+    assert smoke["steps"][-1]["run"] == f"{readme_command('run')} --config.train.num_steps=20"
     assert job["env"]["JAX_PLATFORMS"] == "cpu"
     assert [step["run"] for step in job["steps"] if "run" in step] == [readme_command("test")]
     (python,) = [step for step in job["steps"] if "setup-python" in step.get("uses", "")]
