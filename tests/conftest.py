@@ -1,6 +1,7 @@
 """Fixtures and settings of all tests."""
 
 import gc
+import importlib.util
 import os
 import signal
 import sys
@@ -38,6 +39,9 @@ gc.set_threshold(100_000, 50, 100)
 # A busy machine must not fail a property test.
 hypothesis.settings.register_profile("no_deadline", deadline=None)
 hypothesis.settings.load_profile("no_deadline")
+
+if importlib.util.find_spec("tensorflow") is None:
+    collect_ignore = ["store/test_google_tfrecord.py"]
 
 _DEFAULT = Path(__file__).parent.parent.parent / "shared" / "data"
 
@@ -102,6 +106,13 @@ def refusal(monkeypatch, capfd):
         return one_sentence(stopped.value.code, capfd.readouterr().err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> None:
+    """Skips the test on a Python that has no release of TensorFlow."""
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ def run(*arguments):
     return runs.run([sys.executable, "-m", "bert_jax.convert", *map(str, arguments)])
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_the_command(huggingface, tmp_path):
     google, back = tmp_path / "google", tmp_path / "back"
     finished = run(f"--input={huggingface}", f"--output={google}", "--to=google")

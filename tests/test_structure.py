@@ -124,6 +124,7 @@ def test_every_extra_that_is_named_can_be_installed():
     assert {"test", "tpu", "gcs"} <= named <= extras
 
 
+@pytest.mark.usefixtures("tensorflow")
 @pytest.mark.parametrize(
     ("module", "loaded"),
     [

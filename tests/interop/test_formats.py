@@ -32,6 +32,7 @@ def folder(request, tmp_path):
     return tmp_path if is_local else epath.Path(f"gs://{request.getfixturevalue('bucket')}")
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_chain_of_conversions_keeps_every_bit(tmp_path):
     pretrained = make_pretrained(seed=1)
     # Values that arithmetic would change.
@@ -75,6 +76,7 @@ def test_the_layout_of_transformers(tmp_path):
     assert len(modes) == 1
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_the_variables_of_google(tmp_path):
     from bert_jax.base.lean_tensorflow import tf
 
@@ -114,6 +116,7 @@ def test_the_folders_of_the_text_and_the_words_are_left_out(tmp_path):
     assert found == {"input": ["a.txt"], "vocab_path": "v.txt", "add_tokens": "w"}
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_untrained_heads_are_remembered(tmp_path):
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     edit_tensors(tmp_path / "hf", lambda tensors: drop_tensors(tensors, "cls.pred"))
@@ -132,6 +135,7 @@ def test_untrained_heads_are_remembered(tmp_path):
     assert "## Caveats" in cards[1] and "train before use" in cards[1]
 
 
+@pytest.mark.usefixtures("tensorflow")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_failed_conversion_leaves_nothing(folder, kind, exists, monkeypatch):
@@ -163,6 +167,7 @@ def test_files_are_not_overwritten(tmp_path, beside):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_an_unfinished_directory_is_replaced(folder):
     unfinished = folder / "out" / "unfinished_conversion"
     unfinished.mkdir(parents=True)
@@ -176,6 +181,7 @@ def test_an_unfinished_directory_is_replaced(folder):
     assert same_weights(formats.read(folder / "out").weights, make_pretrained().weights)
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_paths_of_files_inside_a_model_directory(folder):
     for kind in KINDS:
         formats.write(make_pretrained(), folder / kind, kind)
@@ -201,6 +207,7 @@ def test_other_directories(tmp_path):
         formats.read(tmp_path / "run")
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_lowercase_applies_only_to_google(tmp_path):
     for kind in ("google", "huggingface"):
         formats.write(make_pretrained(), tmp_path / kind, kind)

@@ -9,6 +9,8 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from tests.interop.small_bert import make_pretrained, same_weights
 
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):

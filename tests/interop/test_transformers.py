@@ -193,6 +193,7 @@ def test_bert_jax_loads_directories_of_transformers(tmp_path, config_class, clas
         assert_same_logits(model, pretrained, pretrained.weights)
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_transformers_reads_our_google_checkpoint(tmp_path, caplog):
     bert = transformers.models.bert.modeling_bert
     if not hasattr(bert, "load_tf_weights_in_bert"):

@@ -128,6 +128,7 @@ def test_other_text_has_a_format_of_its_own(finished, tmp_path):
         evaluation.evaluate_workdir(finished[1], text)
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_exported_rows_have_the_shares_of_the_store(finished, tmp_path):
     digests = []
     for name, flags in (("a", []), ("b", ["0.7"]), ("c", ["0"])):

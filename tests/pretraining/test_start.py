@@ -55,6 +55,7 @@ def begin(config, trained):
     return trainer, trainer.state_of(unflatten(weights, trainer.model_config))
 
 
+@pytest.mark.usefixtures("tensorflow")
 @pytest.mark.parametrize("kind", ["bert_jax", "huggingface", "google"])
 def test_weights_of_every_kind_begin_at_step_0(kind, trained, texts, tmp_path):
     convert.convert(str(trained), str(tmp_path / "converted"), kind)

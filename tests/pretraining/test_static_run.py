@@ -23,6 +23,7 @@ from tests.refusals import command as refused
 from tests.runs import assert_same_bits, final_state, newest_checkpoint, start, wait_for
 from tests.small_run import small_run, write_documents
 
+pytestmark = pytest.mark.usefixtures("tensorflow")
 VOCAB = runs.TINY_RUN["model.vocab_size"]
 
 

@@ -64,6 +64,7 @@ def test_report_and_inspection(made, tmp_path):
     assert {row[0] for row in described["rows"]} <= set(range(32))
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_export_as_tfrecords(made, tmp_path):
     command = [sys.executable, "-m", "bert_jax.export_tfrecord", f"--store={made[1]}"]
     printed = runs.succeed([*command, f"--output={tmp_path}/out", "--dupe_factor=2"])

@@ -68,7 +68,7 @@ def write(tmp_path):
 
 
 @pytest.fixture
-def data_set(monkeypatch):
+def data_set(monkeypatch, tensorflow):
     """Returns a function that makes a fake data set of TensorFlow Datasets."""
     import tensorflow_datasets as tfds
 

@@ -11,7 +11,7 @@ from bert_jax.text.sources import parse_tfds
 
 
 @pytest.fixture(scope="module")
-def tfds():
+def tfds(tensorflow):
     return pytest.importorskip("tensorflow_datasets")
 
 
