@@ -104,6 +104,23 @@ def test_sentencepiece_and_apache_beam_share_a_protobuf():
     assert "-e '.[test,beam]'" in (ROOT / ".ci" / "run").read_text()
 
 
+@pytest.mark.parametrize(
+    ("machine", "python", "installed"),
+    [
+        ("x86_64", "3.11", {"backports.zstd", "tensorflow-cpu"}),
+        ("AMD64", "3.13", {"backports.zstd", "tensorflow-cpu"}),
+        ("aarch64", "3.13", {"backports.zstd", "tensorflow"}),
+        ("arm64", "3.11", {"backports.zstd", "tensorflow"}),
+        ("arm64", "3.14", set()),
+        ("x86_64", "3.14", set()),
+    ],
+)
+def test_the_packages_of_a_machine_and_a_python(machine, python, installed):
+    requirements = map(Requirement, re.findall(r'"(\S+; .*)",', (ROOT / "setup.py").read_text()))
+    target = {"platform_machine": machine, "python_version": python}
+    assert {r.name for r in requirements if r.marker.evaluate(target)} == installed
+
+
 def test_every_extra_that_is_named_can_be_installed():
     """Checks extras such as `.[tpu]` in messages and documentation."""
     setup = ast.parse((ROOT / "setup.py").read_text())
