@@ -135,7 +135,7 @@ def _run(kernel, inputs, depth, interpret, out_axes):
 
     A program can read all of its sequence, and writes its block of each output.
     """
-    # Only GPUs import what JAX will remove.
+    # JAX will remove this module, so only GPUs import it.
     from jax.experimental.pallas import triton
 
     in_axes = _IN_AXES[: len(inputs)]
