@@ -215,6 +215,20 @@ def mismatch(value: Any, like: Any, name: str = "its content") -> str:
     return next(filter(None, (mismatch(*part[1:], part[0]) for part in parts)), "")
 
 
+def inside(directory: Path, name: Any, named_by: epath.PathLike) -> Path:
+    """Returns the path of what a stored file names in its directory.
+
+    The file itself may be a link, as in the cache of the Hugging Face Hub.
+
+    Raises:
+      UserError: The name leads out of the directory, or is no text.
+    """
+    path = Path(name) if isinstance(name, str) else Path("..")
+    if path.is_absolute() or ".." in path.parts:
+        raise UserError(f"{named_by}: {name!r} is not the name of a file beside it")
+    return directory / path
+
+
 def open_input(path: epath.PathLike) -> BinaryIO:
     """Opens a file for reading from its beginning."""
     if not (hub.is_on_hub(path) or is_remote(path)):
