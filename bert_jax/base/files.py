@@ -190,6 +190,20 @@ def read_json(
     return values
 
 
+@contextlib.contextmanager
+def naming(path: epath.PathLike) -> Iterator[None]:
+    """Names the stored file whose values a block uses if they are not what the block expects.
+
+    Raises:
+      UserError: A value is missing or of another type.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{path} is damaged or another program's: {problem}") from error
+
+
 def mismatch(value: Any, like: Any, name: str = "its content") -> str:
     """Describes how a JSON value differs in type from an example; empty if it does not.
 
