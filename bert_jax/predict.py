@@ -35,7 +35,7 @@ from rich.table import Table
 
 from bert_jax import inference
 from bert_jax.base import compilation_cache, cpu_allocator, files
-from bert_jax.base.errors import UserError
+from bert_jax.base.errors import UserError, printable
 from bert_jax.base.progress import Progress, terminal
 from bert_jax.config import cli
 from bert_jax.inference.verbs import TEXT_OR_PAIR, VERBS, Item, Verb, predict_file, read_examples
@@ -239,13 +239,13 @@ def _print_result(example: Item, result: Item) -> None:
     if flags.FLAGS.json:
         # ASCII escapes are for terminals with a limited encoding.
         is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-        print(json.dumps(example | result, ensure_ascii=not is_unicode))
+        print(printable(json.dumps(example | result, ensure_ascii=not is_unicode)))
         return
     for name, value in result.items():
         if isinstance(value, float):
             print(f"{name.replace('_', ' ')}: {value:.4f}")
         if len(result) == 1 and isinstance(value, str):
-            print(value)
+            print(printable(value))
         if name == "probabilities":
             # The choices of a command line are named by their index.
             texts = {str(i): text for i, text in enumerate(example.get("choices", ()))}
@@ -261,7 +261,7 @@ def _print_result(example: Item, result: Item) -> None:
 
 
 def _warn(sentence: str) -> None:
-    print(f"warning: {sentence}", file=sys.stderr, flush=True)
+    print(printable(f"warning: {sentence}"), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

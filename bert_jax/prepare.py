@@ -176,10 +176,10 @@ def _print_documents(data: ConfigDict, number: int) -> None:
             sentences = list(filter(None, map(str.strip, found)))
         rules_of = f", rules of {language!r}" * bool(language)
         plural = "s" * (len(sentences) != 1)
-        print(f"{document.place}: {len(sentences):,} sentence{plural}{rules_of}")
+        say(f"{document.place}: {len(sentences):,} sentence{plural}{rules_of}")
         for sentence in sentences[:_SHOWN_SENTENCES]:
             more = sentence[_SHOWN_CHARACTERS:]
-            print(f"    {sentence[:_SHOWN_CHARACTERS]}" + f"... ({len(more):,} more)" * bool(more))
+            say(f"    {sentence[:_SHOWN_CHARACTERS]}" + f"... ({len(more):,} more)" * bool(more))
         if sentences[_SHOWN_SENTENCES:]:
             print(f"    ... and {len(sentences) - _SHOWN_SENTENCES:,} more")
     show_formats(corpus.guesses)

@@ -18,7 +18,6 @@ class Browser:
         self._folder = folder
 
     def __call__(self, page, script="null"):
-        path = self._folder / "page.html"
         probe = """<script>
         const errors = [];
         addEventListener("error", (event) => errors.push(event.message));
@@ -38,6 +37,16 @@ class Browser:
         # A page that lets in only its own script must let in those of the test.
         page = re.sub("script-src [^;]*;", "script-src 'unsafe-inline';", page, count=1)
         page = page.replace("<body>", f"<body>{probe}").replace("</body>", f"{ask}</body>")
+        shown = self.shown(page)
+        found = re.search(r'<pre id="found">(.*?)</pre>', shown, re.DOTALL)
+        assert found, shown[-2000:]
+        result = json.loads(html.unescape(found[1]))
+        assert result["errors"] == []
+        return result["found"]
+
+    def shown(self, page):
+        """Returns the HTML of the page after its scripts have run."""
+        path = self._folder / "page.html"
         path.write_text(page, encoding="utf-8")
         finished = subprocess.run(
             [*self._command, "--dump-dom", path.as_uri()],
@@ -45,11 +54,7 @@ class Browser:
             text=True,
             timeout=120,
         )
-        found = re.search(r'<pre id="found">(.*?)</pre>', finished.stdout, re.DOTALL)
-        assert found, finished.stderr + finished.stdout[-2000:]
-        result = json.loads(html.unescape(found[1]))
-        assert result["errors"] == []
-        return result["found"]
+        return finished.stdout or finished.stderr
 
 
 def find_browser() -> str | None:

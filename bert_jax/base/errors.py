@@ -1,7 +1,8 @@
-"""The exception for mistakes that the user can correct."""
+"""The exception for mistakes that the user can correct, and text that is safe to print."""
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 
 
@@ -11,6 +12,11 @@ class UserError(Exception):
     The message names the key, file or line and the correction. The command line prints it without
     a stack trace and exits with status 1.
     """
+
+
+def printable(text: str) -> str:
+    """Escapes control characters, which a terminal obeys; files and their names may have them."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 @contextlib.contextmanager

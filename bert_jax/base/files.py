@@ -190,6 +190,20 @@ def read_json(
     return values
 
 
+@contextlib.contextmanager
+def naming(path: epath.PathLike) -> Iterator[None]:
+    """Names the stored file whose values a block uses if they are not what the block expects.
+
+    Raises:
+      UserError: A value is missing or of another type.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{path} is damaged or another program's: {problem}") from error
+
+
 def mismatch(value: Any, like: Any, name: str = "its content") -> str:
     """Describes how a JSON value differs in type from an example; empty if it does not.
 
@@ -213,6 +227,20 @@ def mismatch(value: Any, like: Any, name: str = "its content") -> str:
             elif known == key:
                 return f"{name} has no {key}"
     return next(filter(None, (mismatch(*part[1:], part[0]) for part in parts)), "")
+
+
+def inside(directory: Path, name: Any, named_by: epath.PathLike) -> Path:
+    """Returns the path of what a stored file names in its directory.
+
+    The file itself may be a link, as in the cache of the Hugging Face Hub.
+
+    Raises:
+      UserError: The name leads out of the directory, or is no text.
+    """
+    path = Path(name) if isinstance(name, str) else Path("..")
+    if path.is_absolute() or ".." in path.parts:
+        raise UserError(f"{named_by}: {name!r} is not the name of a file beside it")
+    return directory / path
 
 
 def open_input(path: epath.PathLike) -> BinaryIO:

@@ -1,14 +1,17 @@
 """Shows progress: a bar on a terminal, occasional plain lines elsewhere."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+from rich.segment import Segment
 from rich.table import Column, Table
+
+from bert_jax.base.errors import printable
 
 LINE_EVERY_SECONDS = 10.0
 # Seconds before the remaining time is estimated, for `advice`.
@@ -160,7 +163,17 @@ def terminal(**options: Any) -> Console:
 
     It shows text as it is. A path or a token such as [MASK] is not markup.
     """
-    return Console(markup=False, emoji=False, **options)
+    return _Console(markup=False, emoji=False, **options)
+
+
+class _Console(Console):
+    """A console that escapes the control characters of texts."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def empty_table(title: str, *columns: str) -> Table:

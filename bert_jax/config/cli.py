@@ -22,7 +22,7 @@ from ml_collections.config_flags import config_flags
 import bert_jax
 from bert_jax import config
 from bert_jax.base import compilation_cache, cpu_allocator, files, parts
-from bert_jax.base.errors import UserError
+from bert_jax.base.errors import UserError, printable
 from bert_jax.config import finetuning
 from bert_jax.config.command_line import ABSL_FLAGS, UsageError, config_source, parse
 
@@ -206,7 +206,7 @@ def _report(error: BaseException, bug_status: int) -> int:
     crash = "".join(traceback.format_exception(error)).rstrip(), bug_status
     message, status = _ending(error) or crash
     if message:
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message), file=sys.stderr, flush=True)
     return status
 
 

@@ -4,7 +4,6 @@ import base64
 import json
 import math
 from collections.abc import Sequence
-from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ import numpy as np
 
 from bert_jax.base.errors import UserError
 from bert_jax.inference.forward import Inputs
+from bert_jax.reports.html import read_page
 from bert_jax.tokenizers import TokenRow
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ class Attention(NamedTuple):
         }
         # Without "<", no token can end the script element or begin a comment in it.
         text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-        template = resources.files(__package__).joinpath("attention_page.html").read_text("utf-8")
-        return template.replace("__DATA__", text)
+        return read_page("bert_jax.inference", "attention_page.html").replace("__DATA__", text)
 
 
 def guess_masks(bert: "Bert", rows: Sequence[TokenRow], top_k: int) -> list[dict[int, list[Guess]]]:

@@ -86,7 +86,7 @@ def _read(path: Path) -> tuple[Embedding, list[str]]:
     for module in json.loads((path / _MODULES).read_bytes()):
         kind = module["type"].rpartition(".")[2]
         if kind == "Pooling":
-            config = path / module["path"] / "config.json"
+            config = files.inside(path, module["path"], path / _MODULES) / "config.json"
             mode = _pooling_mode(files.read_json(config)) if config.exists() else None
             if mode is None:
                 # Copies of a model often have only the top-level files. Training does not need

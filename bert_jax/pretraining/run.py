@@ -18,6 +18,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import check_batch, prediction_warnings, total_steps
 from bert_jax.config.command_line import ConfigSource
+from bert_jax.interop.families import load_family
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -36,6 +37,7 @@ from bert_jax.training import workdir
 from bert_jax.training.best import Best
 from bert_jax.training.loop import PreemptionGuard, train_loop
 from bert_jax.training.metrics import BEFORE, OTHER_TEXT, evaluation_at, read_results
+from bert_jax.training.objective import make_objective
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.stages import Stage, model_keys, stage_of
 from bert_jax.training.state import TrainState
@@ -66,6 +68,14 @@ def train(
     path, is_first = epath.Path(directory), multihost.is_first()
     origin = source or ConfigSource("the given config", config)
     with ExitStack() as stack:
+        # The config of a finished run may come from others and name any file or bucket. With
+        # --workdir alone, only the work directory is opened.
+        if origin.is_stored and not origin.flags:
+            newest = workdir.newest_checkpoint(path)
+            finished = multihost.run_on_process_zero(lambda: _finished(config, path, newest))
+            if finished:
+                return finished
+
         # Complete the config with the values that the initial weights, the teacher or a given store
         # determine, and check everything that can be checked before any work is done.
         config, pretrained, teacher = multihost.run_on_all(
@@ -92,7 +102,10 @@ def train(
         step = int(state.step)
         run = PretrainingRun(config, path, trainer, run_input, resume)
         stack.enter_context(closing(run.best))
-        if results := multihost.run_on_process_zero(lambda: _finished(run, step)):
+        is_over = run.is_over()
+        if results := multihost.run_on_process_zero(
+            lambda: _finished(config, path, step, can_be_over=is_over)
+        ):
             return results
         # The config is written only now, because opening the input may fail.
         multihost.run_on_process_zero(lambda: start.claim(config, directory, origin, pretrained))
@@ -113,7 +126,7 @@ def train(
             files.write_json(path / workdir.RESULTS, results)
             write_pages(path)
             trackers.summarize(results)
-            summarize(config, trainer, results, path)
+            summarize(config, trainer.objective.metrics, results, path)
         return results
 
 
@@ -264,18 +277,26 @@ def _check(config: ConfigDict, directory: epath.PathLike, trainer: Trainer) -> l
     return [*workdir.check(directory, config), *prediction_warnings(config)]
 
 
-def _finished(run: PretrainingRun, step: int) -> dict[str, Any] | None:
-    """Reprints and returns the results of a finished run; None if it is not finished."""
-    trainer, directory = run.trainer, run.directory
-    path = directory / workdir.RESULTS
-    if (step < run.num_steps and not run.is_over()) or not path.exists():
-        return None
+def _finished(
+    config: ConfigDict, directory: epath.Path, step: int | None, *, can_be_over: bool = True
+) -> dict[str, Any] | None:
+    """Reprints and returns the results of a finished run; None if it is not finished.
+
+    Args:
+      step: The step of the newest checkpoint.
+      can_be_over: Whether a run that was stopped early is finished.
+    """
+    # A family from outside is refused, as in a run that is not finished.
+    load_family(config.family)
+    metrics = make_objective(config).metrics
     try:
-        results = read_results(directory, trainer.objective.metrics)
-        if results["step"] != step:
-            return None
-    except UserError:
-        # The file is damaged; evaluating again rewrites it.
+        results = read_results(directory, metrics)
+    except (FileNotFoundError, UserError):
+        # If the file is damaged, evaluating again rewrites it.
+        return None
+    num_steps = total_steps(config.train)
+    is_over = results["step"] >= num_steps or can_be_over and results.get("stopped_early")
+    if results["step"] != step or not is_over:
         return None
     # A process may have been killed before it wrote the pages.
     if not (directory / workdir.REPORT).exists():
@@ -284,8 +305,9 @@ def _finished(run: PretrainingRun, step: int) -> dict[str, Any] | None:
     if results.get("stopped_early"):
         further = "a larger --config.train.early_stopping_patience, or 0,"
     say(
-        f"This run is finished: step {step:,} of {run.num_steps:,} is done. To train it further, "
+        f"This run is finished: step {step:,} of {num_steps:,} is done. To train it further, "
         f"add {further} to the command."
     )
-    summarize(run.config, trainer, results, directory)
+    with files.naming(directory / workdir.RESULTS):
+        summarize(config, metrics, results, directory)
     return results

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from rich.table import Table
 from bert_jax.base.progress import say, say_next, terminal
 from bert_jax.batches.stream import EVALUATION_MASKS
 from bert_jax.config.command_line import ConfigSource, config_files
+from bert_jax.objectives.term import Metric
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.sharding import mesh_axes
 from bert_jax.pretraining import evaluation, settings
@@ -107,13 +109,13 @@ def pairs_per_step(stage: Stage, pairs_per_row: float, parts: int) -> str:
 
 
 def summarize(
-    config: ConfigDict, trainer: Trainer, results: dict[str, Any], path: epath.Path
+    config: ConfigDict, metrics: Sequence[Metric], results: dict[str, Any], path: epath.Path
 ) -> None:
     """Prints the results of a finished run and what to do next."""
     print()
     if "num_sequences" in results:
         title = f"Step {results['step']:,} on held-out documents"
-        metrics, before = trainer.objective.metrics, results.get(BEFORE)
+        before = results.get(BEFORE)
         terminal().print(evaluation.results_table(title, metrics, results, before))
         if BY_SOURCE in results:
             terminal().print(evaluation.source_table(metrics, results))

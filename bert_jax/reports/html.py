@@ -23,16 +23,25 @@ def document(title: str, body: str, num_colors: int) -> str:
       body: The HTML of its body.
       num_colors: The number of colors, which are the variables --run0, --run1, ...
     """
-    template = resources.files("bert_jax.reports").joinpath("page.html").read_text("utf-8")
-    # The browser runs this script only, whatever else the page may contain.
-    script = template[template.index("<script>") + 8 : template.index("</script>")]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = read_page("bert_jax.reports", "page.html")
     colors = "".join(
         f"--run{i}: oklch(var(--light{i % 3}) var(--chroma) {(190 + 162 * i) % 360});"
         for i in range(num_colors)
     )
-    values = {"DIGEST": digest, "COLORS": colors, "TITLE": escape(title), "BODY": body}
+    values = {"COLORS": colors, "TITLE": escape(title), "BODY": body}
     return re.sub("__([A-Z]+)__", lambda match: values[match[1]], template)
+
+
+def read_page(package: str, name: str) -> str:
+    """Reads the template of a page, whose policy lets the browser run the template's script only.
+
+    The browser then runs no other script, whatever else the page may contain.
+    """
+    page = resources.files(package).joinpath(name).read_text("utf-8")
+    start = page.index("<script>") + len("<script>")
+    script = page[start : page.index("</script>", start)]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return page.replace("__DIGEST__", digest)
 
 
 def colored_name(names: Sequence[str], number: int) -> Html:

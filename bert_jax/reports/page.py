@@ -170,7 +170,10 @@ def _plot(title: str, runs: Sequence[Run]) -> str:
 
 def _runs_table(names: Sequence[str], runs: Sequence[Run]) -> str:
     """Makes a table with a row for each run; for a single run, with a row for each value."""
-    facts = [_facts(run, runs) for run in runs]
+    facts = []
+    for run in runs:
+        with files.naming(run.directory / workdir.RESULTS):
+            facts.append(_facts(run, runs))
     labels = dict.fromkeys(label for run in runs for label in run.metrics)
     labels |= dict.fromkeys(label for of_run in facts for label in of_run)
     if len(runs) == 1:
@@ -319,7 +322,10 @@ def _each(
     title: str, named: Sequence[tuple[str, Run]], content: Callable[[Run], str], *, folded: bool
 ) -> list[str]:
     """Makes a section with the content of each run; [] if no run has any."""
-    blocks = [(escape(name), block) for name, run in named if (block := content(run))]
+    blocks = []
+    for name, run in named:
+        with files.naming(run.directory / workdir.RESULTS):
+            blocks += [(escape(name), block)] if (block := content(run)) else []
     if folded:
         fold = "<details><summary>{}</summary>{}</details>"
         blocks = [(name, fold.format(name, block)) for name, block in blocks]

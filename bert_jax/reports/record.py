@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax.base import files
 from bert_jax.objectives.term import Metric
 from bert_jax.reports.curves import Panel, finetuning_panels, pretraining_panels
 from bert_jax.training import workdir
@@ -28,8 +29,8 @@ class Run(NamedTuple):
     """What a work directory holds about its run.
 
     Attributes:
-      values: The values of `metrics` and their baselines by name; before the end of a pre-training
-        run, from its last evaluation.
+      values: The values of `metrics` and their baselines by name, without NaN; before the end of a
+        pre-training run, from its last evaluation.
       metrics: The results to show by their labels, the most important first.
       panels: The quantities to plot by their titles.
     """
@@ -75,6 +76,11 @@ def read_run(directory: epath.PathLike) -> Run:
       UserError: It holds no run.
     """
     config, path = workdir.load_config(directory), epath.Path(directory)
+    with files.naming(path / workdir.RESULTS):
+        return _read_run(config, path)
+
+
+def _read_run(config: ConfigDict, path: epath.Path) -> Run:
     lines, results = read_metrics(path), {}
     if (path / workdir.RESULTS).exists():
         is_finetuning = workdir.is_finetuning(config)
@@ -82,7 +88,7 @@ def read_run(directory: epath.PathLike) -> Run:
     if workdir.is_finetuning(config):
         splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
         # The score that selects the best checkpoint comes first.
-        main, full = results.get("metric", ""), 100.0 if config.task.startswith("squad") else 1.0
+        main, full = results.get("metric") or "", 100.0 if config.task.startswith("squad") else 1.0
         values, metrics = {}, []
         for split, scores in splits.items():
             for name in sorted(scores, key=lambda name: name != main):
@@ -106,6 +112,7 @@ def read_run(directory: epath.PathLike) -> Run:
             for name, value in line.items()
             if name.startswith(EVALUATION_PREFIX) and value is not None
         } | results
+    values = {name: value for name, value in values.items() if value == value}
     # ELECTRA's generator has the same metrics as a masked-LM term.
     shown = {metric.label: metric for metric in metrics if metric.name in values}
     titled = {panel.title: panel for panel in panels}

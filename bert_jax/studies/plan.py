@@ -129,6 +129,7 @@ class Model(NamedTuple):
 
     Attributes:
       name: The name in tables.
+      folder: The name in paths; no other model has the same.
       source: The value of --config.
       config: The config, with the steps of the study.
       teacher: The name of the model that teaches this one; empty for none.
@@ -136,16 +137,12 @@ class Model(NamedTuple):
     """
 
     name: str
+    folder: str
     source: str
     config: ConfigDict
     size: Size
     teacher: str
     store: str
-
-    @property
-    def folder(self) -> str:
-        """The name as a file name."""
-        return re.sub(r"[^\w.-]+", "_", self.name)
 
 
 class Task(NamedTuple):
@@ -211,9 +208,12 @@ def models_of(settings: Settings) -> list[Model]:
         steps = max(1, round(budget * config.train.num_steps / getattr(total, settings.equal)))
         with config.unlocked():
             config.train.num_steps = steps
-        models.append(
-            Model(name, source, config, size_of(config, shape), teacher, _store_key(config))
-        )
+        folder = re.sub(r"[^\w.-]+", "_", name)
+        # Some file systems take upper and lower case for the same.
+        while folder.lower() in [RANDOM, *(model.folder.lower() for model in models)]:
+            folder += "_"
+        size = size_of(config, shape)
+        models.append(Model(name, folder, source, config, size, teacher, _store_key(config)))
     return models
 
 

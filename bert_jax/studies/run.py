@@ -17,10 +17,14 @@ from typing import Any, Self
 
 import jax
 from etils import epath
+from ml_collections import ConfigDict
 
+from bert_jax import config as config_lib
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say, terminal
+from bert_jax.config import finetuning
+from bert_jax.config.schema import Change
 from bert_jax.studies import page, results
 from bert_jax.studies.plan import (
     RANDOM,
@@ -39,6 +43,13 @@ from bert_jax.training import workdir
 
 # The width of the table if there is no terminal.
 _FILE_WIDTH = 160
+# What the study sets in the configs of pre-trainings, and in those of fine-tunings.
+_SET_IN_PRETRAINING = ("workdir", "data.store", "objective.teacher")
+_SET_IN_FINETUNING = (
+    *("workdir", "init_from", "from_scratch", "dtype", "eval.every_steps", "seed"),
+    *("schedule.peak_learning_rate", "train.batch_size"),
+    *(f"sweep.{key}" for key in ("learning_rates", "batch_sizes", "seeds")),
+)
 # The lines of progress that a part prints.
 _PROGRESS = re.compile(r"[\w -]+: \d+ %.*")
 
@@ -54,6 +65,7 @@ class Part:
       directory: The work directory of the run or sweep.
       result: The file that the part writes last.
       command: The module and its flags.
+      config: The config of its runs, but for what the study sets in each.
     """
 
     title: str
@@ -62,9 +74,42 @@ class Part:
     directory: epath.Path
     result: str
     command: Sequence[str]
+    config: ConfigDict
 
     def is_finished(self) -> bool:
         return (self.directory / self.result).exists()
+
+    def check_config(self) -> None:
+        """Refuses the runs in the directory if they had another config.
+
+        Raises:
+          UserError: The message names the keys that differ.
+        """
+        runs = [self.directory, *self.directory.glob(f"{workdir.RUNS}/*")]
+        for path in (run for run in runs if (run / workdir.CONFIG).exists()):
+            stored, ignored, filled = workdir.load_config(path), _SET_IN_PRETRAINING, {}
+            if workdir.is_finetuning(stored):
+                stored, ignored = finetuning.user_config(stored), _SET_IN_FINETUNING
+            elif (path / workdir.CONFIG_DIFFERENCES).exists():
+                filled = files.read_json(path / workdir.CONFIG_DIFFERENCES)
+            fields = config_lib.fields(stored)
+            changed = config_lib.differences(*map(config_lib.to_dict, (stored, self.config)))
+            keys = [
+                key
+                for key, (_, now) in changed.items()
+                # A value that weights or a store replaced is that of the file.
+                if not (key in ignored or key in filled and filled[key][0] == now)
+                # Other keys that a run may change say where and how it is computed.
+                and (key.startswith(("data.", "eval.")) or fields[key].change is not Change.ALWAYS)
+            ]
+            if keys:
+                texts = [
+                    f"{key} was {changed[key][0]!r} and is {changed[key][1]!r}" for key in keys
+                ]
+                raise UserError(
+                    f"the {self.title} is finished, but its config has changed since: "
+                    f"{', '.join(texts)}; restore the config, or choose another --workdir"
+                )
 
 
 def compare(settings: Settings, directory: epath.PathLike) -> dict[str, Any] | None:
@@ -92,6 +137,9 @@ def compare(settings: Settings, directory: epath.PathLike) -> dict[str, Any] | N
     with files.lock_directory(path, f"another process works on the study in {path}"):
         settings.write(path)
         parts = _parts(settings, models, tasks, path)
+        for part in parts:
+            if part.is_finished():
+                part.check_config()
         try:
             with _StopSignals() as signals:
                 if not _run(parts, path, signals):
@@ -122,8 +170,11 @@ def _parts(
     for model in models:
         for seed in range(settings.pretraining_seeds):
             path = pretrained(directory, model.folder, seed)
+            config = model.config.copy_and_resolve_references()
+            with config.unlocked():
+                config.seed += seed
             values = overrides_of(settings, "config") | {
-                "seed": model.config.seed + seed,
+                "seed": config.seed,
                 "train.num_steps": model.config.train.num_steps,
             }
             if model.teacher:
@@ -141,7 +192,7 @@ def _parts(
                     f"pre-training of {model.name}, seed {seed}",
                     "pre-training",
                     model.size.flops,
-                    *(path, workdir.RESULTS, [*command, f"--workdir={path}"]),
+                    *(path, workdir.RESULTS, [*command, f"--workdir={path}"], config),
                 )
             )
     for task in tasks:
@@ -159,7 +210,7 @@ def _parts(
             parts.append(
                 Part(
                     f"fine-tuning of {name} on {task.name}",
-                    *(task.name, cost, path, workdir.SWEEP, command),
+                    *(task.name, cost, path, workdir.SWEEP, command, task.config),
                 )
             )
     return parts

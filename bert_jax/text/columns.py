@@ -41,6 +41,8 @@ def column_rows(
             batches = ipc.open_stream(stream)
             names, row = batches.schema.names, 1
         else:
+            if not stream.seekable():
+                raise UserError(f"{path}: a Parquet file is read from its end; unpack it first")
             file = parquet.ParquetFile(stream, pre_buffer=False)
             names = file.schema_arrow.names
             groups, row = _row_groups(file.metadata, start, stop)
@@ -54,6 +56,10 @@ def column_rows(
                     f"set {key} to one of them"
                 )
         for batch in batches:
+            if format == "arrow":
+                # Arrow's reader takes the positions in a file as they are, and would read other
+                # memory of the process.
+                batch.validate(full=True)
             column = columns[0]
             values = [batch.column(column).cast(pa.large_binary()).to_pylist()]
             for column in columns[1:]:
@@ -62,6 +68,8 @@ def column_rows(
             for number, fields in enumerate(zip(*values, strict=True), row):
                 yield number, list(fields)
             row += batch.num_rows
+        if format == "arrow" and stream.read(1):
+            raise UserError(f"{path} goes on after the end of its table; write one table a file")
     except pa.ArrowNotImplementedError:
         raise UserError(f"{path}: the column {column!r} is not text") from None
     except (pa.ArrowInvalid, OSError) as error:

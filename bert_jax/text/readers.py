@@ -30,16 +30,71 @@ MAX_RECORD_BYTES = 2**26
 INVALID_UTF8 = "invalid UTF-8"
 # The rest of a line that is too long is skipped in blocks of this size.
 _BLOCK_BYTES = 2**20
+# The rest of a block is copied after each stream in it, and streams may be short.
+_PACKED_BYTES = 2**14
 # zstd's default limit of the window is 128 MiB; text archives often have larger ones.
 _ZSTD_OPTIONS = {zstd.DecompressionParameter.window_log_max: 31}
 # Readers of compressed files, by the suffix of their names.
 _COMPRESSIONS: dict[str, Callable[[BinaryIO], BinaryIO]] = {
     ".gz": lambda stored: gzip.GzipFile(fileobj=stored),
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
+    ".bz2": lambda stored: _unpacked(stored, bz2.BZ2Decompressor),
+    ".xz": lambda stored: _unpacked(stored, lzma.LZMADecompressor),
     ".zst": lambda stored: zstd.ZstdFile(stored, options=_ZSTD_OPTIONS),
 }
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
+
+
+def unpacked_streams(
+    stored: BinaryIO, new_unpacker: Callable[[], Any]
+) -> Iterator[tuple[int, bytes]]:
+    """Yields blocks of the content of a compressed file, each with the first byte of its stream.
+
+    A file may have several streams, and zeros after each, with which some tools fill a block.
+    `bz2.BZ2File` and `lzma.LZMAFile` would ignore everything after a stream that does not begin
+    another one, such as a stream whose header is damaged.
+
+    Args:
+      stored: The file, at the beginning of a stream.
+      new_unpacker: `bz2.BZ2Decompressor` or another class with its methods.
+
+    Raises:
+      EOFError: The last stream is not complete. The unpacker raises other errors.
+    """
+    packed = stored.read(_PACKED_BYTES)
+    while True:
+        start, unpacker = stored.tell() - len(packed), new_unpacker()
+        while not unpacker.eof:
+            if unpacker.needs_input and not packed:
+                packed = stored.read(_PACKED_BYTES)
+                if not packed:
+                    raise EOFError
+            content, packed = unpacker.decompress(packed, _BLOCK_BYTES), b""
+            yield start, content
+        packed = unpacker.unused_data
+        while not (packed := packed.lstrip(b"\0")):
+            if not (packed := stored.read(_PACKED_BYTES)):
+                return
+
+
+def _unpacked(stored: BinaryIO, new_unpacker: Callable[[], Any]) -> BinaryIO:
+    blocks = (content for _, content in unpacked_streams(stored, new_unpacker) if content)
+    return io.BufferedReader(_Blocks(blocks), _BLOCK_BYTES)
+
+
+class _Blocks(io.RawIOBase):
+    """A file with the content of an iterator, none of whose blocks is empty."""
+
+    def __init__(self, blocks: Iterator[bytes]):
+        self._blocks, self._rest = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        self._rest = self._rest or memoryview(next(self._blocks, b""))
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
 
 
 class _AsUtf8(io.RawIOBase):

@@ -4,6 +4,7 @@ docs/sentence_splitting.md compares the libraries for this task.
 """
 
 import re
+from collections.abc import Iterator
 
 from sentencex import segment
 
@@ -15,6 +16,8 @@ LANGUAGES = (
 )
 # A blank line may contain spaces.
 _PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
+# The most characters that sentencex is given at once: its time can grow with the square of them.
+_MAX_CHARACTERS = 2**13
 # sentencex does not split a paragraph that begins with "(2)", "(b)" or a bullet.
 _ITEM_MARK = re.compile(r"(?:\(\w{1,4}\)|[•‣◦·]) +")
 _GREEK = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]")
@@ -57,7 +60,31 @@ def _language_of(text: str) -> str:
 def _split_paragraph(text: str, language: str) -> list[str]:
     item = _ITEM_MARK.match(text)
     mark, rest = (item[0], text[item.end() :]) if item else ("", text)
-    sentences = [s for s in map(str.strip, segment(language, rest)) if s]
+    sentences = [s for s in map(str.strip, _segments(rest, language)) if s]
     if not sentences:
         return [text]
     return [mark + sentences[0], *sentences[1:]]
+
+
+def _segments(text: str, language: str) -> Iterator[str]:
+    """Yields the sentences of a paragraph with the spaces between them.
+
+    A long paragraph is split in pieces. The last sentence of a piece may go on after it: it is
+    split again with what follows, or if it is long itself, joined to the next.
+    """
+    at, begun = 0, []
+    while at < len(text):
+        end = len(text)
+        if end - at > _MAX_CHARACTERS:
+            end = text.rfind(" ", at, at + _MAX_CHARACTERS) + 1 or at + _MAX_CHARACTERS
+        *whole, last = segment(language, text[at:end])
+        if whole:
+            yield "".join([*begun, whole[0]])
+            yield from whole[1:]
+            begun = []
+        if whole and end < len(text) and len(last) < _MAX_CHARACTERS / 2:
+            end -= len(last)
+        else:
+            begun.append(last)
+        at = end
+    yield "".join(begun)

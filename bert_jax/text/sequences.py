@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from bert_jax.base.errors import UserError
-from bert_jax.text.bad_records import BadRecords
+from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import Document, checked
 from bert_jax.text.readers import text_lines
 from bert_jax.text.sources import Piece, Place
@@ -29,30 +29,43 @@ def read_lines(path: str, stream: BinaryIO, piece: Piece, bad: BadRecords) -> It
 def read_fasta(path: str, stream: BinaryIO, piece: Piece, bad: BadRecords) -> Iterator[Document]:
     """Yields the sequences of the records that begin in a piece, with their characters apart.
 
+    A record with a bad line is skipped as a whole; of a divided record, the document with the line.
+
     Raises:
       UserError: The file begins with something else.
     """
-    name, first, lines, size = "", 0, [], 0
+    name, first, lines, size, problem, is_rest = "", 0, [], 0, None, True
 
     def document() -> Iterator[Document]:
-        if size:
+        if problem:
+            bad.add(*problem)
+        elif size:
             text = apart("".join(lines))
             yield Document(path, first, text, is_split=True, start=piece.start, id=name)
+        elif not is_rest:
+            bad.drop("empty", Place(path, first, piece.start))
 
     for line in text_lines(stream, piece.start):
-        with bad.catching(Place(path, line.number, piece.start)):
-            text = line.text()
-            if text.startswith(">"):
+        try:
+            text, error = line.text(), None
+        except BadRecord as found:
+            text = (line.content or b"").decode("utf-8-sig", "replace")
+            error = found, Place(path, line.number, piece.start)
+        if text.startswith(">"):
+            yield from document()
+            if piece.stop is not None and stream.tell() - len(line.content) >= piece.stop:
+                return
+            name, first, lines, size = text[1:].partition(" ")[0].strip(), line.number, [], 0
+            problem, is_rest = error, False
+        elif first:
+            lines.append(text.strip())
+            size += len(lines[-1])
+            problem = problem or error
+            if size >= DOCUMENT_CHARACTERS:
                 yield from document()
-                if piece.stop is not None and stream.tell() - len(line.content) >= piece.stop:
-                    return
-                name, first, lines, size = text[1:].partition(" ")[0].strip(), line.number, [], 0
-            elif first:
-                lines.append(text.strip())
-                size += len(lines[-1])
-                if size >= DOCUMENT_CHARACTERS:
-                    yield from document()
-                    first, lines, size = line.number + 1, [], 0
-            elif piece.start == 0 and text.strip():
-                raise UserError(f'{path}:{line.number}: not FASTA: a record begins with ">"')
+                first, lines, size, problem, is_rest = line.number + 1, [], 0, None, True
+        elif piece.start == 0 and error:
+            bad.add(*error)
+        elif piece.start == 0 and text.strip():
+            raise UserError(f'{path}:{line.number}: not FASTA: a record begins with ">"')
     yield from document()

@@ -19,7 +19,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.text import readers
 from bert_jax.text.bad_records import BadRecord
-from bert_jax.text.readers import open_text
+from bert_jax.text.readers import open_text, unpacked_streams
 from bert_jax.text.wikitext import passages
 
 # Articles with fewer characters are dropped: they are stubs, lists or disambiguation pages.
@@ -192,11 +192,5 @@ def _unpacked(stored: BinaryIO, start: int, stop: int) -> Iterator[tuple[bytes, 
     if at >= stop:
         return
     stored.seek(at)
-    unpacker, packed, is_whole = bz2.BZ2Decompressor(), b"", True
-    while packed := packed or stored.read(_BLOCK_BYTES):
-        yield unpacker.decompress(packed), at < stop
-        packed, is_whole = unpacker.unused_data, unpacker.eof
-        if is_whole:
-            at, unpacker = stored.tell() - len(packed), bz2.BZ2Decompressor()
-    if not is_whole:
-        raise EOFError
+    for at, content in unpacked_streams(stored, bz2.BZ2Decompressor):
+        yield content, at < stop

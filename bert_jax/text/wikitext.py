@@ -31,7 +31,11 @@ _NO_PASSAGE = re.compile(r"^[ \t]*(?:[*#;:=|!]|----).*$", re.MULTILINE)
 _MARKS = re.compile(r"'{2,}|__[A-Z]+__")
 # A template may have been all that there was in parentheses.
 _EMPTY_PARENTHESES = re.compile(r" \([\s,;]*\)")
-_BLANK_LINES = re.compile(r"[ \t]*\n\s*\n\s*")
+# A match begins at the first space or tab only, so that a long run of them is read once.
+_BLANK_LINES = re.compile(r"(?<![ \t])[ \t]*\n\s*\n\s*")
+# The most beginnings that are open at once. The earliest are dropped: what is in many constructs is
+# copied as often.
+_MAX_DEPTH = 100
 # "[[fr:Anarchisme]]" is the same article in another language.
 _OTHER_LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?:\S")
 
@@ -72,7 +76,7 @@ def passages(text: str, dropped_links: Collection[str] = ()) -> str:
                     at = end.end()
                 else:
                     unclosed.add(tag)
-        elif "|" in found and text[text.rfind("\n", 0, start) + 1 : start].strip(" \t:"):
+        elif "|" in found and not _begins_line(text, start):
             # A table begins and ends at the start of a line.
             pieces.append(found)
         elif found not in _BEGINNINGS:
@@ -88,7 +92,15 @@ def passages(text: str, dropped_links: Collection[str] = ()) -> str:
         elif begun and begun[-1][0] == "[[":
             link = _end("[[", begun, pieces)
             pieces.append(_link_text(link, dropped_links))
+        del begun[:-_MAX_DEPTH]
     return _cleaned("".join([*pieces, text[at:]]))
+
+
+def _begins_line(text: str, at: int) -> bool:
+    """Returns whether only blanks and marks of indentation are before a position on its line."""
+    while at and text[at - 1] in " \t:":
+        at -= 1
+    return not at or text[at - 1] == "\n"
 
 
 def _end(kind: str, begun: list[tuple[str, int]], pieces: list[str]) -> str:

@@ -163,6 +163,12 @@ def train_loop(
       UserError: A checkpoint could not be written.
     """
     trainer, step, is_first = run.trainer, int(state.step), multihost.is_first()
+    is_finished = step == run.num_steps or run.is_over()
+    # The run was stopped before this evaluation, or before its results were written.
+    is_unevaluated = run.is_evaluated(step) and bool(
+        run.best.last_step < step or is_finished and not run.results
+    )
+    evaluated_step = min(run.best.last_step, step - is_unevaluated)
     with ExitStack() as stack:
         progress = stack.enter_context(
             Progress(
@@ -175,7 +181,7 @@ def train_loop(
             )
         )
         writer = MetricsWriter(
-            run.directory, step, run.best.last_step, trackers=trackers, enabled=is_first
+            run.directory, step, evaluated_step, trackers=trackers, enabled=is_first
         )
         stack.enter_context(closing(writer))
         recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
@@ -187,6 +193,8 @@ def train_loop(
             paused=recorder.paused,
             enabled=is_first,
         )
+        if is_unevaluated:
+            run.evaluate(state, recorder, guard)
         last_step = _take_steps(run, state, recorder, profiler, checkpointer, guard)
     return last_step, recorder.times()
 
@@ -201,10 +209,6 @@ def _take_steps(
 ) -> int:
     config, best = run.config, run.best
     step, line_steps = int(state.step), steps_between_lines(config, run.num_steps)
-    is_finished = step == run.num_steps or run.is_over()
-    if run.is_evaluated(step) and (best.last_step < step or is_finished and not run.results):
-        # The run was stopped before this evaluation, or before its results were written.
-        run.evaluate(state, recorder, guard)
     is_over = guard.poll() or run.is_over()
     compiled = set()
     # There are no batches after the last step.

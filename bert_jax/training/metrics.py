@@ -166,8 +166,15 @@ def read_results(directory: epath.PathLike, metrics: Sequence[Metric] = ()) -> d
     """
     names = {name for metric in metrics for name in (metric.name, metric.baseline)}
     numbers = {f"{name}?": 0.0 for name in (*names, "train_sequences_per_second", "best_loss")}
-    like = {"step": 0, "best_step?": 0, "num_sequences?": 0.0, "corpus?": [{"max_seq_length": 0}]}
-    like |= {f"{BY_SOURCE}?": {}, f"{BEFORE}?": {}}
+    like = {
+        "step": 0,
+        "best_step?": 0,
+        "num_sequences?": 0.0,
+        f"{BY_SOURCE}?": {},
+        f"{BEFORE}?": {},
+        "corpus?": [{"max_seq_length": 0, "language?": ""}],
+        "metric?": "",
+    }
     return files.read_json(epath.Path(directory) / RESULTS, like | numbers)
 
 

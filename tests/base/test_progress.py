@@ -13,6 +13,7 @@ from termios import TIOCSWINSZ
 
 import pytest
 from rich.table import Table
+from rich.text import Text
 
 from bert_jax.base import progress as progress_lib
 from bert_jax.base.progress import Progress, say, terminal
@@ -123,6 +124,20 @@ def test_text_of_the_user_is_not_markup(capsys):
     out = capsys.readouterr().out
     for text in ("t[red]y", "on t[/x]", "[MASK] :smile:", "t[/x] :smile:"):
         assert text in out
+
+
+def test_control_characters_are_escaped(capsys):
+    hostile = "a\x1b]0;title\x07\r\x9b2Jb\tc"
+    table = Table("name")
+    table.add_row(hostile)
+    terminal(force_terminal=True).print(table)
+    with Progress("train", 2, "steps") as progress:
+        progress.message(hostile)
+    say(hostile)
+    terminal().print(Text(hostile))
+    out = capsys.readouterr().out
+    assert out.count(r"a\u001b]0;tit") == 4 and out.count(r"\u009b2Jb") == 3
+    assert not re.search(r"[\x07\r\x9b]|\x1b\]", out)
 
 
 def test_all_programs_print_with_the_same_console():

@@ -236,6 +236,11 @@ def run(body, *arguments, **options):
         ("pass", 0, ""),
         ("return 5", 5, ""),
         ("raise UserError('no such thing')", 1, "error: no such thing\n"),
+        (
+            "raise UserError('no \\x1b]0;x\\x07 thing')",
+            1,
+            "error: no \\u001b]0;x\\u0007 thing\n",
+        ),
         ("raise KeyboardInterrupt", 130, "interrupted\n"),
         (
             "raise OSError(errno.ENOSPC, 'No space left on device', 'x/y')",

@@ -80,6 +80,12 @@ def test_tokens_are_shown_as_they_are(browser, view):
     ]
 
 
+def test_the_browser_runs_only_the_script_of_the_page(browser, view):
+    page = view.page().replace("<body>", "<body><script>document.title = 'hacked'</script>")
+    shown = browser.shown(page)
+    assert "<title>What BERT attends to" in shown and 'class="token"' in shown
+
+
 def test_hovering_over_a_token_shows_its_attention(browser, view):
     script = """(choose("layer", 2), choose("head", 3), point(buttons[1]),
         [texts(".token small"), buttons.map((b) => b.style.backgroundColor),

@@ -52,6 +52,11 @@ def test_parts_that_are_not_supported_or_damaged(tmp_path):
     assert embedding == Embedding() and len(warnings) == 2
     assert "max_tokens and cls_token, is not supported: the mean" in warnings[0]
     assert "its module Dense is not supported" in warnings[1]
+    for name in ("../outside", "/outside", "1_Pooling/../../outside", 3):
+        modules = [{"type": "sentence_transformers.models.Pooling", "path": name}]
+        (tmp_path / "modules.json").write_text(json.dumps(modules))
+        with pytest.raises(UserError, match=f"modules.json: {name!r} is not the name of a file"):
+            read_embedding(tmp_path)
     (tmp_path / "1_Pooling" / "config.json").write_text("{}")
     (tmp_path / "modules.json").write_text("[{}]")
     with pytest.raises(UserError, match=r"modules.json or a file .* is damaged: KeyError"):

@@ -117,6 +117,18 @@ class TestUninterruptedRun:
         assert "This run is finished" in printed and "masked-LM loss" in printed
         assert (uninterrupted / "metrics.jsonl").read_bytes() == before
 
+    def test_a_finished_run_of_others_opens_only_its_directory(
+        self, uninterrupted, tmp_path, capsys
+    ):
+        directory = tmp_path / "run"
+        shutil.copytree(uninterrupted, directory)
+        config = workdir.load_config(directory)
+        config.data.store = "gs://bucket-of-others/store"
+        source = ConfigSource("config.json", config, is_stored=True)
+        results = pretrain.train(config, directory, source)
+        assert results == json.loads((uninterrupted / "results.json").read_text())
+        assert "This run is finished" in capsys.readouterr().out
+
     def test_evaluate_command_gives_the_same_results(self, uninterrupted, tmp_path):
         output = tmp_path / "new" / "out.json"
         command = [sys.executable, "-m", "bert_jax.evaluate", f"--workdir={uninterrupted}"]
@@ -185,6 +197,12 @@ def test_killed_damaged_and_stopped_run_is_bit_identical(
         for directory in (tmp_path, uninterrupted)
     )
     assert ours == theirs
+
+    # A process may also be killed between the last checkpoint and the results.
+    (tmp_path / "results.json").unlink()
+    assert pretrain.train(config, tmp_path)
+    evaluated = [x["step"] for x in read_metrics(tmp_path) if "eval_mlm_loss" in x]
+    assert evaluated == [20, 40, 60]
 
 
 @pytest.mark.parametrize(

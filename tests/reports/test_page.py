@@ -1,6 +1,7 @@
 """The page about one or several runs: its tables against the files of the runs."""
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -87,6 +88,32 @@ def test_runs_side_by_side(tmp_path):
 
 def lead(runs):
     return re.search("<p class=lead>(.*?)</p>", html_page(runs))[1]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"mlm_loss": "2.5"},
+        {"best_step": None},
+        {"corpus": [{"max_seq_length": 16}]},
+        {"before": {"mlm_loss": "9", "num_sequences": 4}, "num_sequences": 4},
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, damage):
+    directories = [write_run(tmp_path / name, RESULTS | damage) for name in ("a", "b")]
+    for names in (directories[:1], directories):
+        with pytest.raises(UserError, match="a/results.json is damaged or another program's: "):
+            html_page([read_run(directory) for directory in names])
+
+
+def test_nan_is_not_better_than_anything(tmp_path):
+    losses = (math.nan, 7.0, 2.5)
+    paths = [tmp_path / name for name in "abc"]
+    for path, loss in zip(paths, losses, strict=True):
+        write_run(path, {"mlm_loss": loss, "unigram_mlm_loss": 6.25})
+    runs = [read_run(path) for path in paths]
+    assert lead(runs).startswith("Of 2 runs, c has the best masked-LM loss (nats)")
+    assert "better than" not in lead(runs[:1])
 
 
 def test_the_page_begins_with_its_main_result(tmp_path):

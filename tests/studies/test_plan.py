@@ -43,9 +43,11 @@ def test_files_of_the_user(tmp_path, monkeypatch):
         "    return c\n"
     )
     monkeypatch.chdir(tmp_path)
-    models = models_of(Settings(["./mine.py:8", "mine.py", "tiny"]))
-    assert [model.name for model in models] == ["mine:8", "mine", "tiny"]
-    assert [model.folder for model in models] == ["mine_8", "mine", "tiny"]
+    (tmp_path / "mine_8.py").write_text((tmp_path / "mine.py").read_text())
+    models = models_of(Settings(["./mine.py:8", "mine.py", "tiny", "mine_8.py"]))
+    assert [model.name for model in models] == ["mine:8", "mine", "tiny", "mine_8"]
+    # Two models never share a folder.
+    assert [model.folder for model in models] == ["mine_8", "mine", "tiny", "mine_8_"]
     assert [model.config.train.batch_size for model in models[:2]] == [8, 16]
     names = [model.name for model in models_of(Settings(["mine.py:8", f"{tmp_path}/mine.py:4"]))]
     assert names == ["8", "4"]

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from etils import epath
+from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.studies import run
@@ -34,7 +35,7 @@ pathlib.Path(folder, "done.json").write_text("{}")
 def part(folder, name, code=WORK):
     directory = epath.Path(folder) / name
     command = [sys.executable, "-c", code, name, str(directory)]
-    return Part(f"part {name}", "kind", 1.0, directory, "done.json", command)
+    return Part(f"part {name}", "kind", 1.0, directory, "done.json", command, ConfigDict())
 
 
 def test_finished_parts_are_not_repeated(tmp_path, monkeypatch, capsys):
@@ -143,6 +144,12 @@ def test_a_study_is_killed_and_continued(tmp_path):
     assert large["scores"]["table"]["values"] == scores and len(scores) == 2
     # Both models read the text that the first one prepared.
     assert not (second / "data").exists()
+
+    # The record of a finished part shows that a config has changed since. This is the last part.
+    changed = next(study.glob("finetuned/tiny_L2*/table/runs/*/config.json"))
+    changed.write_text(changed.read_text().replace('"num_epochs": 1.0', '"num_epochs": 2.0'))
+    message = refusals.command("compare", f"--workdir={study}", *flags)
+    assert "its config has changed since: train.num_epochs was 2.0 and is 1.0; restore" in message
 
     page = (study / "report.html").read_text()
     assert f"{loss:.3f}" in page and page.count("<svg") >= 4

@@ -15,6 +15,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.text import readers
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.formats import format_of_text
+from bert_jax.text.readers import open_text
 from bert_jax.text.sources import join_inputs, split_inputs
 
 SENTENCES = "It is one.\nIt is two!\n\nIs it three?\nIt is four.\nIt is five.\n"
@@ -207,6 +208,26 @@ def test_truncated_file_is_refused(tmp_path, suffix):
     path.write_bytes(b"This is plain text, and not compressed.")
     with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {suffix} file"):
         texts(str(path))
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_no_stream_of_a_compressed_file_is_dropped(tmp_path, suffix):
+    """As pbzip2, pixz and `cat` write them."""
+    first, second = map(COMPRESS[suffix], (b"One.\n" * 20_000, b"Two.\n"))
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(first + second)
+    assert texts(str(path)) == ["One.\n" * 20_000 + "Two.\n"]
+    # Other tools refuse zeros after a stream of zst.
+    if suffix != ".zst":
+        path.write_bytes(first + bytes(4) + second + bytes(2**15))
+        assert texts(str(path)) == ["One.\n" * 20_000 + "Two.\n"]
+    for rest in (bytes([second[0] ^ 1]) + second[1:], second[:3], b"\0Rest"):
+        path.write_bytes(first + rest)
+        # The beginning of a file shows its format, whatever follows.
+        with open_text(path) as (_, stream):
+            assert stream.read(10) == b"One.\nOne.\n"
+        with pytest.raises(UserError, match=f"a.txt{suffix} is not a complete {suffix} file"):
+            texts(str(path), bad_documents="skip")
 
 
 def test_zst_with_a_large_window(tmp_path):

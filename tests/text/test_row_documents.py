@@ -1,6 +1,7 @@
 """Rows of tables as documents and as sentences; Parquet in parts; what `datasets` has saved."""
 
 import json
+import struct
 
 import pyarrow as pa
 import pytest
@@ -124,6 +125,25 @@ def test_a_damaged_file_is_named(tmp_path, suffix, content):
     (tmp_path / f"a.{suffix}").write_bytes(content)
     with pytest.raises(UserError, match=f"a.{suffix} is not a valid {suffix} file"):
         list(Corpus(f"{tmp_path}/a.{suffix}").documents())
+
+
+@pytest.mark.parametrize("end", [3000, 2**30, -5])
+def test_an_arrow_file_with_wrong_offsets_is_refused(tmp_path, end):
+    """Arrow would read the memory beside the text."""
+    path = tmp_path / "a.arrow"
+    content = write(path, ["abcdefgh", "xyz"], ["b", "b"]) and path.read_bytes()
+    at = content.rindex(struct.pack("<iii", 0, 8, 11))
+    path.write_bytes(content[:at] + struct.pack("<iii", 0, 8, end) + content[at + 12 :])
+    with pytest.raises(UserError, match="a.arrow is not a valid arrow file: .*ffset"):
+        list(Corpus(str(path), bad_documents="skip").documents())
+
+
+def test_nothing_may_follow_the_table_of_an_arrow_file(tmp_path):
+    path = tmp_path / "a.arrow"
+    write(path)
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(UserError, match="a.arrow goes on after the end of its table"):
+        list(Corpus(str(path), bad_documents="skip").documents())
 
 
 def test_a_truncated_arrow_file_is_named(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_jax.text import sentences as sentences_lib
 from bert_jax.text.sentences import split_sentences
 
 
@@ -37,8 +38,11 @@ def test_a_language_has_its_own_rules():
 
 
 @given(st.text(st.sampled_from("ab.?! \n\t\"'()“”•A1,;…\u3000。"), max_size=80))
-def test_only_white_space_is_lost(text):
-    sentences = split_sentences(text)
+@pytest.mark.parametrize("max_characters", [2**13, 20])
+def test_only_white_space_is_lost(max_characters, text):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences_lib, "_MAX_CHARACTERS", max_characters)
+        sentences = split_sentences(text)
     assert "".join("".join(sentences).split()) == "".join(text.split())
     assert all(s and s == " ".join(s.split()) for s in sentences)
 
@@ -47,3 +51,14 @@ def test_only_white_space_is_lost(text):
 def test_paragraphs_are_split_independently(paragraphs):
     separately = [s for p in paragraphs for s in split_sentences(p)]
     assert split_sentences("\n\n".join(paragraphs)) == separately
+
+
+def test_a_long_paragraph_is_split_like_a_short_one(monkeypatch):
+    sentences = [
+        f"This is number {n}, said {name}." for n in range(200) for name in ("Al", "Mr. B")
+    ]
+    assert split_sentences(" ".join(sentences)) == sentences
+    monkeypatch.setattr(sentences_lib, "_MAX_CHARACTERS", 100)
+    assert split_sentences(" ".join(sentences)) == sentences
+    words = " ".join(["word"] * 100)
+    assert split_sentences(words) == [words]

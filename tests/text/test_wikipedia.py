@@ -130,6 +130,14 @@ def test_a_truncated_last_stream_is_refused(tmp_path):
         list(corpus.documents(last))
 
 
+def test_zeros_may_follow_the_streams_of_a_dump(tmp_path):
+    path = tmp_path / "a.xml.bz2"
+    streams = [bz2.compress(text.encode()) for text in (HEAD, ARTICLE, ARTICLE, END)]
+    path.write_bytes((b"\0" * 512).join(streams) + b"\0" * 2**16)
+    corpus = Corpus(str(path))
+    assert sum(len(list(corpus.documents(part))) for part in corpus.parts(100)) == 2
+
+
 def test_other_xml_is_no_dump(tmp_path):
     path = write(tmp_path / "a.xml", "<feed>In <mediawiki>.</feed>")
     with pytest.raises(UserError, match="a.xml does not begin with <mediawiki>.* is wikipedia"):
