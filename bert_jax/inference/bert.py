@@ -65,6 +65,10 @@ class Bert:
         self._mlm = GENERATOR if GENERATOR in pretrained.terms else MASKED_LM
         terms = (self._mlm, NEXT_SENTENCE, REPLACED_TOKEN)
         self._missing = {term: pretrained.missing_head(term) for term in terms}
+        self._has_mask = self.tokenizer.mask_id < self.config.vocab_size
+        if not self._has_mask:
+            mask = self.tokenizer.special_tokens.mask
+            self._missing[self._mlm] = f"{self.source} has no row for {mask}"
         self._params = jax.device_put(unflatten(pretrained.weights, self.config))
 
     def __repr__(self) -> str:
@@ -265,6 +269,8 @@ class Bert:
         if any(isinstance(text, tuple) for text in texts):
             self.require_segments()
         rows = encode(self.tokenizer, texts, length, **options)
+        if not self._has_mask and any(self.tokenizer.mask_id in row.input_ids_L for row in rows):
+            raise UserError(f"{self._missing[self._mlm]}, which the text has")
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
             warnings.warn(f"{which} truncated to {length} tokens", stacklevel=3)

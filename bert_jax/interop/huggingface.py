@@ -91,12 +91,13 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
             shapes |= task_shapes
         weights, left_out = collect_weights(tensors, names, shapes, family, file)
     embedding, unsupported = read_embedding(path)
+    tokenizer, guessed = read_huggingface_tokenizer(path, family)
     return Pretrained(
         source=str(path),
         model=model,
         weights=weights,
-        tokenizer=read_huggingface_tokenizer(path, family),
-        warnings=left_out + warnings + unsupported,
+        tokenizer=tokenizer,
+        warnings=left_out + warnings + unsupported + guessed,
         training=training,
         family=family_name,
         terms=terms,

@@ -161,7 +161,7 @@ def test_what_transformers_saved_is_read_again(exported, loaded):
         family = load_family(FAMILY_OF.get(name, name))
         if name in ("bert_unigram", "distilbert_bpe"):
             continue  # Only BERT's own WordPiece can be read for these families.
-        again = files.read_huggingface_tokenizer(loaded[1] / name, family)
+        again = files.read_huggingface_tokenizer(loaded[1] / name, family)[0]
         for text, ours, theirs in zip(
             TEXTS, tokenizer.encode_batch(TEXTS), again.encode_batch(TEXTS), strict=True
         ):
