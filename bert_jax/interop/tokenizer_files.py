@@ -94,7 +94,6 @@ _WORDPIECE = TokenizerClass(
         "never_split": None,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
-        "clean_up_tokenization_spaces": True,
     },
     exact={"max_input_chars_per_word": 100},
 )
@@ -102,7 +101,6 @@ _FAIRSEQ_SENTENCEPIECE = TokenizerClass(
     "sentencepiece",
     "roberta",
     required={"lowercase": False, "sentencepiece_rules": False},
-    written={"clean_up_tokenization_spaces": False},
     vocabulary_file="sentencepiece.bpe.model",
     exact=None,
 )
@@ -110,7 +108,7 @@ _BYTE_BPE = TokenizerClass(
     "byte_bpe",
     "roberta",
     options={"add_prefix_space": ("add_prefix_space", False)},
-    written={"errors": "replace", "trim_offsets": True, "clean_up_tokenization_spaces": False},
+    written={"errors": "replace", "trim_offsets": True},
 )
 # The class that reads everything from tokenizer.json.
 ANY_TOKENIZER = "PreTrainedTokenizerFast"
@@ -128,7 +126,6 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
         required={"sentencepiece_rules": "albert"},
         options={"do_lower_case": ("lowercase", True)},
         fixed={"keep_accents": False, "remove_space": True},
-        written={"clean_up_tokenization_spaces": False},
         vocabulary_file="spiece.model",
         exact=None,
     ),
@@ -138,13 +135,9 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
     ),
     "HerbertTokenizer": TokenizerClass("bert_bpe", "herbert"),
     # Not a class of transformers: the byte-level BPE of a PreTrainedTokenizerFast.
-    "ModernBertTokenizer": TokenizerClass(
-        "byte_bpe", "modernbert", written={"clean_up_tokenization_spaces": True}, exact=None
-    ),
-    "GemmaTokenizer": TokenizerClass(
-        "tokenizer_json", "gemma", written={"clean_up_tokenization_spaces": False}, exact=None
-    ),
-    ANY_TOKENIZER: TokenizerClass("", "bert", written={"clean_up_tokenization_spaces": False}),
+    "ModernBertTokenizer": TokenizerClass("byte_bpe", "modernbert", exact=None),
+    "GemmaTokenizer": TokenizerClass("tokenizer_json", "gemma", exact=None),
+    ANY_TOKENIZER: TokenizerClass("", "bert"),
 }
 
 
@@ -178,6 +171,8 @@ def write_huggingface_tokenizer(
         **{key: tokenizer.options[ours] for key, (ours, _) in tokenizer_class.options.items()},
         **tokenizer_class.fixed,
         **tokenizer_class.written,
+        # It removes spaces before punctuation, which only WordPiece adds.
+        "clean_up_tokenization_spaces": tokenizer_class.kind == "wordpiece",
         "model_input_names": [
             "input_ids",
             *(["token_type_ids"] if has_types else []),

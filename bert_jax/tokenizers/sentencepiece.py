@@ -14,14 +14,14 @@ import base64
 import functools
 import itertools
 import unicodedata
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import sentencepiece
 from etils import epath
 from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
-from tokenizers import Regex, normalizers
+from tokenizers import AddedToken
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
@@ -78,13 +78,18 @@ class SentencePieceTokenizer(Tokenizer):
         self._piece_of_id = {i: p for p, i in enumerate(self._id_of_piece_P.tolist())}
         self._numbers = self._number_pieces(pieces) if self._is_albert else {}
 
-    @property
-    def normalizer(self) -> normalizers.Normalizer | None:
-        if not self._lowercase:
-            return None
-        return normalizers.Sequence(
-            [normalizers.NFD(), normalizers.Replace(Regex(r"\p{Mn}"), ""), normalizers.Lowercase()]
-        )
+    def with_added(self, added: Mapping[int, AddedToken], path: epath.PathLike) -> Self:
+        other = super().with_added(added, path)
+        begins_words = self.special_tokens.mask_takes_space
+        for token in other.added.values():
+            # Versions of transformers differ in the space before a normalized token.
+            if token.normalized or not begins_words:
+                raise UserError(
+                    f"{path}: bert_jax cannot find the added token {token.content!r} as transformers "
+                    'does; with SentencePiece it must have "normalized": false, and the special '
+                    "tokens must be those of RoBERTa, CamemBERT or ALBERT"
+                )
+        return other
 
     @functools.cached_property
     def _within_word(self) -> sentencepiece.SentencePieceProcessor:
