@@ -85,9 +85,9 @@ class SentencePieceTokenizer(Tokenizer):
             # Versions of transformers differ in the space before a normalized token.
             if token.normalized or not begins_words:
                 raise UserError(
-                    f"{path}: bert_jax cannot find the added token {token.content!r} as transformers "
-                    'does; with SentencePiece it must have "normalized": false, and the special '
-                    "tokens must be those of RoBERTa, CamemBERT or ALBERT"
+                    f"{path}: bert_jax cannot find the added token {token.content!r} as "
+                    'transformers does; with SentencePiece it must have "normalized": false, and '
+                    "the special tokens must be those of RoBERTa, CamemBERT or ALBERT"
                 )
         return other
 
