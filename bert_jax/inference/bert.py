@@ -59,7 +59,8 @@ class Bert:
         if pretrained.tokenizer is None:
             raise UserError(
                 f"{pretrained.source} has no tokenizer; give it one with python -m "
-                "bert_jax.convert --vocab=vocab.txt"
+                f"bert_jax.convert --input={pretrained.source} --vocab=vocab.txt --to=bert_jax "
+                "--output=DIR"
             )
         pretrained.cut_padding()
         self.source = pretrained.source

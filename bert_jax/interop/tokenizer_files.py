@@ -229,7 +229,7 @@ def _read_added_tokens(directory: Path, config: dict[str, Any]) -> dict[int, Add
     if (path := directory / ADDED_FILE).exists():
         specials_path = directory / SPECIALS_FILE
         specials = files.read_json(specials_path) if specials_path.exists() else {}
-        listed = specials.get("additional_special_tokens", ())
+        listed = specials.get("additional_special_tokens") or ()
         special = {t["content"] if isinstance(t, dict) else t for t in listed}
         for content, i in files.read_json(path).items():
             added[int(i)] = token_of(content, {"special": content in special})

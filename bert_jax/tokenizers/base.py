@@ -447,7 +447,8 @@ def tokens_by_id(ids: Mapping[str, int], path: epath.PathLike, size: int = 0) ->
       UserError: Two tokens have the same id, or an id is not a number of a row.
     """
     by_id = {i: token for token, i in ids.items()}
-    if len(by_id) < len(ids) or not all(type(i) is int and 0 <= i < _MAX_VOCABULARY for i in by_id):
+    are_rows = all(type(i) is int and 0 <= i < _MAX_VOCABULARY for i in [*by_id, size])
+    if len(by_id) < len(ids) or not are_rows:
         raise UserError(f"{path}: the ids of its {len(ids)} tokens must be different row numbers")
     size = max([size, *(i + 1 for i in by_id)])
     return [by_id.get(i, f"{_UNUSED}_{i}]") for i in range(size)]

@@ -166,7 +166,7 @@ class SentencePieceTokenizer(Tokenizer):
         return [self._ids(pieces) for pieces in batch]
 
     def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
-        # Without it, a space before a mask is dropped all the same.
+        # The model drops a space at the end of a text, whatever a file says of the mask's.
         if self.special_tokens.mask_takes_space:
             return self.encode_batch(parts)
         first, *others = parts

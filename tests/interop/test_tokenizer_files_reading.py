@@ -120,8 +120,43 @@ def test_tokens_that_another_program_added(directory, ours):
     again = directory / "again"
     files.write_huggingface_tokenizer(slow, again / "hf", BERT, 512)
     slow.save(again / "ours")
-    for copy in (read(again / "hf"), tokenizers.load(again / "ours")):
+    # A run names the directory of a copy as its vocabulary.
+    options = {key: value for key, value in ours.options.items() if key != "kind"}
+    named = tokenizers.from_file("wordpiece", again / "ours", **options)
+    for copy in (read(again / "hf"), tokenizers.load(again / "ours"), named):
         assert copy.fingerprint == slow.fingerprint and copy.added.keys() == {900, 901}
+
+
+def test_tokens_added_to_an_export_of_ours(ours, directory):
+    """Our own options file, which says nothing of them, does not hide them."""
+    ours.save(directory)
+    (directory / "added_tokens.json").write_text('{"covid": 900}', "utf-8")
+    assert read(directory).added.keys() == {900}
+
+
+@pytest.mark.parametrize(
+    "added, words",
+    [
+        ({"900": {"content": "the"}}, "'the' has the id 900, which must be its id in the vocab"),
+        ({"900": {}}, "its added tokens are damaged: 'content'"),
+        ({"x": {"content": "covid"}}, "its added tokens are damaged: invalid literal"),
+    ],
+)
+def test_added_tokens_that_are_refused(directory, added, words):
+    edit(directory / "tokenizer_config.json", lambda c: c.update(added_tokens_decoder=added))
+    with pytest.raises(UserError, match=words):
+        read(directory)
+
+
+def test_a_directory_that_does_not_name_its_case(directory, ours):
+    (directory / "tokenizer.json").unlink()
+    (directory / "tokenizer_config.json").unlink()
+    assert files.read_huggingface_tokenizer(directory, BERT)[1] == []
+    tokens = ["The" if token == "the" else token for token in ours.tokens]
+    (directory / "vocab.txt").write_text("\n".join(tokens), "utf-8")
+    tokenizer, (note,) = files.read_huggingface_tokenizer(directory, BERT)
+    assert not tokenizer.options["lowercase"]
+    assert "1 of its 900 tokens have capital letters, such as 'The', so text keeps its case" in note
 
 
 def set_in(section, **values):
