@@ -392,3 +392,24 @@ def test_the_rules_of_modernbert(models, tmp_path):
     row = library.encode("a", "b").tokens
     assert (row[0], row[2], row[-1]) == ("[CLS]", "[SEP]", "[SEP]")
     assert "token_type_ids" not in (tmp_path / "hf" / "tokenizer_config.json").read_text()
+
+
+@pytest.mark.parametrize("takes_space", [True, False])
+def test_the_space_before_a_mask_is_that_of_the_file(models, tmp_path, takes_space):
+    """transformers 5 writes a RoBERTa's mask without `lstrip`."""
+    export("roberta", read("roberta", models), tmp_path)
+    (tmp_path / "bert_jax_tokenizer.json").unlink()
+    content = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    (mask,) = [token for token in content["added_tokens"] if token["content"] == "<mask>"]
+    mask["lstrip"] = takes_space
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    theirs = LibraryTokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ours = files.read_huggingface_tokenizer(tmp_path, FAMILIES["roberta"])[0]
+    files.write_huggingface_tokenizer(ours, tmp_path / "hf", FAMILIES["roberta"], 77)
+    again = tokenizers.load(tmp_path / "hf")
+    text = "the people of the <mask> are"
+    expected = theirs.encode(text, add_special_tokens=False).ids
+    for tokenizer in (ours, again):
+        assert tokenizer.encode_masked(text).tolist() == expected
+    library = LibraryTokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    assert library.encode(text, add_special_tokens=False).ids == expected
