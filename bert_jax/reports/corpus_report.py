@@ -166,9 +166,10 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
         found.append(f"{cut}; begin again in another directory with this flag")
     if report["unknown"] > 0.01:
         found.append(
-            f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: train one on "
-            "this text, with more tokens (config.model.vocab_size), or as "
-            "config.data.tokenizer=byte_bpe, which knows every character"
+            f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: a run without "
+            "config.init_from and config.data.vocab can train one on this text, with more tokens "
+            "(config.model.vocab_size), or as config.data.tokenizer=byte_bpe, which knows every "
+            "character"
         )
     if random_fraction > 0.7 and median < 10:
         found.append(
