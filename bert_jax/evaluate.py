@@ -156,7 +156,9 @@ def _score_pairs() -> dict[str, Any]:
         embedding = bert.embedding_with(args.pooling, None, args.max_length)
         with Progress("evaluate", 2 * len(pairs.first), "sentences") as progress:
             results = score_pairs(bert, pairs, embedding, progress.advance)
-    title = f"Cosine similarity of embeddings ({embedding.pooling}) on {pairs.path}"
+    title = (
+        f"Similarity ({embedding.similarity}) of embeddings ({embedding.pooling}) on {pairs.path}"
+    )
     table = empty_table(title, "", "this model", "common tokens")
     for name in SCORES:
         values = results[name], results[BASELINE_PREFIX + name]

@@ -60,7 +60,7 @@ def features(bert: "Bert") -> None:
     # Arguments are checked before the file is read.
     files.check_output(args.output, SUFFIXES, args.input)
     bert.layers(layers)
-    embedding = bert.embedding_with(args.pooling, args.normalize, args.max_length, args.stride)
+    embedding = bert.embedding_with(*(args[name].value for name in _FEATURES_OPTIONS[1:]))
     with Progress("features", count_texts(bert, args.input), "texts") as progress:
         count = write_features(
             bert,
@@ -87,7 +87,7 @@ def attention(bert: "Bert", text: str, text_b: str | None = None) -> None:
 
 
 # These commands have no results: each takes the fields of one example and writes a file of its own.
-_FEATURES_OPTIONS = ("layers", "pooling", "normalize", "max_length", "stride")
+_FEATURES_OPTIONS = ("layers", "pooling", "normalize", "max_length", "stride", "prompt")
 _WRITERS = {
     "features": Verb(features, inspect.Signature(), _FEATURES_OPTIONS),
     "attention": Verb(attention, TEXT_OR_PAIR, ("top_k", "max_length")),
@@ -150,6 +150,12 @@ def define_flags() -> None:
         "features: split longer texts into windows that begin this many tokens apart, and average "
         "their vectors; by default longer texts are truncated.",
     )
+    flags.DEFINE_string(
+        "prompt",
+        None,
+        "features: text that is put before each text, such as 'query: '; by default as in a "
+        "directory of sentence-transformers.",
+    )
     flags.DEFINE_integer(
         "max_length",
         None,
@@ -169,11 +175,11 @@ def main(argv: list[str]) -> None:
     import bert_jax
 
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: _warn(str(message))
+        warnings.showwarning = lambda message, *_: print(
+            f"warning: {message}", file=sys.stderr, flush=True
+        )
         compilation_cache.keep_compiled_programs()
         bert = bert_jax.load(args.model, args.step)
-        for note in bert.notes:
-            _warn(note)
         if not hasattr(bert, name.replace("-", "_")):
             if command.generates:
                 raise UserError(
@@ -258,10 +264,6 @@ def _print_result(example: Item, result: Item) -> None:
                     cells = (f"{x:.4f}" if isinstance(x, float) else str(x) for x in row.values())
                     table.add_row(*cells)
                 terminal().print(table)
-
-
-def _warn(sentence: str) -> None:
-    print(printable(f"warning: {sentence}"), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

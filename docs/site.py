@@ -37,6 +37,7 @@ _CHANGES = {
     Change.IN_ANOTHER_RUN: " *May change in a run with `config.resume_from`.*",
     Change.WITH_STORE: " *The token store decides.*",
     Change.WITH_WARNING: " *May change during a run, with a warning.*",
+    Change.ROUNDED: " *May change during a run, with a warning.*",
     Change.ALWAYS: " *May change during a run.*",
 }
 # The kinds of fine-tuning configs; their keys differ.

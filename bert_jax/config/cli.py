@@ -231,17 +231,17 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             # libtpu begins with a line such as "E1000: CompileTimeHbmOom:".
             cause = next((line for line in lines if not line.endswith(":")), lines[0])
             return (
-                f"error: the device ran out of memory ({cause.rstrip('.')[:200]}); try a smaller "
-                "config.train.batch_size or config.eval.batch_size, a larger "
-                "config.train.gradient_accumulation_steps, config.remat=full, or "
-                "config.sharding=fsdp",
+                f"error: the device ran out of memory ({cause.rstrip('.')[:200]}); try a larger "
+                "config.train.gradient_accumulation_steps, config.remat=full, "
+                "config.sharding=fsdp, a smaller config.eval.batch_size or, in a new run, a "
+                "smaller config.train.batch_size",
                 1,
             )
         case MemoryError():
             cause = str(error).partition("\n")[0] or "allocation failed"
             return (
                 f"error: this machine ran out of memory ({cause[:200]}); try a smaller "
-                "config.train.batch_size or config.eval.batch_size",
+                "config.eval.batch_size or, in a new run, a smaller config.train.batch_size",
                 1,
             )
         case OSError() if error.errno in _USER_ERRNOS:

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.model import layers_differ
-from bert_jax.config.schema import Field, Section, free_field, steering_field
+from bert_jax.config.schema import Change, Field, Section, free_field, steering_field
 
 # The shapes of the learning rate that have an exponent, those that have an end factor, and all.
 POWER_SHAPES = ("bert", "linear_after_warmup", "product")
@@ -18,8 +18,9 @@ SHAPES = (*POWER_SHAPES, "inverse_root", "constant", *ENDING_SHAPES)
 GRADIENT_ACCUMULATION_STEPS = Field(
     1,
     "Number of microbatches that each batch is split into, to save memory. Their gradients are "
-    "summed, so the update is the same as without this.",
+    "summed, so the update is the same as without this, up to rounding.",
     above=0,
+    change=Change.ROUNDED,
 )
 EVAL_BATCH_SIZE = free_field(
     64, "Number of sequences in each evaluation step, over all devices.", above=0

@@ -30,6 +30,8 @@ class Change(enum.Enum):
       WITH_STORE: Yes, if `config.data.store` is given: the store determines the key, and the work
         directory records which store it is.
       WITH_WARNING: Yes, with a warning, because later steps follow the new value.
+      ROUNDED: Yes, with a warning, because the order of sums changes: later steps are the same only
+        up to rounding.
       ALWAYS: Yes: the key affects where and how a run is computed, stored or monitored, or when it
         ends, or it names data that the work directory records.
     """
@@ -38,6 +40,7 @@ class Change(enum.Enum):
     IN_ANOTHER_RUN = enum.auto()
     WITH_STORE = enum.auto()
     WITH_WARNING = enum.auto()
+    ROUNDED = enum.auto()
     ALWAYS = enum.auto()
 
 

@@ -108,8 +108,8 @@ def _read_pretrained(config: ConfigDict) -> Pretrained:
     pretrained = read_pretrained(config.init_from)
     if pretrained.tokenizer is None:
         raise UserError(
-            f"config.init_from: {config.init_from} has no tokenizer; python -m "
-            "bert_jax.convert --vocab=vocab.txt --to=bert_jax adds one"
+            f"config.init_from: {config.init_from} has no tokenizer; python -m bert_jax.convert "
+            f"--input={config.init_from} --vocab=vocab.txt --to=bert_jax --output=DIR adds one"
         )
     return pretrained
 

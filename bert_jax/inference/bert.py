@@ -10,7 +10,15 @@ import numpy as np
 
 from bert_jax.base.errors import UserError
 from bert_jax.inference import POOLINGS, encode_text, forward
-from bert_jax.inference.encode_text import SecondTexts, Text, Texts, as_texts, encode, one_or_all
+from bert_jax.inference.encode_text import (
+    SecondTexts,
+    Text,
+    Texts,
+    as_texts,
+    encode,
+    one_or_all,
+    with_prompt,
+)
 from bert_jax.inference.forward import Inputs, run_in_batches
 from bert_jax.inference.predictions import (
     Attention,
@@ -45,14 +53,14 @@ class Bert:
       max_length: The largest number of tokens in a text; longer texts are truncated with a warning.
       embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
         of a directory of sentence-transformers.
-      notes: Warnings from reading the model, a sentence each.
     """
 
     def __init__(self, pretrained: Pretrained):
         if pretrained.tokenizer is None:
             raise UserError(
                 f"{pretrained.source} has no tokenizer; give it one with python -m "
-                "bert_jax.convert --vocab=vocab.txt"
+                f"bert_jax.convert --input={pretrained.source} --vocab=vocab.txt --to=bert_jax "
+                "--output=DIR"
             )
         pretrained.cut_padding()
         self.source = pretrained.source
@@ -60,11 +68,14 @@ class Bert:
         self.tokenizer = pretrained.tokenizer
         self.max_length = pretrained.max_length
         self.embedding = pretrained.embedding
-        self.notes = pretrained.warnings
         # ELECTRA's generator fills masks.
         self._mlm = GENERATOR if GENERATOR in pretrained.terms else MASKED_LM
         terms = (self._mlm, NEXT_SENTENCE, REPLACED_TOKEN)
         self._missing = {term: pretrained.missing_head(term) for term in terms}
+        self._has_mask = self.tokenizer.mask_id < self.config.vocab_size
+        if not self._has_mask:
+            mask = self.tokenizer.special_tokens.mask
+            self._missing[self._mlm] = f"{self.source} has no row for {mask}"
         self._params = jax.device_put(unflatten(pretrained.weights, self.config))
 
     def __repr__(self) -> str:
@@ -138,6 +149,7 @@ class Bert:
         max_length: int | None = None,
         normalize: bool | None = None,
         stride: int | None = None,
+        prompt: str | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Computes contextual features of texts, or of their tokens; a blank text is `[CLS] [SEP]`.
 
@@ -153,6 +165,7 @@ class Bert:
             for "tokens".
           stride: If given, longer texts are not cut, but split into windows of `max_length` that
             begin this many tokens apart, and the vectors of the windows are averaged.
+          prompt: What is put before each text, such as "query: "; the default is in `embedding`.
 
         Returns:
           float32 [N, D], or [N, K, D] for a sequence of layers. With "tokens" a list of
@@ -163,8 +176,8 @@ class Bert:
         """
         one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
-        embedding = self.embedding_with(pooling, normalize, max_length, stride)
-        several = [texts] if isinstance(texts, str) else list(texts)
+        embedding = self.embedding_with(pooling, normalize, max_length, stride, prompt)
+        several = with_prompt([texts] if isinstance(texts, str) else list(texts), embedding)
         blank: list[str] = []
         if stride:
             rows = encode(self.tokenizer, several, None, pairs_allowed=False, blank=blank)
@@ -265,6 +278,8 @@ class Bert:
         if any(isinstance(text, tuple) for text in texts):
             self.require_segments()
         rows = encode(self.tokenizer, texts, length, **options)
+        if not self._has_mask and any(self.tokenizer.mask_id in row.input_ids_L for row in rows):
+            raise UserError(f"{self._missing[self._mlm]}, which the text has")
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
             warnings.warn(f"{which} truncated to {length} tokens", stacklevel=3)
@@ -307,6 +322,7 @@ class Bert:
         normalize: bool | None,
         max_length: int | None,
         stride: int | None = None,
+        prompt: str | None = None,
     ) -> Embedding:
         """Returns `embedding` with the arguments that are not None instead of its own values.
 
@@ -328,7 +344,13 @@ class Bert:
                 f"stride is {stride}; it must be from 1 to {size}, the text tokens of a window, "
                 "with the pooling mean or cls"
             )
-        return Embedding(pooling, normalize, length, stride)
+        return own._replace(
+            pooling=pooling,
+            normalize=normalize,
+            max_length=length,
+            stride=stride,
+            prompt=own.prompt if prompt is None else prompt,
+        )
 
     def features(
         self, rows: Sequence[TokenRow], layers: tuple[int, ...], embedding: Embedding

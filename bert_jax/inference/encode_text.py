@@ -70,6 +70,19 @@ def encode(
     return rows
 
 
+def with_prompt(texts: Sequence[Text], embedding: Embedding) -> list[Text]:
+    """Puts the prompt before texts and lower-cases them, as `embedding` says."""
+
+    def changed(text: Any, prompt: str = "") -> Any:
+        if isinstance(text, tuple):
+            return (*(changed(side, embedding.prompt * (not i)) for i, side in enumerate(text)),)
+        if not isinstance(text, str):
+            return text
+        return (prompt + text).lower() if embedding.lowercase else prompt + text
+
+    return [changed(text, embedding.prompt) for text in texts]
+
+
 def split_row(row: TokenRow, tokenizer: Tokenizer, embedding: Embedding) -> list[TokenRow]:
     """Splits the row of a text into windows; see `Embedding.stride`."""
     template = tokenizer.template

@@ -27,6 +27,7 @@ from bert_jax.inference.encode_text import (
     encode,
     warn_about_blank,
     warn_about_unknown,
+    with_prompt,
 )
 from bert_jax.inference.verbs import read_examples, texts_of
 from bert_jax.interop.sentence_transformers import Embedding
@@ -131,7 +132,7 @@ def _windows(
         names = [where for where, _ in chunk]
         rows = encode(
             bert.tokenizer,
-            [text for _, text in chunk],
+            with_prompt([text for _, text in chunk], embedding),
             None if embedding.stride else embedding.max_length,
             names=names,
             pairs_allowed=not embedding.stride,

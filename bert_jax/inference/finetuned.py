@@ -337,11 +337,13 @@ class FineTuned(Bert):
 
 
 def load_bert(path: str, step: int | None = None) -> Bert:
-    """Reads a model; see `bert_jax.load`."""
+    """Reads a model, with a warning for each part that is left out; see `bert_jax.load`."""
     pretrained = formats.read(path, step=step)
-    if pretrained.head:
-        return FineTuned(pretrained)
-    return (Bart if pretrained.model["num_decoder_layers"] else Bert)(pretrained)
+    kind = Bart if pretrained.model["num_decoder_layers"] else Bert
+    bert = (FineTuned if pretrained.head else kind)(pretrained)
+    for warning in pretrained.warnings:
+        warnings.warn(warning, stacklevel=3)
+    return bert
 
 
 def text_columns(trained: dict[str, Any]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.encode_text import warn_about_blank
+from bert_jax.inference.encode_text import warn_about_blank, with_prompt
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tasks.example_task import as_number, regression_scores
 from bert_jax.text.bad_records import BadRecords
@@ -88,7 +88,8 @@ def score_pairs(
       token counts; `num_pairs`, `pooling` and `max_length`. A warning says which are undefined.
     """
     blank: list[str] = []
-    rows = bert.rows([*pairs.first, *pairs.second], embedding.max_length, blank=blank)
+    texts = with_prompt([*pairs.first, *pairs.second], embedding)
+    rows = bert.rows(texts, embedding.max_length, blank=blank)
     warn_about_blank(blank, len(rows))
     vectors = []
     for start in range(0, len(rows), _CHUNK):
@@ -102,7 +103,7 @@ def score_pairs(
     baseline_N = np.array([_counts_cosine(*both) for both in counts_of_pairs])
     results = {}
     for prefix, of, values_N in (
-        ("", "the embeddings", _cosine(*vectors_2xNxD)),
+        ("", "the embeddings", _SIMILARITIES[embedding.similarity](*vectors_2xNxD)),
         (BASELINE_PREFIX, "the common tokens", baseline_N),
     ):
         if np.ptp(values_N) == 0:
@@ -126,6 +127,15 @@ def _cosine(first_NxD: np.ndarray, second_NxD: np.ndarray) -> np.ndarray:
     first_NxD, second_NxD = first_NxD.astype(np.float64), second_NxD.astype(np.float64)
     lengths_N = np.linalg.norm(first_NxD, axis=1) * np.linalg.norm(second_NxD, axis=1)
     return (first_NxD * second_NxD).sum(1) / np.maximum(lengths_N, np.finfo(np.float64).tiny)
+
+
+# Larger values mean more similar texts, as in sentence-transformers.
+_SIMILARITIES = {
+    "cosine": _cosine,
+    "dot": lambda first_NxD, second_NxD: (first_NxD * second_NxD).sum(1),
+    "euclidean": lambda first_NxD, second_NxD: -np.linalg.norm(first_NxD - second_NxD, axis=1),
+    "manhattan": lambda first_NxD, second_NxD: -np.abs(first_NxD - second_NxD).sum(1),
+}
 
 
 def _counts_cosine(first: Counter[int], second: Counter[int]) -> float:

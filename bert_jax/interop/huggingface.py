@@ -36,6 +36,7 @@ SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
 _INDEX = ".index.json"
 _WEIGHT_FILES = (SAFETENSORS, SAFETENSORS + _INDEX, TORCH, TORCH + _INDEX)
+_CUSTOM_CODE = "the code that its auto_map names is never run"
 _REGRESSION = "regression"
 _SINGLE_LABEL = "single_label_classification"
 _MULTI_LABEL = "multi_label_classification"
@@ -55,9 +56,10 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     model_type = config.get("model_type", "bert")
     family_name = family_name or family_of_type(model_type, tokenizer_class_of(path))
     if not family_name:
+        custom = f", and {_CUSTOM_CODE}" if "auto_map" in config else ""
         raise UserError(
             f"{path / CONFIG}: model_type is {model_type!r}; it must be one of "
-            f"{', '.join(FAMILIES)}, or --family must name its family"
+            f"{', '.join(FAMILIES)}, or --family must name its family{custom}"
         )
     family = load_family(family_name)
     model = read_family_keys(config, family, path / CONFIG)
@@ -66,6 +68,8 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     terms = read_terms(training, family, model["causal"], class_name)
     names = foreign_names(family.names, "huggingface", BertConfig(**model).max_blocks)
     head, warnings = {}, dropout_warnings(config, family, path / CONFIG)
+    if "auto_map" in config:
+        warnings.append(f"{path / CONFIG}: {_CUSTOM_CODE}: the model is read as a {family.title}")
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
         if relative := [name for name in tensors if name.endswith("distance_embedding.weight")]:
@@ -91,12 +95,13 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
             shapes |= task_shapes
         weights, left_out = collect_weights(tensors, names, shapes, family, file)
     embedding, unsupported = read_embedding(path)
+    tokenizer, guessed = read_huggingface_tokenizer(path, family)
     return Pretrained(
         source=str(path),
         model=model,
         weights=weights,
-        tokenizer=read_huggingface_tokenizer(path, family),
-        warnings=left_out + warnings + unsupported,
+        tokenizer=tokenizer,
+        warnings=left_out + warnings + unsupported + guessed,
         training=training,
         family=family_name,
         terms=terms,

@@ -156,22 +156,24 @@ class Pretrained:
                 del self.weights[name]
 
     def cut_padding(self) -> None:
-        """Cuts off the rows of the embeddings that only pad the vocabulary.
+        """Cuts off the rows of the embeddings beyond the vocabulary, whose ids have no token.
 
         Raises:
-          UserError: The embeddings do not match the vocabulary.
+          UserError: Text can contain a token that has no row.
         """
         rows = self.model["vocab_size"]
         size = self.tokenizer.vocab_size if self.tokenizer else rows
         if size == rows:
             return
-        # Programs pad embeddings to a multiple of 8 to 128 for the hardware.
-        if rows not in {-(-size // multiple) * multiple for multiple in (8, 16, 32, 64, 128)}:
-            raise UserError(
-                f"{self.source} has {rows} rows of word embeddings but a vocabulary of {size} "
-                "tokens, which padding does not explain: the vocabulary is cut short or belongs "
-                "to another model"
-            )
+        if size > rows:
+            # Summarizers, for example, have no row for the mask of their pre-training.
+            if used := self.tokenizer.used_tokens(rows):
+                raise UserError(
+                    f"{self.source} has {rows} rows of word embeddings but a vocabulary of {size} "
+                    f"tokens, and text can have tokens without a row, such as {used[0]!r}: the "
+                    "vocabulary belongs to another model"
+                )
+            return
         weights_lib.cut_vocabulary(self.weights, size)
         self.model["vocab_size"] = size
         self.warnings.append(

@@ -1,7 +1,9 @@
 """Reads and writes how a directory of sentence-transformers turns a text into a vector."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bert_jax.base import files
@@ -11,6 +13,9 @@ _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
 _LIBRARY, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.json"
 _MODE = "pooling_mode_"
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
+# What `library` has for a model that no program of the library has written.
+_DEFAULTS = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 # The names of the oldest versions, which newer ones read too.
 _TYPE = "sentence_transformers.models."
 
@@ -25,12 +30,20 @@ class Embedding(NamedTuple):
         number than that limit has no effect.
       stride: If given, longer texts are split into windows of `max_length` that begin this many
         tokens apart, and their vectors are averaged. None cuts longer texts.
+      prompt: What is put before each text.
+      lowercase: Whether text is lower-cased before it is tokenized.
+      similarity: How vectors are compared, one of SIMILARITIES.
+      library: The other settings of the library, which are only kept: all prompts by name.
     """
 
     pooling: str | None = "mean"
     normalize: bool = False
     max_length: int | None = None
     stride: int | None = None
+    prompt: str = ""
+    lowercase: bool = False
+    similarity: str = "cosine"
+    library: Mapping[str, Any] = MappingProxyType(_DEFAULTS)
 
 
 def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
@@ -68,11 +81,10 @@ def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
     pooling = {f"{_MODE}{mode}": _POOLINGS[mode] == embedding.pooling for mode in modes}
     config = {"word_embedding_dimension": width, **pooling}
     files.write_json(path / modules[1]["path"] / "config.json", config)
-    settings = {"max_seq_length": embedding.max_length, "do_lower_case": False}
+    settings = {"max_seq_length": embedding.max_length, "do_lower_case": embedding.lowercase}
     files.write_json(path / _SETTINGS, settings)
     # Without this file, the library would look for it on the Hugging Face Hub.
-    library = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    files.write_json(path / _LIBRARY, library)
+    files.write_json(path / _LIBRARY, dict(embedding.library))
     files.write_whole(path / _MODULES, json.dumps(modules, indent=2).encode())
 
 
@@ -83,11 +95,25 @@ def _read(path: Path) -> tuple[Embedding, list[str]]:
     # sentence-transformers 6 writes only the tokenizer's, which is about 1e30 without a limit.
     if length := settings.get("max_seq_length") or tokenizer.get("model_max_length"):
         embedding = embedding._replace(max_length=int(length))
+    embedding = embedding._replace(lowercase=bool(settings.get("do_lower_case")))
+    if (path / _LIBRARY).exists():
+        library = _DEFAULTS | files.read_json(path / _LIBRARY)
+        name, similarity = library["default_prompt_name"], library["similarity_fn_name"]
+        embedding = embedding._replace(
+            prompt=library["prompts"][name] if name else "", library=library
+        )
+        if similarity in SIMILARITIES:
+            embedding = embedding._replace(similarity=similarity)
+        elif similarity:
+            warnings.append(f"its similarity, {similarity}, is not supported: vectors' cosine is")
     for module in json.loads((path / _MODULES).read_bytes()):
         kind = module["type"].rpartition(".")[2]
         if kind == "Pooling":
-            config = files.inside(path, module["path"], path / _MODULES) / "config.json"
-            mode = _pooling_mode(files.read_json(config)) if config.exists() else None
+            config_path = files.inside(path, module["path"], path / _MODULES) / "config.json"
+            config = files.read_json(config_path) if config_path.exists() else {}
+            mode = _pooling_mode(config) if config_path.exists() else None
+            if embedding.prompt and not config.get("include_prompt", True):
+                warnings.append("its pooling leaves out the prompt, which is not supported")
             if mode is None:
                 # Copies of a model often have only the top-level files. Training does not need
                 # this one.

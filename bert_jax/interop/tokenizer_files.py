@@ -16,12 +16,12 @@ class, which takes everything from tokenizer.json in both versions.
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import models, normalizers
 
 from bert_jax import tokenizers
 from bert_jax.base import files
@@ -29,11 +29,13 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop.family import Family
 from bert_jax.interop.tokenizer_json import added_tokens, to_library
 from bert_jax.tokenizers import CONVENTIONS, SpecialTokens, Tokenizer
+from bert_jax.tokenizers.added import described, read_added, token_of
 from bert_jax.tokenizers.base import OPTIONS_FILE, require_special_tokens, tokens_by_id
 from bert_jax.tokenizers.wordpiece import VOCABULARY_FILE, WordPieceTokenizer, read_vocabulary
 
 LIBRARY_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
+ADDED_FILE = "added_tokens.json"
 SPECIALS_FILE = "special_tokens_map.json"
 _SPECIAL_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 # Words with more characters become [UNK]; a vocab.txt cannot change these limits.
@@ -92,7 +94,6 @@ _WORDPIECE = TokenizerClass(
         "never_split": None,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
-        "clean_up_tokenization_spaces": True,
     },
     exact={"max_input_chars_per_word": 100},
 )
@@ -100,7 +101,6 @@ _FAIRSEQ_SENTENCEPIECE = TokenizerClass(
     "sentencepiece",
     "roberta",
     required={"lowercase": False, "sentencepiece_rules": False},
-    written={"clean_up_tokenization_spaces": False},
     vocabulary_file="sentencepiece.bpe.model",
     exact=None,
 )
@@ -108,7 +108,7 @@ _BYTE_BPE = TokenizerClass(
     "byte_bpe",
     "roberta",
     options={"add_prefix_space": ("add_prefix_space", False)},
-    written={"errors": "replace", "trim_offsets": True, "clean_up_tokenization_spaces": False},
+    written={"errors": "replace", "trim_offsets": True},
 )
 # The class that reads everything from tokenizer.json.
 ANY_TOKENIZER = "PreTrainedTokenizerFast"
@@ -126,7 +126,6 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
         required={"sentencepiece_rules": "albert"},
         options={"do_lower_case": ("lowercase", True)},
         fixed={"keep_accents": False, "remove_space": True},
-        written={"clean_up_tokenization_spaces": False},
         vocabulary_file="spiece.model",
         exact=None,
     ),
@@ -136,13 +135,9 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
     ),
     "HerbertTokenizer": TokenizerClass("bert_bpe", "herbert"),
     # Not a class of transformers: the byte-level BPE of a PreTrainedTokenizerFast.
-    "ModernBertTokenizer": TokenizerClass(
-        "byte_bpe", "modernbert", written={"clean_up_tokenization_spaces": True}, exact=None
-    ),
-    "GemmaTokenizer": TokenizerClass(
-        "tokenizer_json", "gemma", written={"clean_up_tokenization_spaces": False}, exact=None
-    ),
-    ANY_TOKENIZER: TokenizerClass("", "bert", written={"clean_up_tokenization_spaces": False}),
+    "ModernBertTokenizer": TokenizerClass("byte_bpe", "modernbert", exact=None),
+    "GemmaTokenizer": TokenizerClass("tokenizer_json", "gemma", exact=None),
+    ANY_TOKENIZER: TokenizerClass("", "bert"),
 }
 
 
@@ -168,15 +163,7 @@ def write_huggingface_tokenizer(
     has_types = tokenizer.template.num_segments == 2 and family.fixed.get("type_vocab_size") != 0
     config = {
         "added_tokens_decoder": {
-            str(i): {
-                "content": token.content,
-                "lstrip": token.lstrip,
-                "normalized": False,
-                "rstrip": False,
-                "single_word": False,
-                "special": True,
-            }
-            for i, token in added_tokens(tokenizer).items()
+            str(i): described(token) for i, token in added_tokens(tokenizer).items()
         },
         "model_max_length": model_max_length,
         **special_tokens,
@@ -184,6 +171,8 @@ def write_huggingface_tokenizer(
         **{key: tokenizer.options[ours] for key, (ours, _) in tokenizer_class.options.items()},
         **tokenizer_class.fixed,
         **tokenizer_class.written,
+        # It removes spaces before punctuation, which only WordPiece adds.
+        "clean_up_tokenization_spaces": tokenizer_class.kind == "wordpiece",
         "model_input_names": [
             "input_ids",
             *(["token_type_ids"] if has_types else []),
@@ -206,23 +195,62 @@ def write_huggingface_tokenizer(
 _EXAMPLE = {"tokenizer_class?": ""}
 
 
-def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | None:
-    """Reads the tokenizer of a directory of `transformers`; None if it has none.
+def read_huggingface_tokenizer(
+    directory: Path, family: Family
+) -> tuple[Tokenizer | None, list[str]]:
+    """Reads the tokenizer of a directory of `transformers`.
+
+    Returns:
+      The tokenizer, None if there is none; and a sentence for each setting that is guessed.
 
     Raises:
       UserError: The files are damaged, or have settings that bert_jax does not support.
     """
-    if (directory / OPTIONS_FILE).exists():
-        return tokenizers.load(directory)
     config_path = directory / CONFIG_FILE
     config = files.read_json(config_path, _EXAMPLE) if config_path.exists() else {}
+    notes: list[str] = []
+    if (directory / OPTIONS_FILE).exists():
+        tokenizer = tokenizers.load(directory)
+    else:
+        tokenizer = _read_tokenizer(directory, config, family, notes)
+    if tokenizer is None:
+        return None, notes
+    # A program that adds tokens to an export does not write them to our own file.
+    try:
+        added = _read_added_tokens(directory, config)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{directory}: its added tokens are damaged: {error}") from None
+    return tokenizer.with_added(added | tokenizer.added, directory), notes
+
+
+def _read_added_tokens(directory: Path, config: dict[str, Any]) -> dict[int, AddedToken]:
+    """Reads the added tokens of a directory by their ids, from all files that may have them."""
+    added = {}
+    if (path := directory / ADDED_FILE).exists():
+        specials_path = directory / SPECIALS_FILE
+        specials = files.read_json(specials_path) if specials_path.exists() else {}
+        listed = specials.get("additional_special_tokens") or ()
+        special = {t["content"] if isinstance(t, dict) else t for t in listed}
+        for content, i in files.read_json(path).items():
+            added[int(i)] = token_of(content, {"special": content in special})
+    for i, token in (config.get("added_tokens_decoder") or {}).items():
+        added[int(i)] = token_of(token["content"], token)
+    if (path := directory / LIBRARY_FILE).exists():
+        added |= read_added(path)
+    return added
+
+
+def _read_tokenizer(
+    directory: Path, config: dict[str, Any], family: Family, notes: list[str]
+) -> Tokenizer | None:
+    config_path = directory / CONFIG_FILE
     class_name = tokenizer_class_of(directory)
     if class_name not in TOKENIZER_CLASSES or not TOKENIZER_CLASSES[class_name].kind:
         class_name = _class_with_specials(directory / LIBRARY_FILE, family.tokenizer)
     tokenizer_class = TOKENIZER_CLASSES[class_name]
     special_tokens = CONVENTIONS[tokenizer_class.special_tokens]
     if tokenizer_class.kind == "wordpiece":
-        return _read_wordpiece(directory, config, special_tokens)
+        return _read_wordpiece(directory, config, special_tokens, notes)
     if not tokenizers.vocabulary_files(tokenizer_class.kind, directory)[0].exists():
         return None
     for key, value in tokenizer_class.fixed.items():
@@ -261,14 +289,25 @@ def _class_with_specials(path: Path, usual: str) -> str:
 
 
 def _read_wordpiece(
-    directory: Path, config: dict[str, Any], special_tokens: SpecialTokens
+    directory: Path, config: dict[str, Any], special_tokens: SpecialTokens, notes: list[str]
 ) -> Tokenizer | None:
     if (directory / LIBRARY_FILE).exists():
         tokenizer: Tokenizer = _read_library_file(directory / LIBRARY_FILE, special_tokens)
     elif (directory / VOCABULARY_FILE).exists():
+        tokens = read_vocabulary(directory / VOCABULARY_FILE, special_tokens)
+        lowercase = config.get("do_lower_case")
+        if lowercase is None:
+            cased = _cased(tokens)
+            lowercase = not cased
+            if cased:
+                notes.append(
+                    f"{directory} does not say whether text is lower-cased; {len(cased):,} of its "
+                    f"{len(tokens):,} tokens have capital letters, such as {cased[0]!r}, so text "
+                    f"keeps its case; to choose, set do_lower_case in {CONFIG_FILE}"
+                )
         tokenizer = WordPieceTokenizer(
-            read_vocabulary(directory / VOCABULARY_FILE, special_tokens),
-            lowercase=bool(config.get("do_lower_case", True)),
+            tokens,
+            lowercase=bool(lowercase),
             max_input_chars_per_word=_HUGGINGFACE_WORD,
             special_tokens=special_tokens,
         )
@@ -319,8 +358,13 @@ def read_google_vocabulary(path: str | Path, lowercase: bool | None = None) -> T
     """
     tokens = read_vocabulary(path)
     if lowercase is None:
-        lowercase = all(t == t.lower() for t in tokens if not _IN_BRACKETS(t))
+        lowercase = not _cased(tokens)
     return WordPieceTokenizer(tokens, lowercase=lowercase, max_input_chars_per_word=_GOOGLE_WORD)
+
+
+def _cased(tokens: Sequence[str]) -> list[str]:
+    """Returns the tokens with capital letters, which lower-cased text never produces."""
+    return [t for t in tokens if t != t.lower() and not _IN_BRACKETS(t)]
 
 
 def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTokenizer:
@@ -336,10 +380,9 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
             f"{OPTIONS_FILE} beside it"
         )
     ids = theirs.get_vocab(with_added_tokens=False)
-    tokens = tokens_by_id(ids, path)
-    unfit = [token for token in tokens if not token or "\n" in token or token.endswith("\r")]
-    if unfit:
-        raise UserError(f"{path}: {unfit[0]!r} cannot be a line of a {VOCABULARY_FILE}")
+    # What cannot be a line of a vocab.txt is no word either, so no text produces it.
+    words = {t: i for t, i in ids.items() if t.strip() and not set("\r\n") & set(t)}
+    tokens = tokens_by_id(words, path, 1 + max(ids.values(), default=0))
     require_special_tokens(tokens, special_tokens, path)
     if rules.strip_accents == rules.lowercase:
         rules.strip_accents = None
@@ -350,10 +393,6 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
         special_tokens=special_tokens,
     )
     _refuse_other_rules(json.loads(theirs.to_str()), json.loads(to_library(ours).to_str()), path)
-    for i, token in theirs.get_added_tokens_decoder().items():
-        # The library would match added tokens in the text; bert_jax does not.
-        if token.content not in special_tokens.spellings:
-            raise UserError(f"{path} adds {token.content!r} with id {i}, which BERT does not have")
     return ours
 
 
@@ -361,6 +400,8 @@ def _refuse_other_rules(theirs: dict[str, Any], ours: dict[str, Any], path: Path
     """Refuses a tokenizer.json whose rules differ from ours."""
     for section in ("model", "normalizer", "pre_tokenizer"):
         for key, value in ours[section].items():
+            if key == "vocab":
+                continue
             found = (theirs[section] or {}).get(key)
             if found != value:
                 raise UserError(

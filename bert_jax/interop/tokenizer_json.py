@@ -1,8 +1,8 @@
 """Converts our tokenizers to the `tokenizers` library and its file format tokenizer.json.
 
 In the library, "[MASK]" and the other special tokens in a text become special tokens, as
-`transformers` requires for filling masks. In bert_jax they are plain text. All other ids are the
-same, with these exceptions:
+`transformers` requires for filling masks. In bert_jax the five special tokens are plain text. All
+other ids are the same, with these exceptions:
 
 * WordPiece and bert_bpe: the differences that `bert_jax.tokenizers.wordpiece` lists for the
   library.
@@ -60,11 +60,14 @@ def to_library(tokenizer: OurTokenizer) -> Tokenizer:
     elif isinstance(tokenizer, JsonTokenizer):
         library = tokenizer.library()
     elif isinstance(tokenizer, BertBpeTokenizer):
-        library = _bert_words(Tokenizer(tokenizer.library_model), lowercase=False)
+        library = Tokenizer(tokenizer.library_model)
+        library.normalizer = tokenizer.normalizer
+        library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         library.decoder = decoders.BPEDecoder(suffix=END)
     else:
         library = _wordpiece(tokenizer)
-    library.add_special_tokens(list(added_tokens(tokenizer).values()))
+    # The library gives the tokens that its model lacks the next ids, in this order.
+    library.add_tokens(list(added_tokens(tokenizer).values()))
     library.post_processor = _post_processor(tokenizer)
     return library
 
@@ -72,17 +75,18 @@ def to_library(tokenizer: OurTokenizer) -> Tokenizer:
 def added_tokens(tokenizer: OurTokenizer) -> dict[int, AddedToken]:
     """Returns the tokens that the library finds in a text before it tokenizes, by their ids."""
     special = tokenizer.special_tokens
-    names = {*special.spellings, *(special.first + special.last if special.last else ())}
-    return {
+    names = special.names if special.last else special.spellings
+    own = {
         i: AddedToken(
             token,
-            lstrip=special.mask_takes_space and token == special.mask,
+            lstrip=tokenizer.mask_takes_space and token == special.mask,
             normalized=False,
             special=True,
         )
         for i, token in enumerate(tokenizer.tokens)
         if token in names
     }
+    return dict(sorted((own | tokenizer.added).items()))
 
 
 def _post_processor(tokenizer: OurTokenizer) -> processors.PostProcessor:
@@ -111,24 +115,17 @@ def _byte_bpe(tokenizer: ByteBpeTokenizer) -> Tokenizer:
     library.pre_tokenizer = pre_tokenizers.ByteLevel(
         add_prefix_space=tokenizer.options["add_prefix_space"]
     )
-    tokenizer.add_rules(library)
+    if tokenizer.normalizer:
+        library.normalizer = tokenizer.normalizer
     library.decoder = decoders.ByteLevel()
     return library
 
 
 def _wordpiece(tokenizer: WordPieceTokenizer) -> Tokenizer:
-    library = _bert_words(Tokenizer(tokenizer.library_model), tokenizer.options["lowercase"])
-    library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
-    return library
-
-
-def _bert_words(library: Tokenizer, lowercase: bool) -> Tokenizer:
-    """Adds the rules by which BERT splits text into words."""
-    # With None, accents are stripped if `lowercase` is set.
-    library.normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
-    )
+    library = Tokenizer(tokenizer.library_model)
+    library.normalizer = tokenizer.normalizer
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     return library
 
 
@@ -140,7 +137,8 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> Tokenizer:
     if is_albert:
         # With so low a score, the library never chooses the piece.
         scores.update({p: scores[p] - 100 for p in scores if _NUMBER_COMMA(p)})
-    pieces = [(token, scores.get(token, 0.0)) for token in tokenizer.tokens]
+    tokens = tokenizer.tokens[: tokenizer.num_model_tokens]
+    pieces = [(token, scores.get(token, 0.0)) for token in tokens]
     if model.trainer_spec.model_type == _Trainer.UNIGRAM:
         library = Tokenizer(models.Unigram(pieces, unk_id=tokenizer.unk_id, byte_fallback=False))
     else:

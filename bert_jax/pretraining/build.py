@@ -32,7 +32,7 @@ from bert_jax.training.trainer import Trainer
 
 
 def read_pretrained(path: str) -> Pretrained:
-    """Reads the model at a path, without rows that only pad its vocabulary.
+    """Reads the model at a path, without rows beyond its vocabulary.
 
     Raises:
       UserError: The path holds no model, or a damaged one.

@@ -202,7 +202,18 @@ def _of_store(
 def _of_weights(
     config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained, source: str
 ) -> dict[str, Any]:
-    """Finds the keys and values that the weights at the path `source` determine."""
+    """Finds the keys and values that the weights at the path `source` determine.
+
+    Raises:
+      UserError: The weights have no row for a token of their vocabulary, such as the mask.
+    """
+    tokenizer, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
+    if tokenizer and tokenizer.vocab_size > rows:
+        raise UserError(
+            f"{source} has {rows} rows of word embeddings for a vocabulary of "
+            f"{tokenizer.vocab_size} tokens, and none for {tokenizer.tokens[rows]}, which "
+            "pre-training needs"
+        )
     values = {f"model.{key}": value for key, value in pretrained.model.items()}
     values["family"] = pretrained.family
     if config.data.store:

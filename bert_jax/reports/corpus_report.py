@@ -159,21 +159,23 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     found = []
     if report["unknown"] > 0.01:
         found.append(
-            f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: train one on "
-            "this text, with more tokens (config.model.vocab_size), or as "
-            "config.data.tokenizer=byte_bpe, which knows every character"
+            f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: a run without "
+            "config.init_from and config.data.vocab can train one on this text, with more tokens "
+            "(config.model.vocab_size), or as config.data.tokenizer=byte_bpe, which knows every "
+            "character"
         )
     if random_fraction > 0.7 and median < 10:
         found.append(
             f"{random_fraction:.0%} of the pairs are random, because half of the documents have at "
             f"most {median:g} sentence{'s' * (median > 1)}: join them into longer documents, or "
-            "use config.data.rows=full_sentences without next-sentence prediction"
+            "leave next-sentence prediction out (config.data.rows=full_sentences "
+            "config.objective.terms=masked_lm config.objective.weights=1)"
         )
     if report["padding"] > 0.4:
         found.append(
             f"{report['padding']:.0%} of the positions in rows are padding, which costs time: set "
-            "a larger config.data.max_pairs_per_row, a shorter max_seq_length, or "
-            "config.data.rows=full_sentences"
+            "a larger config.data.max_pairs_per_row, a shorter max_seq_length or, without "
+            "next-sentence prediction, config.data.rows=full_sentences"
         )
     repeats = {name: epochs * x["repeats"] for name, x in report.get("sources", {}).items()}
     most = max(repeats, key=repeats.__getitem__, default="")

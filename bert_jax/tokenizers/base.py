@@ -1,18 +1,20 @@
 """The interface of all tokenizers, and their options file."""
 
 import abc
+import copy
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from etils import epath
-from tokenizers import Encoding
+from tokenizers import AddedToken, Encoding, normalizers
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.tokenizers.added import ADDED_FILE, AddedTokenFinder, added_content
 from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
 
 
@@ -43,6 +45,11 @@ class SpecialTokens(NamedTuple):
     @property
     def spellings(self) -> tuple[str, str, str, str, str]:
         return self.pad, self.unk, self.cls, self.sep, self.mask
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All tokens that a vocabulary may have for this convention."""
+        return frozenset({*self.spellings, *self.first, *self.last})
 
 
 SPECIAL_TOKENS = SpecialTokens()
@@ -101,6 +108,10 @@ MASK = SPECIAL_TOKENS.mask
 OPTIONS_FILE = "bert_jax_tokenizer.json"
 # The number of words in a cache, which takes tens of megabytes.
 CACHE_WORDS = 2**18
+# The placeholders of BERT's vocabularies: "[unused0]", ...
+_UNUSED = "[unused"
+# No vocabulary has more tokens; a damaged file must not fill the memory.
+_MAX_VOCABULARY = 2**22
 
 
 class Tokenizer(abc.ABC):
@@ -114,10 +125,13 @@ class Tokenizer(abc.ABC):
       tokens: The vocabulary in the order of its ids.
       ids: The id of each token.
       vocab_size: The number of tokens; every id is smaller.
+      num_model_tokens: The same without tokens that were added after the vocabulary.
       special_tokens: The spellings and positions of the special tokens.
       pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the five special tokens. Text never
         produces any of them except unk_id, even if it contains their spellings.
       special_ids: The same five ids.
+      mask_takes_space: As in `special_tokens`, unless `with_added` has set it.
+      added: The tokens that are found in a text before it is tokenized, by their ids.
       template: The positions of the special tokens in a sequence.
       is_word_start_V: bool [V]: whether a token begins a word, for whole-word masking. Special
         tokens count as words.
@@ -142,7 +156,7 @@ class Tokenizer(abc.ABC):
             names = {tokens: name for name, tokens in CONVENTIONS.items()}
             self.options["special_tokens"] = names.get(special_tokens) or list(special_tokens)
         self.tokens = list(tokens)
-        self.vocab_size = len(tokens)
+        self.vocab_size = self.num_model_tokens = len(tokens)
         self.special_tokens = special_tokens
         self.ids = {token: i for i, token in enumerate(tokens)}
         self.special_ids = tuple(self.ids[token] for token in special_tokens.spellings)
@@ -153,10 +167,60 @@ class Tokenizer(abc.ABC):
             after=(self.sep_id,),
             num_segments=special_tokens.num_segments,
         )
+        self.mask_takes_space = special_tokens.mask_takes_space
+        self.added: dict[int, AddedToken] = {}
         self.is_word_start_V = np.array([self.is_word_start(t) for t in tokens], bool)
-        self.fingerprint = hashlib.sha256(
+        self.fingerprint = self._model_fingerprint = hashlib.sha256(
             json.dumps(self.options, sort_keys=True).encode() + b"\0" + vocabulary
         ).hexdigest()
+
+    def with_added(self, added: Mapping[int, AddedToken], path: epath.PathLike) -> Self:
+        """Returns this tokenizer with tokens that are found in a text before it is tokenized.
+
+        As in `transformers`, such a token is not split, and text beside it is tokenized by itself.
+
+        Args:
+          added: The tokens by their ids, which are those of the vocabulary or follow them. Of the
+            five special tokens, only the mask is used: it sets `mask_takes_space`.
+          path: The file or directory, for messages.
+
+        Raises:
+          UserError: An id belongs to another token, or does not follow the vocabulary.
+        """
+        other = copy.copy(self)
+        special, other.tokens, other.added = self.special_tokens, list(self.tokens), {}
+        stored = {}
+        for i, token in sorted(added.items()):
+            if token.content == special.mask and token.lstrip != special.mask_takes_space:
+                other.mask_takes_space = token.lstrip
+                stored[i] = AddedToken(special.mask, lstrip=token.lstrip, special=True)
+            if token.content in special.names:
+                continue
+            if i == len(other.tokens) and token.content not in other.ids:
+                other.tokens.append(token.content)
+            elif other.tokens[i : i + 1] != [token.content]:
+                raise UserError(
+                    f"{path}: the added token {token.content!r} has the id {i}, which must be its "
+                    f"id in the vocabulary or, after its {len(self.tokens)} tokens, the next one"
+                )
+            other.added[i] = stored[i] = token
+        if stored:
+            content = added_content(stored)
+            other.vocabulary_files = self.vocabulary_files | {ADDED_FILE: content}
+            parts = self._model_fingerprint.encode() + content
+            other.fingerprint = hashlib.sha256(parts).hexdigest()
+        other.ids = {token: i for i, token in enumerate(other.tokens)}
+        other.vocab_size = len(other.tokens)
+        other.is_word_start_V = np.ones(other.vocab_size, bool)
+        other.is_word_start_V[: self.vocab_size] = self.is_word_start_V
+        other.is_word_start_V[list(other.added)] = True  # A token that is found is a word.
+        other._finder = AddedTokenFinder(other.added, self.normalizer)
+        return other
+
+    @property
+    def normalizer(self) -> normalizers.Normalizer | None:
+        """The part of the library that changes a text before added tokens are found in it."""
+        return None
 
     @property
     def config_keys(self) -> dict[str, Any]:
@@ -167,7 +231,17 @@ class Tokenizer(abc.ABC):
     @property
     def num_unused(self) -> int:
         """The number of placeholders: "[unused0]", ..."""
-        return sum(token.startswith("[unused") for token in self.tokens)
+        return sum(map(is_placeholder, self.tokens))
+
+    def used_tokens(self, first: int) -> list[str]:
+        """Returns the tokens from the id `first` on that a text without masks may have."""
+        special = self.special_tokens
+        unused = special.names - {special.pad, special.unk, special.cls, special.sep}
+        return [
+            token
+            for i, token in enumerate(self.tokens[first:], first)
+            if token not in unused and (i in self.added or not is_placeholder(token))
+        ]
 
     def id_to_token(self, token_id: int) -> str:
         """Returns a token in readable form, with the mark of a word start."""
@@ -199,7 +273,6 @@ class Tokenizer(abc.ABC):
         """Returns whether each token of running text begins a word; bool, of the shape of `ids`."""
         return self.is_word_start_V[ids]
 
-    @abc.abstractmethod
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         """Tokenizes sentences, without special tokens around them.
 
@@ -209,6 +282,26 @@ class Tokenizer(abc.ABC):
         Returns:
           An int32 array of ids for each sentence.
         """
+        if not self.added:
+            return self._encode_batch(sentences)
+        found = [self._finder.find(sentence) for sentence in sentences]
+        texts = [
+            text
+            for sentence, spans in zip(sentences, found, strict=True)
+            for text in _texts_between(sentence, spans)
+        ]
+        encoded = iter(self._encode_batch(texts))
+        return [
+            np.concatenate(
+                [next(encoded), *(x for i, _, _ in spans for x in ([i], next(encoded)))],
+                dtype=np.int32,
+            )
+            for spans in found
+        ]
+
+    @abc.abstractmethod
+    def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        """Tokenizes texts without added tokens; see `encode_batch`."""
 
     def join(
         self, a: np.ndarray, b: np.ndarray | None = None, *, max_length: int | None = None
@@ -238,9 +331,10 @@ class Tokenizer(abc.ABC):
 
     def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
         """Tokenizes the parts of a sentence between its masks; the ids of each are int32 [T]."""
+        if self.mask_takes_space:
+            parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
         return self.encode_batch(parts)
 
-    @abc.abstractmethod
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Tokenizes a text and finds each piece in it.
 
@@ -250,6 +344,23 @@ class Tokenizer(abc.ABC):
           (such as a Hangul syllable) have the same span. Stripped accents belong to the piece
           before them.
         """
+        if not self.added:
+            return self._encode_aligned(text)
+        found = self._finder.find(text)
+        starts = [0, *(end for _, _, end in found)]
+        ids, spans = [], []
+        for number, part in enumerate(_texts_between(text, found)):
+            part_ids, part_spans = self._encode_aligned(part)
+            ids += part_ids.tolist()
+            spans += (part_spans + starts[number]).tolist()
+            for i, start, end in found[number : number + 1]:
+                ids.append(i)
+                spans.append((start, end))
+        return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
+
+    @abc.abstractmethod
+    def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Tokenizes a text without added tokens; see `encode_aligned`."""
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -258,6 +369,18 @@ class Tokenizer(abc.ABC):
     def decode_text(self, ids: Sequence[int]) -> str:
         """Converts ids to text, without special tokens."""
         return self.decode([int(i) for i in ids if i not in self.special_ids])
+
+
+def _texts_between(text: str, found: Sequence[tuple[int, int, int]]) -> list[str]:
+    """Returns the texts before, between and after the spans that a finder has found."""
+    starts = [0, *(end for _, _, end in found)]
+    ends = [*(start for _, start, _ in found), len(text)]
+    return [text[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def is_placeholder(token: str) -> bool:
+    """Returns whether a token stands for an id that text never produces: "[unused0]"."""
+    return token.startswith(_UNUSED)
 
 
 def aligned(encoded: Encoding, text: str, num_added: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -310,15 +433,25 @@ def read_json_vocabulary(path: epath.PathLike) -> dict[str, Any]:
     return content
 
 
-def tokens_by_id(ids: Mapping[str, int], path: epath.PathLike) -> list[str]:
+def tokens_by_id(ids: Mapping[str, int], path: epath.PathLike, size: int = 0) -> list[str]:
     """Sorts the tokens of a vocabulary by their ids.
 
+    An id without a token gets a placeholder. A model has a row for it, but no text produces it.
+
+    Args:
+      ids: The id of each token.
+      path: The file, for messages.
+      size: The smallest number of tokens.
+
     Raises:
-      UserError: The ids are not 0, 1, 2, ...
+      UserError: Two tokens have the same id, or an id is not a number of a row.
     """
-    if sorted(ids.values()) != list(range(len(ids))):
-        raise UserError(f"{path}: the ids of its {len(ids)} tokens must be 0 to {len(ids) - 1}")
-    return sorted(ids, key=ids.get)
+    by_id = {i: token for token, i in ids.items()}
+    are_rows = all(type(i) is int and 0 <= i < _MAX_VOCABULARY for i in [*by_id, size])
+    if len(by_id) < len(ids) or not are_rows:
+        raise UserError(f"{path}: the ids of its {len(ids)} tokens must be different row numbers")
+    size = max([size, *(i + 1 for i in by_id)])
+    return [by_id.get(i, f"{_UNUSED}_{i}]") for i in range(size)]
 
 
 def require_special_tokens(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from etils import epath
-from tokenizers import models
+from tokenizers import models, normalizers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import word_bpe
@@ -34,6 +34,12 @@ class BertBpeTokenizer(WordBpeTokenizer):
     def __init__(self, vocabulary: tuple[Sequence[str], Merges], *, special_tokens: SpecialTokens):
         super().__init__(vocabulary, {}, special_tokens)
         self._splitter = WordSplitter(lowercase=False)
+
+    @property
+    def normalizer(self) -> normalizers.Normalizer:
+        return normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=False
+        )
 
     @property
     def library_model(self) -> models.BPE:

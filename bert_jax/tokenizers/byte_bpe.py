@@ -5,9 +5,8 @@ bytes, so any text can be encoded; "Ġ" is the space. The ids equal those of `tr
 RobertaTokenizer, slow and fast, except that special tokens spelled out in the text are plain text
 here.
 
-ModernBERT's vocabulary, which is OLMo's, has two more rules: text is first composed (NFC), and some
-tokens, such as runs of spaces, are found in it before it is split into words. They come with its
-tokenizer.json, which then is the vocabulary's file.
+ModernBERT's vocabulary, which is OLMo's, has one more rule: text is first composed (NFC). It comes
+with its tokenizer.json, which then is the vocabulary's file.
 
 The option `add_prefix_space` puts a space before a text that does not begin with white space. It
 is off by default, as in RoBERTa: fairseq's examples/roberta/multiprocessing_bpe_encoder.py encodes
@@ -20,7 +19,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -52,24 +51,12 @@ ASCII_WORDS = re.compile(
 )
 
 
-class Rules(NamedTuple):
-    """What is done to a text before it is split into words.
-
-    Attributes:
-      composes: Whether the text is normalized to NFC.
-      added: Tokens that are found in the text first.
-    """
-
-    composes: bool = False
-    added: tuple[str, ...] = ()
-
-
 class ByteBpeTokenizer(Tokenizer):
     """A byte-level BPE tokenizer; see `Tokenizer`.
 
     Args:
       vocabulary: The tokens in the order of ids, the pairs of tokens to join, in order of
-        priority, and possibly `Rules`.
+        priority, and possibly whether the text is first normalized to NFC.
       add_prefix_space: Whether to put a space before each text that does not begin with one.
       special_tokens: See `Tokenizer`.
     """
@@ -79,46 +66,45 @@ class ByteBpeTokenizer(Tokenizer):
 
     def __init__(
         self,
-        vocabulary: tuple[Sequence[str], Merges] | tuple[Sequence[str], Merges, Rules],
+        vocabulary: tuple[Sequence[str], Merges] | tuple[Sequence[str], Merges, bool],
         *,
         add_prefix_space: bool,
         special_tokens: SpecialTokens,
     ):
-        tokens, self.merges, *rules = vocabulary
-        self.rules = rules[0] if rules else Rules()
+        tokens, self.merges, *composes = vocabulary
+        self.composes = any(composes)
         merges, ids = self.merges, {token: i for i, token in enumerate(tokens)}
         lines = [_MERGES_HEADER, *(" ".join(pair) for pair in merges)]
         contents = {
             VOCABULARY_FILE: json.dumps(ids, ensure_ascii=False).encode() + b"\n",
             MERGES_FILE: "".join(f"{line}\n" for line in lines).encode(),
         }
-        if self.rules != Rules():
-            contents = {LIBRARY_FILE: _library_content(ids, merges, self.rules)}
+        if self.composes:
+            contents = {LIBRARY_FILE: _library_content(ids, merges)}
         options = {"add_prefix_space": add_prefix_space}
         super().__init__(options, b"".join(contents.values()), contents, tokens, special_tokens)
         self.library_model = models.BPE(ids, merges, unk_token=special_tokens.unk)
         self._backend = tokenizers.Tokenizer(self.library_model)
         self._backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        self.add_rules(self._backend)
+        if self.normalizer:
+            self._backend.normalizer = self.normalizer
         self._word_ids = functools.lru_cache(CACHE_WORDS)(
             lambda word: self._backend.encode(word).ids
         )
         self._decoder = decoders.ByteLevel()
 
-    def add_rules(self, library: tokenizers.Tokenizer) -> None:
-        """Adds `rules` to a tokenizer of the library."""
-        if self.rules.composes:
-            library.normalizer = normalizers.NFC()
-        library.add_tokens([tokenizers.AddedToken(t, normalized=True) for t in self.rules.added])
+    @property
+    def normalizer(self) -> normalizers.Normalizer | None:
+        return normalizers.NFC() if self.composes else None
 
     def is_word_start(self, token: str) -> bool:
         return token.startswith(WORD_START) or token in self.special_tokens.spellings
 
-    def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+    def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         return [np.array(self._encode(self._with_space(s)), np.int32) for s in sentences]
 
     def _encode(self, text: str) -> list[int]:
-        if not text.isascii() or any(token in text for token in self.rules.added):
+        if not text.isascii():
             return self._backend.encode(text).ids
         # A cache of words is three times as fast as the library.
         return [i for word in ASCII_WORDS.findall(text) for i in self._word_ids(word)]
@@ -133,12 +119,7 @@ class ByteBpeTokenizer(Tokenizer):
         text = self._decoder.decode([token])
         return token if "\ufffd" in text else text.replace(" ", WORD_START)
 
-    def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
-        if self.special_tokens.mask_takes_space:
-            parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
-        return self.encode_batch(parts)
-
-    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         spaced = self._with_space(text)
         return aligned(self._backend.encode(spaced), text, len(spaced) - len(text))
 
@@ -155,8 +136,8 @@ def read_vocabulary(
     merges_path: epath.Path | Path | None = None,
     *,
     special_tokens: SpecialTokens,
-) -> tuple[list[str], Merges] | tuple[list[str], Merges, Rules]:
-    """Reads the tokens in the order of their ids, the merges, and the rules of a tokenizer.json.
+) -> tuple[list[str], Merges, bool]:
+    """Reads the tokens in the order of their ids, the merges, and whether text is composed.
 
     Args:
       path: A vocab.json, or a tokenizer.json of the `tokenizers` library.
@@ -166,15 +147,16 @@ def read_vocabulary(
       UserError: The files cannot be read, are not of a byte-level BPE, or lack a special token.
     """
     content = read_json_vocabulary(path)
-    rules = Rules()
+    composes = False
     if merges_path:
         ids, merges = content, _read_merges(merges_path)
     else:
-        ids, merges, rules = _parse_library_file(content, path)
+        composes = _check_library_file(content, path)
+        ids, merges = ids_and_merges(content)
     tokens = tokens_by_id(ids, path)
     require_special_tokens(tokens, special_tokens, path)
     check_merges(merges, tokens, path)
-    return tokens, merges, rules
+    return tokens, merges, composes
 
 
 def check_merges(merges: Merges, tokens: Sequence[str], path: epath.Path | Path) -> None:
@@ -207,13 +189,8 @@ def _read_merges(path: epath.Path | Path) -> Merges:
     return merges
 
 
-def _parse_library_file(
-    content: dict[str, Any], path: epath.Path | Path
-) -> tuple[dict[str, int], Merges, Rules]:
-    """Returns the ids of all tokens, the merges and the rules.
-
-    Added tokens that are special are plain text in a text.
-    """
+def _check_library_file(content: dict[str, Any], path: epath.Path | Path) -> bool:
+    """Refuses a tokenizer.json with other rules; returns whether it composes text."""
     model, rules = content.get("model") or {}, content.get("pre_tokenizer") or {}
     normalizer = content.get("normalizer")
     wanted = {"type": "ByteLevel", "use_regex": True}
@@ -224,15 +201,13 @@ def _parse_library_file(
         or (wanted | rules) != (rules | wanted)
     ):
         raise UserError(f"{path} is not a byte-level BPE with the rules of GPT-2")
-    added = [t["content"] for t in content.get("added_tokens", ()) if not t.get("special")]
-    return *ids_and_merges(content), Rules(normalizer is not None, tuple(added))
+    return normalizer is not None
 
 
-def _library_content(ids: dict[str, int], merges: Merges, rules: Rules) -> bytes:
-    """Makes the parts of a tokenizer.json that `_parse_library_file` reads."""
+def _library_content(ids: dict[str, int], merges: Merges) -> bytes:
+    """Makes the parts of a tokenizer.json that `read_vocabulary` reads."""
     content = {
-        "added_tokens": [{"id": ids[t], "content": t, "special": False} for t in rules.added],
-        "normalizer": {"type": "NFC"} if rules.composes else None,
+        "normalizer": {"type": "NFC"},
         "pre_tokenizer": {"type": "ByteLevel", "use_regex": True},
         "model": {"type": "BPE", "vocab": ids, "merges": list(merges)},
     }

@@ -15,8 +15,15 @@ Only the vocabulary changes, so every program that can read the old one can read
 import math
 from collections.abc import Sequence
 
+from tokenizers import AddedToken
+
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import Tokenizer, read_vocabulary_file, vocabulary_lines
+from bert_jax.tokenizers.base import (
+    Tokenizer,
+    is_placeholder,
+    read_vocabulary_file,
+    vocabulary_lines,
+)
 from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.factory import training_words_of
 from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
@@ -75,7 +82,11 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
             f"that occur {MIN_FREQUENCY} times: set it to {found} or less"
         )
     options = {k: x for k, x in tokenizer.options.items() if k not in ("kind", "special_tokens")}
-    return type(tokenizer)(vocabulary, special_tokens=tokenizer.special_tokens, **options)
+    extended = type(tokenizer)(vocabulary, special_tokens=tokenizer.special_tokens, **options)
+    # The text is no longer searched for placeholders that are gone.
+    added = {i: token for i, token in tokenizer.added.items() if token.content in extended.ids}
+    mask = AddedToken(tokenizer.special_tokens.mask, lstrip=tokenizer.mask_takes_space)
+    return extended.with_added(added | {tokenizer.mask_id: mask}, "config.data.add_tokens")
 
 
 def words_of(tokenizer: Tokenizer) -> WordsOfText:
@@ -99,7 +110,7 @@ def replaced_pieces(tokenizer: Tokenizer, extended: Tokenizer) -> dict[int, list
     """
     old, new = tokenizer.tokens, extended.tokens
     changed = [i for i, token in enumerate(old) if new[i : i + 1] != [token]]
-    if tokenizer.options != extended.options or not all(_is_placeholder(old[i]) for i in changed):
+    if tokenizer.options != extended.options or not all(is_placeholder(old[i]) for i in changed):
         return None
     added = [*changed, *range(len(old), len(new))]
     return {i: pieces(tokenizer, new[i]) for i in added}
@@ -116,6 +127,10 @@ def _problem(tokenizer: Tokenizer, add_tokens: str) -> str:
     if tokenizer.kind == "byte_bpe":
         no_words = ", whose tokens are not words; give a number of tokens instead of a file"
         return "" if is_number(add_tokens) else no_words
+    if tokenizer.vocab_size > tokenizer.num_model_tokens:
+        return (
+            f", whose last token, {tokenizer.tokens[-1]}, was added to it and would get another id"
+        )
     if isinstance(tokenizer, SentencePieceTokenizer):
         if not tokenizer.is_unigram:
             return " and the type bpe; a model of the type unigram can get more tokens"
@@ -126,14 +141,10 @@ def _problem(tokenizer: Tokenizer, add_tokens: str) -> str:
     return "; only wordpiece, byte_bpe and sentencepiece can get more tokens"
 
 
-def _is_placeholder(token: str) -> bool:
-    return token.startswith("[unused")
-
-
 def _placed(tokens: Sequence[str], new: Sequence[str]) -> list[str]:
     """Puts new tokens in the places of the placeholders, and the rest at the end."""
     placed = list(tokens)
-    places = [i for i, token in enumerate(tokens) if _is_placeholder(token)]
+    places = [i for i, token in enumerate(tokens) if is_placeholder(token)]
     for i, token in zip(places, new, strict=False):
         placed[i] = token
     return placed + list(new[len(places) :])
@@ -182,6 +193,4 @@ def _with_merges(tokenizer: ByteBpeTokenizer, number: int, counts: WordCounts) -
     words = ((pieces(tokenizer, word), count) for word, count in sorted(counts))
     merges = [*tokenizer.merges, *learn_merges(words, tokens, old + number)]
     placed = _placed(tokens[:old], tokens[old:])
-    # The text is no longer searched for placeholders that are gone.
-    added = tuple(sorted(set(tokenizer.rules.added).intersection(placed), key=placed.index))
-    return len(tokens) - old, (placed, merges, tokenizer.rules._replace(added=added))
+    return len(tokens) - old, (placed, merges, tokenizer.composes)

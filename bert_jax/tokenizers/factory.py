@@ -22,6 +22,7 @@ from bert_jax.tokenizers import (
     word_bpe,
     wordpiece,
 )
+from bert_jax.tokenizers.added import ADDED_FILE, read_added
 from bert_jax.tokenizers.base import (
     CONVENTIONS,
     OPTIONS_FILE,
@@ -155,7 +156,7 @@ def load(directory: epath.PathLike) -> Tokenizer:
 
 
 def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Path]:
-    """Finds the files of a vocabulary, the main file first.
+    """Finds the files of a vocabulary, the main file first, and ADDED_FILE last if there is one.
 
     Args:
       kind: One of KINDS.
@@ -165,7 +166,12 @@ def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Pa
     if path.is_dir():
         path = next((path / n for n in known.names if (path / n).exists()), path / known.names[0])
     has_companion = known.companion and path.name == known.names[0]
-    return [path, path.parent / known.companion] if has_companion else [path]
+    added = path.parent / ADDED_FILE
+    return [
+        path,
+        *([path.parent / known.companion] if has_companion else []),
+        *([added] if added.exists() else []),
+    ]
 
 
 def from_file(
@@ -183,7 +189,8 @@ def from_file(
         tokenizer.json with a Unigram model (sentencepiece); a vocab.json with merges.txt beside
         it, or a tokenizer.json (byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe); a
         vocab.json with merges.txt beside it (moses_bpe and bert_bpe), or a tokenizer.json
-        (bert_bpe, tokenizer_json).
+        (bert_bpe, tokenizer_json). ADDED_FILE beside it belongs to it, and so do the added tokens
+        of a tokenizer.json.
       special_tokens: See `Tokenizer`.
       options: Options of any kind; this kind ignores those that it does not have.
 
@@ -192,8 +199,12 @@ def from_file(
     """
     known = KINDS[kind]
     paths = vocabulary_files(kind, files.checked_path(path, "the vocabulary"))
+    source = paths.pop() if paths[-1].name == ADDED_FILE else paths[0]
     vocabulary = known.read(*paths, special_tokens=special_tokens)
-    return known.tokenizer(vocabulary, special_tokens=special_tokens, **known.own(options))
+    tokenizer = known.tokenizer(vocabulary, special_tokens=special_tokens, **known.own(options))
+    if source.name not in (ADDED_FILE, LIBRARY_FILE):
+        return tokenizer
+    return tokenizer.with_added(read_added(source), source)
 
 
 def check_installed(kind: str) -> None:

@@ -59,10 +59,10 @@ class FastBpeTokenizer(Tokenizer):
     def is_word_start(self, token: str) -> bool:
         return True
 
-    def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+    def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         return [self._bpe.encode(sentence.split()) for sentence in sentences]
 
-    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         words = text.split()
         characters = [(i, i + 1) for i, c in enumerate(text) if not c.isspace()]
         return self._bpe.encode(words), self._bpe.spans(words, characters)

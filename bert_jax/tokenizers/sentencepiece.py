@@ -14,13 +14,14 @@ import base64
 import functools
 import itertools
 import unicodedata
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import sentencepiece
 from etils import epath
 from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
+from tokenizers import AddedToken
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
@@ -76,6 +77,19 @@ class SentencePieceTokenizer(Tokenizer):
         self._id_of_piece_P = np.array([self.ids[piece] for piece in pieces], np.int32)
         self._piece_of_id = {i: p for p, i in enumerate(self._id_of_piece_P.tolist())}
         self._numbers = self._number_pieces(pieces) if self._is_albert else {}
+
+    def with_added(self, added: Mapping[int, AddedToken], path: epath.PathLike) -> Self:
+        other = super().with_added(added, path)
+        begins_words = self.special_tokens.mask_takes_space
+        for token in other.added.values():
+            # Versions of transformers differ in the space before a normalized token.
+            if token.normalized or not begins_words:
+                raise UserError(
+                    f"{path}: bert_jax cannot find the added token {token.content!r} as "
+                    'transformers does; with SentencePiece it must have "normalized": false, and '
+                    "the special tokens must be those of RoBERTa, CamemBERT or ALBERT"
+                )
+        return other
 
     @functools.cached_property
     def _within_word(self) -> sentencepiece.SentencePieceProcessor:
@@ -144,7 +158,7 @@ class SentencePieceTokenizer(Tokenizer):
             or not all(character.lower() in _WORD_INSIDE for character in token)
         )
 
-    def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+    def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         # One thread, because the caller chooses the number of processes.
         batch = self._backend.encode(
             [self._normalized(sentence) for sentence in sentences], out_type=int, num_threads=1
@@ -152,6 +166,7 @@ class SentencePieceTokenizer(Tokenizer):
         return [self._ids(pieces) for pieces in batch]
 
     def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
+        # The model drops a space at the end of a text, whatever a file says of the mask's.
         if self.special_tokens.mask_takes_space:
             return self.encode_batch(parts)
         first, *others = parts
@@ -165,7 +180,7 @@ class SentencePieceTokenizer(Tokenizer):
                 ids.append(self._ids(pieces))
         return ids
 
-    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         folded, sources = self._normalized_aligned(text)
         encoded = sentencepiece_pb2.SentencePieceText()
         encoded.ParseFromString(self._backend.encode(folded, out_type="serialized_proto"))

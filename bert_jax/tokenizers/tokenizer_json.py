@@ -1,9 +1,9 @@
 """Any BPE that a tokenizer.json of the `tokenizers` library describes, such as Gemma's.
 
 Gemma 2's tokenizer, which mmBERT has, joins the characters of a whole text ("▁" is the space) and
-falls back to bytes. Some tokens, such as runs of line breaks, are found in the text first. These
-rules come from the file, so no class of `transformers` is needed. The ids are those of the library,
-except that special tokens spelled out in the text are plain text here.
+falls back to bytes. These rules come from the file, so no class of `transformers` is needed. The
+ids are those of the library, except that the five special tokens spelled out in the text are plain
+text here.
 """
 
 import itertools
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 from etils import epath
+from tokenizers import normalizers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
@@ -48,16 +49,20 @@ class JsonTokenizer(Tokenizer):
         super().__init__({}, stored, {LIBRARY_FILE: stored}, tokens, special_tokens)
 
     def library(self) -> tokenizers.Tokenizer:
-        """Returns a new tokenizer of the library, without special tokens."""
+        """Returns a new tokenizer of the library, without added tokens."""
         return tokenizers.Tokenizer.from_str(self._content)
+
+    @property
+    def normalizer(self) -> normalizers.Normalizer | None:
+        return self._backend.normalizer
 
     def is_word_start(self, token: str) -> bool:
         return token.startswith(WORD_START) or token in self.special_tokens.spellings
 
-    def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+    def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         return [np.array(self._backend.encode(s).ids, np.int32) for s in sentences]
 
-    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         return aligned(self._backend.encode(text), text)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -82,10 +87,10 @@ def read_vocabulary(path: epath.Path | Path, *, special_tokens: SpecialTokens) -
         raise UserError(f"{path} has no BPE model that joins pieces by merges only")
     try:
         added = content.get("added_tokens") or []
-        # Special tokens that are not among the pieces keep their ids.
+        # Added tokens that are not among the pieces keep their ids.
         model["vocab"].update({token["content"]: token["id"] for token in added})
         content |= {
-            "added_tokens": [token for token in added if not token["special"]],
+            "added_tokens": [],
             "post_processor": None,
             "truncation": None,
             "padding": None,

@@ -5,11 +5,11 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from etils import epath
-from tokenizers import models
+from tokenizers import AddedToken, models
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
@@ -120,13 +120,19 @@ class WordBpeTokenizer(Tokenizer):
         begins[..., 1:] = self._ends_word_V[ids[..., :-1]]
         return begins | np.isin(ids, self.special_ids)
 
+    def with_added(self, added: Mapping[int, AddedToken], path: epath.PathLike) -> Self:
+        other = super().with_added(added, path)
+        other._ends_word_V = np.ones(other.vocab_size, bool)
+        other._ends_word_V[: self.vocab_size] = self._ends_word_V
+        return other
+
     def piece_text(self, token_id: int) -> str:
         return self.id_to_token(token_id).removesuffix(END)
 
-    def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+    def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         return [self._bpe.encode(self.words(sentence)) for sentence in sentences]
 
-    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         words, characters = self.words_aligned(text)
         return self._bpe.encode(words), self._bpe.spans(words, characters)
 
@@ -134,7 +140,8 @@ class WordBpeTokenizer(Tokenizer):
         text = ""
         for i in map(int, ids):
             token = self.tokens[i]
-            text += f"{token} " if i in self.special_ids else token.replace(END, " ")
+            is_whole = i in self.special_ids or i in self.added
+            text += f"{token} " if is_whole else token.replace(END, " ")
         return text.removesuffix(" ")
 
 

@@ -23,9 +23,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from etils import epath
-from tokenizers import decoders, models
+from tokenizers import decoders, models, normalizers
 
-from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
     CACHE_WORDS,
     SPECIAL_TOKENS,
@@ -33,6 +32,7 @@ from bert_jax.tokenizers.base import (
     Tokenizer,
     read_vocabulary_file,
     require_special_tokens,
+    tokens_by_id,
     vocabulary_lines,
 )
 
@@ -78,15 +78,25 @@ class WordPieceTokenizer(Tokenizer):
         self._word_ids = _WordIds(self.library_model)
         self._decoder = decoders.WordPiece(cleanup=True)
 
+    @property
+    def normalizer(self) -> normalizers.Normalizer:
+        # With None, accents are stripped if `lowercase` is set.
+        return normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=True,
+            strip_accents=None,
+            lowercase=self.options["lowercase"],
+        )
+
     def is_word_start(self, token: str) -> bool:
         return not token.startswith("##")
 
-    def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+    def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         ids_of = self._word_ids.__getitem__
         lines = self._splitter.spaced(sentences).split(b"\n") if sentences else []
         return [np.frombuffer(b"".join(map(ids_of, line.split())), np.int32) for line in lines]
 
-    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         spaced, character_spans = self._splitter.spaced_aligned(text)
@@ -111,19 +121,17 @@ def read_vocabulary(
 ) -> list[str]:
     """Reads the tokens of a vocab.txt in the order of their ids.
 
+    As in `transformers`, a blank line is an id that no text produces, and so is a line that is
+    repeated later; see `tokens_by_id`.
+
     Raises:
-      UserError: The file cannot be read, has a blank or repeated line, or lacks a special
-        token.
+      UserError: The file cannot be read, or lacks a special token.
     """
     lines = vocabulary_lines(read_vocabulary_file(path), path)
-    tokens: dict[str, None] = {}
-    for number, line in enumerate(lines, 1):
-        token = line.rstrip("\r")
-        if not token or token in tokens:
-            raise UserError(f"{path}:{number}: the token {token!r} is blank or repeated; remove it")
-        tokens[token] = None
-    require_special_tokens(tokens, special_tokens, path)
-    return list(tokens)
+    ids = {line.rstrip("\r"): i for i, line in enumerate(lines)}
+    ids.pop("", None)
+    require_special_tokens(ids, special_tokens, path)
+    return tokens_by_id(ids, path, len(lines))
 
 
 class _WordIds(dict[bytes, bytes]):

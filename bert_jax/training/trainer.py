@@ -373,8 +373,9 @@ def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
         raise UserError(
             f"a step of {stage.batch_size:,} sequences of {stage.max_seq_length} tokens needs "
             f"{needed / 2**30:.1f} GiB of memory, but this machine has {limit / 2**30:.1f} GiB, "
-            f"which is enough for about {fitting:,} sequences: set a smaller "
-            "config.train.batch_size or a larger config.train.gradient_accumulation_steps"
+            f"which is enough for about {fitting:,} sequences: set a larger "
+            "config.train.gradient_accumulation_steps or, in a new run, a smaller "
+            "config.train.batch_size"
         )
 
 

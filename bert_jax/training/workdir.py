@@ -98,13 +98,14 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
             f"{path} holds another run: its config.{key} is {old!r}, not {new!r}; choose "
             "another --workdir or give the same value"
         )
-    fields = config_lib.fields(config)
-    return [
-        f"config.{key} was {old} and is now {new}: stages and learning rate follow the new value "
-        "from now on"
-        for key, (old, new) in changed.items()
-        if fields[key].change is Change.WITH_WARNING
-    ]
+    fields, warnings = config_lib.fields(config), []
+    for key, (old, new) in changed.items():
+        text = f"config.{key} was {old} and is now {new}"
+        if fields[key].change is Change.WITH_WARNING:
+            warnings.append(f"{text}: stages and learning rate follow the new value from now on")
+        elif fields[key].change is Change.ROUNDED:
+            warnings.append(f"later steps are the same only up to rounding: {text}")
+    return warnings
 
 
 def _fixed_key(
@@ -119,7 +120,7 @@ def _fixed_key(
       also: What may change in addition to the keys that may always change.
     """
     fields = config_lib.fields(config)
-    allowed = {Change.ALWAYS, Change.WITH_WARNING, *also}
+    allowed = {Change.ALWAYS, Change.WITH_WARNING, Change.ROUNDED, *also}
     if config.data.get("store"):
         allowed.add(Change.WITH_STORE)
 

@@ -253,10 +253,10 @@ def run(body, *arguments, **options):
             (
                 f"raise RuntimeError('{text}')",
                 1,
-                f"error: the device ran out of memory ({cause}); try a smaller "
-                "config.train.batch_size or config.eval.batch_size, a larger "
-                "config.train.gradient_accumulation_steps, config.remat=full, or "
-                "config.sharding=fsdp\n",
+                f"error: the device ran out of memory ({cause}); try a larger "
+                "config.train.gradient_accumulation_steps, config.remat=full, "
+                "config.sharding=fsdp, a smaller config.eval.batch_size or, in a new run, a "
+                "smaller config.train.batch_size\n",
             )
             for text, cause in (
                 ("INTERNAL: RESOURCE_EXHAUSTED: Out, 9 GiB.\\nlist", "Out, 9 GiB"),

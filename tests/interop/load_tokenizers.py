@@ -21,6 +21,9 @@ def main(exported: Path, saved: Path) -> None:
             "class": type(tokenizer).__name__,
             "max_length": tokenizer.model_max_length,
             "ids": [tokenizer(text)["input_ids"] for text in given["texts"]],
+            "decoded": tokenizer.decode(
+                tokenizer(given["decoded"], add_special_tokens=False)["input_ids"]
+            ),
             "pair": dict(tokenizer(*given["pair"])),
         }
         tokenizer.save_pretrained(saved / path.name)

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.inference.bert import Bert
 from bert_jax.interop import formats
 from tests.interop.small_bert import (
     TOKENS,
@@ -102,10 +103,23 @@ def test_a_padded_vocabulary_is_cut(tmp_path):
         np.testing.assert_array_equal(found.weights[name], full[name][:28])
 
 
-def test_other_vocabulary_sizes_are_refused():
-    for rows in (27, 30, 156):
-        with pytest.raises(UserError, match=f"{rows} rows of word embeddings but .* 28 tokens"):
-            make_pretrained(vocab_size=rows).complete()
+def test_tokens_without_a_row_must_not_occur_in_text():
+    with pytest.raises(UserError, match="27 rows of word embeddings but .* 28 tokens.* as '.'"):
+        make_pretrained(vocab_size=27).cut_padding()
+    # A summarizer has no row for the mask, which comes last.
+    rows = make_tokenizer("roberta").vocab_size - 1
+    summarizer = make_pretrained(family="roberta", vocab_size=rows)
+    summarizer.cut_padding()
+    assert summarizer.model["vocab_size"] == rows
+    bert = Bert(summarizer)
+    assert bert.encode("the a").shape == (12,)
+    for use in (
+        lambda: bert.fill_mask("the <mask>"),
+        lambda: bert.score("the"),
+        lambda: bert.attention("the <mask>"),
+    ):
+        with pytest.raises(UserError, match="has no row for <mask>"):
+            use()
 
 
 def test_the_folders_of_the_text_and_the_words_are_left_out(tmp_path):

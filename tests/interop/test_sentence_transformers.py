@@ -9,10 +9,19 @@ import pytest
 import bert_jax
 from bert_jax import convert
 from bert_jax.base.errors import UserError
+from bert_jax.inference.features import write_features
+from bert_jax.inference.similarity import Pairs, score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding
 from tests.golden.inputs import real_package
-from tests.interop.small_bert import FAMILIES, make_finetuned, make_pretrained, same_weights
+from tests.interop.small_bert import (
+    FAMILIES,
+    edit_json,
+    make_finetuned,
+    make_pretrained,
+    make_tokenizer,
+    same_weights,
+)
 
 OLD_POOLING = {"word_embedding_dimension": 12, "pooling_mode_cls_token": True}
 
@@ -63,14 +72,65 @@ def test_parts_that_are_not_supported_or_damaged(tmp_path):
         read_embedding(tmp_path)
 
 
+def test_what_is_not_read_is_said_in_python_too(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    write(tmp_path / "hf", OLD_POOLING, "Dense")
+    edit_json(tmp_path / "hf" / "config.json", auto_map={"AutoModel": "code.Model"})
+    with pytest.warns(UserWarning) as found:
+        bert_jax.load(tmp_path / "hf")
+    assert "the code that its auto_map names is never run" in str(found[0].message)
+    assert "its module Dense is not supported" in str(found[1].message)
+    assert len(found) == 2 and found[0].filename == __file__
+    edit_json(tmp_path / "hf" / "config.json", model_type="other")
+    with pytest.raises(UserError, match="must name its family, and the code that its auto_map"):
+        formats.read(tmp_path / "hf")
+
+
+def test_prompts_lower_casing_and_similarity_are_applied_and_kept(tmp_path):
+    pretrained = make_pretrained()
+    pretrained.tokenizer = make_tokenizer(lowercase=False)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    write(tmp_path / "hf", OLD_POOLING, settings={"do_lower_case": True, "max_seq_length": 16})
+    library = {
+        "prompts": {"query": "THE ", "passage": "a "},
+        "default_prompt_name": "query",
+        "similarity_fn_name": "dot",
+    }
+    path = tmp_path / "hf" / "config_sentence_transformers.json"
+    path.write_text(json.dumps(library))
+    ours = bert_jax.load(tmp_path / "hf")
+    plain = ours.encode(["the a b", "the the"], prompt="")
+    np.testing.assert_allclose(ours.encode(["A b", "the"]), plain, atol=1e-6)
+    np.testing.assert_allclose(ours.encode("a B", prompt="the "), plain[0], atol=1e-6)
+    (tmp_path / "texts.txt").write_text("A b\nthe\n")
+    write_features(
+        ours,
+        tmp_path / "texts.txt",
+        tmp_path / "out.npz",
+        layers=(-1,),
+        embedding=ours.embedding_with(None, None, None),
+    )
+    with np.load(tmp_path / "out.npz") as written:
+        np.testing.assert_allclose(written["features"], plain, atol=1e-6)
+    first, second = ["a", "a b", "c", "e"], ["d e", "b", "f g h i", "e e"]
+    dots_N = (ours.encode(first) * ours.encode(second)).sum(1)
+    pairs = Pairs(None, first, second, dots_N)
+    assert score_pairs(ours, pairs, ours.embedding)["pearson"] == pytest.approx(1, abs=1e-6)
+    cosine = ours.embedding._replace(similarity="cosine")
+    assert score_pairs(ours, pairs, cosine)["pearson"] < 0.9999
+    convert.convert(str(tmp_path / "hf"), str(tmp_path / "st"), "sentence_transformers")
+    assert read_embedding(tmp_path / "st") == read_embedding(tmp_path / "hf")
+    assert json.loads((tmp_path / "st" / path.name).read_text()) == library
+
+
 def test_only_sentence_embeddings_need_the_pooling(tmp_path):
     """People copy the files at the top of a directory, without 1_Pooling/config.json."""
     formats.write(make_pretrained(), tmp_path, "huggingface")
     write(tmp_path, OLD_POOLING, "Normalize")
     shutil.rmtree(tmp_path / "1_Pooling")
-    bert = bert_jax.load(tmp_path)
+    with pytest.warns(UserWarning, match="has no 1_Pooling/config.json: name the pooling of sent"):
+        bert = bert_jax.load(tmp_path)
     assert bert.embedding == Embedding(None, True, 40)
-    assert "has no 1_Pooling/config.json: name the pooling of sentence" in bert.notes[-1]
     assert np.isfinite(bert.encode(["a b"], pooling="mean")).all()
     with pytest.raises(UserError, match="pooling is None; it must be one of cls, mean"):
         bert.encode(["a b"])

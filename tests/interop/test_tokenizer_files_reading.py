@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
@@ -30,7 +31,22 @@ def edit(path, change):
 
 
 def read(directory):
-    return files.read_huggingface_tokenizer(directory, BERT)
+    return files.read_huggingface_tokenizer(directory, BERT)[0]
+
+
+def test_lines_without_a_token_of_their_own_keep_their_ids(directory, ours):
+    """A blank line, and one that is repeated later, are ids that no text produces."""
+    lines = [*ours.tokens[:-1], "", "the", "", ours.tokens[-1]]
+    (directory / "vocab.txt").write_text("\n".join(lines), "utf-8")
+    ids = {token: i for i, token in enumerate(lines) if token}
+    edit(directory / "tokenizer.json", lambda c: c["model"].update(vocab=ids))
+    found = [read(directory)]
+    (directory / "tokenizer.json").unlink()
+    found.append(read(directory))
+    for tokenizer in found:
+        assert tokenizer.tokens[899:902] == ["[unused_899]", "the", "[unused_901]"]
+        assert tokenizer.vocab_size == 903 and tokenizer.num_unused == 3
+        assert tokenizer.encode_batch(["the"])[0].tolist() == [900]
 
 
 def test_a_vocabulary_alone_follows_the_rules_of_its_program(directory, ours):
@@ -83,6 +99,66 @@ def test_files_that_transformers_saved_again(directory, ours):
     assert read(directory).fingerprint == ours.fingerprint
 
 
+def test_tokens_that_another_program_added(directory, ours):
+    """The three files that may name them; ids as `transformers` gives them."""
+    word, marker = {"content": "covid", "id": 900}, {"content": "[E1]", "id": 901}
+    (directory / "added_tokens.json").write_text('{"covid": 900, "[E1]": 901}', "utf-8")
+    slow = read(directory)
+    (directory / "added_tokens.json").unlink()
+    flags = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": True}
+    added = [token | flags | {"special": False} for token in (word, marker)]
+    edit(directory / "tokenizer.json", lambda content: content["added_tokens"].extend(added))
+    assert read(directory).fingerprint == slow.fingerprint != ours.fingerprint
+    ids = [i.tolist() for i in ours.encode_batch(["the ", "s in "])]
+    text = "the Covids in [E1]"
+    found, spans = slow.encode_aligned(text)
+    assert found.tolist() == [*ids[0], 900, *ids[1], 901]
+    batch = slow.encode_batch(["the ", text, ""])
+    assert [i.tolist() for i in batch] == [ids[0], found.tolist(), []]
+    assert spans[[-1, len(ids[0])]].tolist() == [[14, 18], [4, 9]]
+    assert slow.decode(found) == "the covid s in [E1]" and slow.is_word_start_V[900:].all()
+    again = directory / "again"
+    files.write_huggingface_tokenizer(slow, again / "hf", BERT, 512)
+    slow.save(again / "ours")
+    # A run names the directory of a copy as its vocabulary.
+    options = {key: value for key, value in ours.options.items() if key != "kind"}
+    named = tokenizers.from_file("wordpiece", again / "ours", **options)
+    for copy in (read(again / "hf"), tokenizers.load(again / "ours"), named):
+        assert copy.fingerprint == slow.fingerprint and copy.added.keys() == {900, 901}
+
+
+def test_tokens_added_to_an_export_of_ours(ours, directory):
+    """Our own options file, which says nothing of them, does not hide them."""
+    ours.save(directory)
+    (directory / "added_tokens.json").write_text('{"covid": 900}', "utf-8")
+    assert read(directory).added.keys() == {900}
+
+
+@pytest.mark.parametrize(
+    "added, words",
+    [
+        ({"900": {"content": "the"}}, "'the' has the id 900, which must be its id in the vocab"),
+        ({"900": {}}, "its added tokens are damaged: 'content'"),
+        ({"x": {"content": "covid"}}, "its added tokens are damaged: invalid literal"),
+    ],
+)
+def test_added_tokens_that_are_refused(directory, added, words):
+    edit(directory / "tokenizer_config.json", lambda c: c.update(added_tokens_decoder=added))
+    with pytest.raises(UserError, match=words):
+        read(directory)
+
+
+def test_a_directory_that_does_not_name_its_case(directory, ours):
+    (directory / "tokenizer.json").unlink()
+    (directory / "tokenizer_config.json").unlink()
+    assert files.read_huggingface_tokenizer(directory, BERT)[1] == []
+    tokens = ["The" if token == "the" else token for token in ours.tokens]
+    (directory / "vocab.txt").write_text("\n".join(tokens), "utf-8")
+    tokenizer, (note,) = files.read_huggingface_tokenizer(directory, BERT)
+    assert not tokenizer.options["lowercase"]
+    assert "1 of its 900 tokens have capital letters, such as 'The', so text keeps its case" in note
+
+
 def set_in(section, **values):
     return lambda content: content[section].update(values)
 
@@ -93,7 +169,7 @@ def remove_mask(content):
 
 
 def add_token(content):
-    content["added_tokens"].append(content["added_tokens"][0] | {"id": 900, "content": "[E1]"})
+    content["added_tokens"].append(content["added_tokens"][0] | {"id": 950, "content": "[E1]"})
 
 
 def byte_level(content):
@@ -113,14 +189,13 @@ def byte_level(content):
         (lambda c: c.update(pre_tokenizer=None), "type of its pre_tokenizer is None"),
         (set_in("model", unk_token="<unk>"), "unk_token of its model"),
         (set_in("model", continuing_subword_prefix="@@"), "only '##'"),
-        (lambda c: c["model"]["vocab"].update(zzzz=5000), "its 901 tokens must be 0 to 900"),
-        (lambda c: c["model"]["vocab"].update({"a\nb": 900}), "cannot be a line of a vocab.txt"),
-        (add_token, r"adds '\[E1\]' with id"),
+        (lambda c: c["model"]["vocab"].update(zzzz=2**31), "tokens must be different row numbers"),
+        (add_token, r"added token '\[E1\]' has the id 950, .* after its 900 tokens"),
     ],
 )
 def test_other_tokenizers_are_refused(change, words, directory):
     edit(directory / "tokenizer.json", change)
-    with pytest.raises(UserError, match=f"tokenizer.json.*{words}") as error:
+    with pytest.raises(UserError, match=words) as error:
         read(directory)
     assert "\n" not in str(error.value)
 

@@ -71,7 +71,7 @@ def test_every_chain_of_conversions_keeps_the_fingerprint(tokenizer, tmp_path):
         folder = tmp_path / str(step)
         if kind == "huggingface":
             files.write_huggingface_tokenizer(ours, folder, BERT, 512)
-            ours = files.read_huggingface_tokenizer(folder, BERT)
+            ours = files.read_huggingface_tokenizer(folder, BERT)[0]
         else:
             ours.save(folder)
             read = files.read_google_tokenizer if kind == "google" else tokenizers.load

@@ -11,11 +11,13 @@ import sys
 from collections import Counter
 
 import pytest
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
 from bert_jax.tokenizers import CONVENTIONS, from_file
+from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.extension import extend, words_of
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
 from tests.golden.record_family_tokenization import CLASSES, FRENCH, PAIR, POLISH, texts
@@ -44,6 +46,10 @@ NAMED = {
 }
 # The tokenizers that are also exported with added tokens.
 ADDED = ("bert_uncased", "roberta", "albert")
+WITH_FOUND = (
+    *("bert_uncased", "bert_cased", "roberta", "roberta_prefix", "xlm_roberta", "albert"),
+    *("phobert", "flaubert", "herbert", "mmbert", "modernbert"),
+)
 # Their classes have no tokenizer.json. The first turns line breaks into <unk>, the other removes
 # white space that is a control character, and all of them find special tokens in the text.
 SLOW = {"phobert": "\n<", "flaubert": f"{BREAKS}<", "flaubert_uncased": f"{BREAKS}<"}
@@ -62,7 +68,21 @@ FAMILY_OF = {
     "roberta_added": "roberta",
     "albert_added": "albert",
 }
-TEXTS = [*texts(), *FRENCH, *POLISH, *("a" * n for n in (100, 101, 150, 200, 201))]
+# Tokens that are added as users of transformers add them, and texts that have them.
+FOUND = {"covid": {}, "[E1]": {"special": True}, "zq": {"single_word": True, "lstrip": True}}
+FOUND_TEXTS = [
+    "a covid, Covids [E1] [e1]",
+    "[E1]covid[E1] x",
+    "  covid ",
+    "x zq  zq y, zqzq zq",
+]
+SPACED = "the people , are free ."
+TEXTS = [*FOUND_TEXTS, *texts(), *FRENCH, *POLISH, *("a" * n for n in (100, 101, 150, 200, 201))]
+
+
+def family_of(name):
+    name = name.removesuffix("_found")
+    return FAMILY_OF.get(name, name)
 
 
 def wordpiece(lowercase, max_chars=100):
@@ -77,6 +97,23 @@ def with_words(tokenizer):
     """Adds tokens for words of the texts."""
     counts = Counter(word for text in TEXTS for word in words_of(tokenizer)(text))
     return extend(tokenizer, "40", list(counts.items()))
+
+
+def with_found(tokenizer):
+    """Adds tokens that are found in the text first."""
+    always = {"normalized": False} if tokenizer.kind == "sentencepiece" else {}
+    tokens = [AddedToken(content, **flags, **always) for content, flags in FOUND.items()]
+    return tokenizer.with_added(dict(enumerate(tokens, tokenizer.vocab_size)), "a test")
+
+
+def modernbert(roberta):
+    special = CONVENTIONS["modernbert"]
+    own = [token for token in roberta.tokens if token not in roberta.special_tokens.names]
+    return ByteBpeTokenizer(
+        ([*own, *special.last], roberta.merges, True),
+        add_prefix_space=False,
+        special_tokens=special,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +133,12 @@ def exported(tmp_path_factory):
         "bart": read("roberta", models),
         "mmbert": from_file("tokenizer_json", models, special_tokens=CONVENTIONS["gemma"]),
     }
+    tokenizers["modernbert"] = modernbert(tokenizers["roberta"])
+    tokenizers |= {f"{name}_found": with_found(tokenizers[name]) for name in WITH_FOUND}
     tokenizers |= {f"{name}_added": with_words(tokenizers[name]) for name in ADDED}
     directory = tmp_path_factory.mktemp("exported")
     for name, tokenizer in tokenizers.items():
-        family = load_family(FAMILY_OF.get(name, name))
+        family = load_family(family_of(name))
         files.write_huggingface_tokenizer(tokenizer, directory / name, family, 77)
     return tokenizers, directory
 
@@ -112,7 +151,7 @@ def loaded(request, exported, tmp_path_factory):
         [sys.executable, "tests/interop/load_tokenizers.py", exported[1], saved],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": request.param},
-        input=json.dumps({"texts": TEXTS, "pair": PAIR}),
+        input=json.dumps({"texts": TEXTS, "pair": PAIR, "decoded": SPACED}),
         capture_output=True,
         text=True,
     )
@@ -124,7 +163,8 @@ def test_only_classes_that_keep_the_ids_are_named(exported):
     tokenizers, directory = exported
     for name in tokenizers:
         config = json.loads((directory / name / "tokenizer_config.json").read_text())
-        assert config["tokenizer_class"] == NAMED.get(name, "PreTrainedTokenizerFast"), name
+        expected = NAMED.get(name.removesuffix("_found"), "PreTrainedTokenizerFast")
+        assert config["tokenizer_class"] == expected, name
 
 
 needs_transformers = pytest.mark.skipif(
@@ -138,8 +178,8 @@ def test_every_export_has_the_ids_of_its_tokenizer_json(exported, loaded):
     wrong = {}
     for name, tokenizer in tokenizers.items():
         found, given = loaded[0][name], TEXTS
-        if name in SLOW:
-            given = [text for text in TEXTS if not {*SLOW[name]} & {*text}]
+        if (slow := name.removesuffix("_found")) in SLOW:
+            given = [text for text in TEXTS if not {*SLOW[slow]} & {*text}]
             ids = [tokenizer.join(i).input_ids_L.tolist() for i in tokenizer.encode_batch(given)]
         else:
             library = LibraryTokenizer.from_file(str(directory / name / "tokenizer.json"))
@@ -149,6 +189,11 @@ def test_every_export_has_the_ids_of_its_tokenizer_json(exported, loaded):
             assert found["pair"].get("token_type_ids", pair.type_ids) == pair.type_ids, name
         theirs = dict(zip(TEXTS, found["ids"], strict=True))
         wrong[name] = sum(theirs[text] != ours for text, ours in zip(given, ids, strict=True))
+        if name.endswith("_found"):
+            for text, ours in zip(FOUND_TEXTS, tokenizer.encode_batch(FOUND_TEXTS), strict=True):
+                assert theirs[text] == tokenizer.join(ours).input_ids_L.tolist(), (name, text)
+        if tokenizer.kind in ("byte_bpe", "tokenizer_json"):
+            assert found["decoded"].strip() == SPACED, name
         has_types = tokenizer.template.num_segments == 2 and not name.startswith("distilbert")
         assert ("token_type_ids" in found["pair"]) == has_types, name
         assert found["max_length"] == 77
@@ -158,10 +203,10 @@ def test_every_export_has_the_ids_of_its_tokenizer_json(exported, loaded):
 @needs_transformers
 def test_what_transformers_saved_is_read_again(exported, loaded):
     for name, tokenizer in exported[0].items():
-        family = load_family(FAMILY_OF.get(name, name))
+        family = load_family(family_of(name))
         if name in ("bert_unigram", "distilbert_bpe"):
             continue  # Only BERT's own WordPiece can be read for these families.
-        again = files.read_huggingface_tokenizer(loaded[1] / name, family)
+        again = files.read_huggingface_tokenizer(loaded[1] / name, family)[0]
         for text, ours, theirs in zip(
             TEXTS, tokenizer.encode_batch(TEXTS), again.encode_batch(TEXTS), strict=True
         ):

@@ -5,11 +5,12 @@ from collections import Counter
 
 import pytest
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from tokenizers import AddedToken
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.interop.tokenizer_json import to_library
-from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer, Rules
+from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.extension import (
     extend,
     extended_size,
@@ -95,12 +96,12 @@ def test_byte_bpe_no_longer_looks_for_placeholders_that_are_gone():
     plain = byte_bpe()
     tokens = [*plain.tokens, "[unused0]", "[unused1]"]
     old = ByteBpeTokenizer(
-        (tokens, plain.merges, Rules(True, ("[unused0]", "[unused1]"))),
-        add_prefix_space=False,
-        special_tokens=plain.special_tokens,
+        (tokens, plain.merges, True), add_prefix_space=False, special_tokens=plain.special_tokens
     )
+    places = range(plain.vocab_size, old.vocab_size)
+    old = old.with_added({i: AddedToken(tokens[i]) for i in places}, "a test")
     new = extend(old, "1", BPE_COUNTS)
-    assert new.vocab_size == old.vocab_size and new.rules == Rules(True, ("[unused1]",))
+    assert new.vocab_size == old.vocab_size and new.composes
     text = "[unused0] [unused1]"
     assert len(tokens) - 2 in old.encode_batch([text])[0]
     assert len(tokens) - 2 not in new.encode_batch([text])[0]

@@ -211,9 +211,7 @@ def test_unusable_corpora_and_sizes_are_refused(kind, texts, size, words):
     "kind, content, words",
     [
         ("wordpiece", b"[PAD]\n[UNK]\n[CLS]\na\n", r"has no \[SEP\] \[MASK\], which BERT needs"),
-        ("wordpiece", b"[PAD]\n[UNK]\na\na\n", "vocabulary:4: the token 'a' is blank or repeated"),
-        ("wordpiece", b"[PAD]\n\nb\n", "vocabulary:2: the token '' is blank or repeated"),
-        ("wordpiece", b"", "vocabulary:1: the token ''"),
+        ("wordpiece", b"", r"has no \[PAD\]"),
         ("wordpiece", b"[PAD]\n[UNK]\n\xff\xfe\n", "vocabulary:3: .* not valid UTF-8"),
         ("sentencepiece", b"[PAD]\n[UNK]\n\xff\xfe\n", "is not a SentencePiece model"),
         ("wordpiece", None, "cannot read .*vocabulary: No such file"),

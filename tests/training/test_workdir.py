@@ -1,6 +1,7 @@
 """The claim of a work directory by a run, and the refusal of other runs."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -114,12 +115,19 @@ def test_keys_added_later_get_their_defaults(tmp_path):
         claim(tmp_path, config)
 
 
-def test_more_steps_are_allowed_with_a_warning(tmp_path):
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("num_steps", 2_000_000, "1000000 and is now 2000000: stages and learning rate follow"),
+        ("gradient_accumulation_steps", 4, "only up to rounding: .* was 1 and is now 4"),
+    ],
+)
+def test_changes_that_are_allowed_with_a_warning(tmp_path, key, value, words):
     claim(tmp_path, default_config())
     config = default_config()
-    config.train.num_steps = 2_000_000
+    config.train[key] = value
     (warning,) = claim(tmp_path, config)
-    assert "1000000" in warning and "2000000" in warning
+    assert re.search(words, warning)
 
 
 @pytest.mark.parametrize(
