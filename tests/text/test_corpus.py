@@ -305,6 +305,38 @@ def test_encodings(tmp_path, encoding):
         texts(path, encoding="utf-16")
 
 
+def test_each_file_has_the_encoding_of_its_mark_or_the_first_that_is_valid(tmp_path):
+    text = "Größe ist nicht alles.\n\n" * 9
+    for name in ("utf-8", "utf-16", "utf-8-sig", "cp1252"):
+        (tmp_path / f"{name}.txt").write_bytes(text.encode(name))
+    corpus = Corpus(f"{tmp_path}/*", format="sentences", encoding="utf-8,cp1252")
+    assert {document.text for document in corpus.documents()} == {text.split("\n")[0] + "\n"}
+    # Only the bytes of UTF-8 can be read from the middle.
+    path = str(tmp_path / "utf-16.txt")
+    assert len(Corpus(path, format="sentences").parts(100)) == 1
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("is_array", [True, False])
+def test_json_that_is_not_in_lines(tmp_path, is_array, indent):
+    items = [{"text": f"Größe {number}", "more": [{}]} for number in range(9)]
+    content = json.dumps(items, indent=indent)
+    if not is_array:
+        content = "\n".join(json.dumps(item, indent=indent) for item in items)
+    path = write(tmp_path / "a.json", content)
+    corpus = Corpus(path)
+    documents = list(corpus.documents())
+    assert [document.text for document in documents] == [item["text"] for item in items]
+    if indent:
+        assert documents[1].line == (8 if is_array else 7)
+        assert len(corpus.parts(100)) == 1
+        write(tmp_path / "a.json", content[:-30])
+        line = content[:-30].count("\n")
+        with pytest.raises(UserError, match=r"a.json:\d+: not a JSON object") as error:
+            texts(path)
+        assert line - 4 < int(str(error.value).split(":")[1]) <= line
+
+
 def test_long_documents_are_divided(tmp_path):
     paragraphs = ["a" * 30, "b" * 30 + "\n" + "c" * 20, "d" * 90, "e" * 10, "f" * 10]
     path = write(tmp_path / "book.txt", "\n\n".join(paragraphs))
