@@ -137,7 +137,7 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
     "HerbertTokenizer": TokenizerClass("bert_bpe", "herbert"),
     # Not a class of transformers: the byte-level BPE of a PreTrainedTokenizerFast.
     "ModernBertTokenizer": TokenizerClass(
-        "byte_bpe", "modernbert", written={"clean_up_tokenization_spaces": True}, exact=None
+        "byte_bpe", "modernbert", written={"clean_up_tokenization_spaces": False}, exact=None
     ),
     "GemmaTokenizer": TokenizerClass(
         "tokenizer_json", "gemma", written={"clean_up_tokenization_spaces": False}, exact=None

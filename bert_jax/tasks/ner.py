@@ -348,7 +348,11 @@ def _read_json(path: Any) -> Iterator[TaggedSentence]:
                     "names, such as B-PER"
                 )
             is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
-            if not is_list or tags is not None and [type(tag) for tag in tags] != [str] * len(words):
+            if (
+                not is_list
+                or tags is not None
+                and [type(tag) for tag in tags] != [str] * len(words)
+            ):
                 raise UserError(
                     f"{where}: it must have a list `tokens` of texts and a list `ner_tags` of as "
                     "many tags"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+SPACED = "He can not , it is said , come ."
+
 
 def main(exported: Path, saved: Path) -> None:
     given = json.load(sys.stdin)
@@ -22,6 +24,7 @@ def main(exported: Path, saved: Path) -> None:
             "max_length": tokenizer.model_max_length,
             "ids": [tokenizer(text)["input_ids"] for text in given["texts"]],
             "pair": dict(tokenizer(*given["pair"])),
+            "decoded": tokenizer.decode(tokenizer(SPACED)["input_ids"], skip_special_tokens=True),
         }
         tokenizer.save_pretrained(saved / path.name)
     json.dump(found, sys.stdout)

@@ -156,6 +156,12 @@ def test_every_export_has_the_ids_of_its_tokenizer_json(exported, loaded):
 
 
 @needs_transformers
+def test_byte_level_tokenizers_decode_every_space(loaded):
+    for name in ("roberta", "bart", "modernbert"):
+        assert loaded[0][name]["decoded"] == "He can not , it is said , come .", name
+
+
+@needs_transformers
 def test_what_transformers_saved_is_read_again(exported, loaded):
     for name, tokenizer in exported[0].items():
         family = load_family(FAMILY_OF.get(name, name))

@@ -368,6 +368,29 @@ def test_a_directory_stands_for_its_text_files(tmp_path):
         texts(f"{tmp_path}/empty")
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train/data-0.arrow", "test/data-0.arrow"),
+        ("data/train-0-of-1.parquet", "data/test-0-of-1.parquet"),
+    ],
+)
+def test_of_a_data_set_only_the_training_split_is_read(tmp_path, capsys, names):
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        table = pa.table({"text": [f"It is from {name}."]})
+        if name.endswith("arrow"):
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as out:
+                out.write_table(table)
+        else:
+            parquet.write_table(table, path)
+    assert texts(str(tmp_path)) == [f"It is from {names[0]}."]
+    assert f"splits train, test of {tmp_path}, only train is read" in capsys.readouterr().out
+    assert texts(f"{tmp_path}/{names[1]}") == [f"It is from {names[1]}."]
+    assert not capsys.readouterr().out
+
+
 def test_a_comma_of_a_path_is_escaped(tmp_path):
     write(tmp_path / "a,b.txt", "First.")
     assert texts(f"{tmp_path}/a\\,b.txt") == ["First."]
