@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
 from bert_jax.tokenizers import CONVENTIONS, from_file
+from bert_jax.tokenizers import train as train_tokenizer
 from bert_jax.tokenizers.extension import extend, words_of
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
 from tests.golden.record_family_tokenization import CLASSES, FRENCH, PAIR, POLISH, texts
@@ -94,6 +95,15 @@ def exported(tmp_path_factory):
         "bert_unigram": train("unigram", True),
         "distilbert_bpe": train("bpe", False),
         "bart": read("roberta", models),
+        "modernbert": train_tokenizer(
+            "byte_bpe",
+            TEXTS,
+            vocab_size=300,
+            lowercase=False,
+            max_input_chars_per_word=200,
+            sentencepiece_type="bpe",
+            special_tokens=CONVENTIONS["modernbert"],
+        ),
         "mmbert": from_file("tokenizer_json", models, special_tokens=CONVENTIONS["gemma"]),
     }
     tokenizers |= {f"{name}_added": with_words(tokenizers[name]) for name in ADDED}
