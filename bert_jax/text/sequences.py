@@ -42,6 +42,8 @@ def read_fasta(path: str, stream: BinaryIO, piece: Piece, bad: BadRecords) -> It
     for line in text_lines(stream, piece.start):
         with bad.catching(Place(path, line.number, piece.start)):
             text = line.text()
+            if text.startswith(";"):  # A comment.
+                continue
             if text.startswith(">"):
                 yield from document()
                 if piece.stop is not None and stream.tell() - len(line.content) >= piece.stop:
