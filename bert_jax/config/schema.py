@@ -41,6 +41,15 @@ class Change(enum.Enum):
     ALWAYS = enum.auto()
 
 
+_CHANGES = {
+    Change.NEVER: "",
+    Change.IN_ANOTHER_RUN: "May change in a run with resume_from.",
+    Change.WITH_STORE: "The token store decides.",
+    Change.WITH_WARNING: "May change during a run, with a warning.",
+    Change.ALWAYS: "May change during a run.",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Field:
     """One key of a config. The default gives the type; an int is also accepted for a float.
@@ -125,6 +134,21 @@ class Field:
         if not is_right:
             return self.range
         return "a finite number" if isinstance(value, float) and not math.isfinite(value) else ""
+
+    @property
+    def description(self) -> str:
+        """What the key means, which values it may have and when they may change, in sentences."""
+        found = [self.comment]
+        if self.choices:
+            choices = ", ".join(choice or "'' (empty)" for choice in self.choices)
+            found.append(f"One of {choices}.")
+        elif self.range:
+            found.append(f"Allowed: {self.range}.")
+        if self.of_recipe:
+            found.append("Part of the recipe that init_recipe takes.")
+        if self.only_with:
+            found.append(f"Only with data.tokenizer={self.only_with}.")
+        return " ".join(filter(None, [*found, _CHANGES[self.change]]))
 
     @property
     def range(self) -> str:

@@ -178,14 +178,14 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
         found.append(
             f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: train one on "
             "this text, with more tokens (config.model.vocab_size), or as "
-            "config.data.tokenizer=byte_bpe, which knows every character; WordPiece knows no word of "
-            "more than config.data.max_input_chars_per_word characters"
+            "config.data.tokenizer=byte_bpe, which knows every character; WordPiece knows no word "
+            "of more than config.data.max_input_chars_per_word characters"
         )
     if report.get("word_starts", 0) > _MAX_WORD_STARTS:
         found.append(
             f"{report['word_starts']:.0%} of the tokens begin a word, so that "
-            "config.data.whole_word_masking has no effect: in Chinese, put spaces between the words "
-            "and set config.data.word_boundaries=spaces"
+            "config.data.whole_word_masking has no effect: in Chinese, put spaces between the "
+            "words and set config.data.word_boundaries=spaces"
         )
     if random_fraction > 0.7 and median < 10:
         found.append(

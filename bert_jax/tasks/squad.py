@@ -20,8 +20,9 @@ class SquadTask(Task):
     """Question answering on SQuAD; see `Task`.
 
     Args:
-      source: A folder with train-v1.1.json, dev-v1.1.json, test-v1.1.json (or v2.0) or with
-        train.jsonl, validation.jsonl, test.jsonl, as `datasets` exports them; files as "train=FILE,validation=FILE", or tfds:squad/v1.1 or tfds:squad/v2.0.
+      source: A folder with train-v1.1.json, dev-v1.1.json, test-v1.1.json (or v2.0), or with
+        train.jsonl, validation.jsonl and test.jsonl, as `datasets` exports them; files as
+        "train=FILE,validation=FILE"; or tfds:squad/v1.1 or tfds:squad/v2.0.
       options: `config.squad`.
     """
 

@@ -40,7 +40,8 @@ from bert_jax.text.sources import (
 _SPLIT_FILE = "split the file, or set data.format=sentences if blank lines separate the documents"
 # What else to do about a bad document, by reason.
 _ADVICE = {
-    INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1, or utf-8,latin-1 if some do"
+    INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1, or to "
+    "utf-8,latin-1 if only some files do"
 }
 _PEEK_BYTES = 1000
 _CUT_BY_LINES = ("jsonl", "sentences", "lines", "fasta")
