@@ -36,7 +36,6 @@ from rich.table import Table
 
 from bert_jax import inference
 from bert_jax.base import compilation_cache, cpu_allocator, files
-from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress, terminal
 from bert_jax.config import cli
 from bert_jax.inference.verbs import (
@@ -183,20 +182,9 @@ def main(argv: list[str]) -> None:
         bert = bert_jax.load(args.model, args.step)
         for note in bert.notes:
             _warn(note)
-        if not hasattr(bert, name.replace("-", "_")):
-            if command.generates:
-                raise UserError(
-                    f"{bert.source} generates no text: {name} needs a BART, pre-trained "
-                    "(configs/bart.py) or fine-tuned on configs/finetune/seq2seq.py"
-                )
-            if getattr(bert, "text_columns", ()):
-                raise UserError(f"{bert.source} generates text and has no {name}: use generate")
-            raise UserError(
-                f"{bert.source} has no task head: it must be a work directory of python -m "
-                "bert_jax.finetune, or a Hugging Face directory of a "
-                "BertForSequenceClassification, ...TokenClassification, ...QuestionAnswering or "
-                "...MultipleChoice"
-            )
+        # A model of another kind says what it lacks, before a file is read.
+        if name not in _WRITERS:
+            getattr(bert, name.replace("-", "_"))
         options = {option: args[option].value for option in command.options}
         if name in _WRITERS:
             command.predict(bert, **example)

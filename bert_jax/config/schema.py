@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
 from ml_collections import ConfigDict
 
 from bert_jax.base import files
@@ -172,6 +173,10 @@ recipe_field = functools.partial(Field, of_recipe=True)
 
 class _Section(ConfigDict):
     """A section of a config. A key for a tuple also takes a single text or number."""
+
+    def __str__(self) -> str:
+        """Returns YAML, without ConfigDict's tags for tuples of Python."""
+        return yaml.safe_dump(to_dict(self), sort_keys=False)
 
     def __setitem__(self, key: str, value: Any) -> None:
         if self.is_locked:
