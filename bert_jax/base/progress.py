@@ -85,13 +85,10 @@ class Progress:
             if self._is_complete and self._total is not None:
                 self._bar.update(self._task, completed=self._cost(self._total))
             self._bar.stop()
-        elif (
-            self._enabled
-            and exception_type is None
-            and self._line_done
-            != (self._total if self._is_complete and self._total else self._done)
-        ):
-            self._print_line()
+        elif self._enabled and exception_type is None:
+            end = self._total if self._is_complete and self._total else self._done
+            if self._line_done != end:
+                self._print_line()
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         """Counts `amount` more units as done.

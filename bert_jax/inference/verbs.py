@@ -124,7 +124,9 @@ def format_of(name: str, path: Any) -> str:
         return "CoNLL"
     if suffix in (".tsv", ".csv"):
         return "a table with a header"
-    return "a text a line" if without_compression(path.name).endswith(".txt") else "JSON lines"
+    return (
+        "a text on each line" if without_compression(path.name).endswith(".txt") else "JSON lines"
+    )
 
 
 def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
@@ -141,7 +143,7 @@ def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
         rows = read_rows(path, (), BadRecords("refuse", ""), is_required=True)
         yield from ((row.where, row.values) for row in rows)
     else:
-        is_plain = format == "a text a line"
+        is_plain = format == "a text on each line"
         hint = "" if is_plain else "; what is not JSON lines must be named .txt, .tsv or .csv"
         with open_text(path) as (_, stream):
             for line in text_lines(stream) if is_plain else json_lines(stream):

@@ -342,17 +342,14 @@ def _read_json(path: Any) -> Iterator[TaggedSentence]:
                 next((values[name] for name in names if name in values), None)
                 for names in (WORD_FIELDS, _TAG_FIELDS)
             )
-            if tags and isinstance(tags, list) and isinstance(tags[0], int):
+            kinds = [type(tag) for tag in tags] if isinstance(tags, list) else [tags]
+            if int in kinds:
                 raise UserError(
                     f"{where}: its tags are numbers, whose names are not in the file; write the "
                     "names, such as B-PER"
                 )
             is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
-            if (
-                not is_list
-                or tags is not None
-                and [type(tag) for tag in tags] != [str] * len(words)
-            ):
+            if not is_list or tags is not None and kinds != [str] * len(words):
                 raise UserError(
                     f"{where}: it must have a list `tokens` of texts and a list `ner_tags` of as "
                     "many tags"

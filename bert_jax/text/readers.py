@@ -225,16 +225,22 @@ def _json_values(first: Line, stream: BinaryIO) -> Iterator[Line]:
         return
     # A text that is not UTF-8 is refused where the line is parsed.
     text = content.decode(errors="surrogateescape")
-    number, end = first.number, 0
-    while (start := _JSON_SEPARATORS.match(text, end).end()) < len(text):
-        number += text.count("\n", end, start)
+    number, end, depth = first.number, 0, 0
+    while True:
+        separators = _JSON_SEPARATORS.match(text, end)
+        depth += separators[0].count("[") - separators[0].count("]")
+        number, start = number + separators[0].count("\n"), separators.end()
+        if start == len(text):
+            break
         try:
-            stop = json.JSONDecoder().raw_decode(text, start)[1]
+            end = json.JSONDecoder().raw_decode(text, start)[1]
         except (ValueError, RecursionError):
-            stop = len(text)
-        yield Line(number, text[start:stop].encode(errors="surrogateescape"))
-        number += text.count("\n", start, stop)
-        end = stop
+            end, depth = len(text), 0
+        yield Line(number, text[start:end].encode(errors="surrogateescape"))
+        number += text.count("\n", start, end)
+    if depth > 0:
+        # The end of the array is missing. An empty line is not an object, and so it is refused.
+        yield Line(number, b"")
 
 
 def read_line(stream: BinaryIO, max_bytes: int) -> bytes | None:

@@ -327,6 +327,10 @@ def test_json_that_is_not_in_lines(tmp_path, is_array, indent):
     corpus = Corpus(path)
     documents = list(corpus.documents())
     assert [document.text for document in documents] == [item["text"] for item in items]
+    if is_array:
+        write(tmp_path / "a.json", content[:-1].rstrip() + ",")
+        with pytest.raises(UserError, match=r"a.json:\d+: not a JSON object"):
+            texts(path)
     if indent:
         assert documents[1].line == (8 if is_array else 7)
         assert len(corpus.parts(100)) == 1
