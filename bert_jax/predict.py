@@ -31,14 +31,23 @@ import warnings
 from typing import TYPE_CHECKING
 
 from absl import flags
+from etils import epath
 from rich.table import Table
 
 from bert_jax import inference
 from bert_jax.base import compilation_cache, cpu_allocator, files
-from bert_jax.base.errors import UserError, printable
+from bert_jax.base.errors import printable
 from bert_jax.base.progress import Progress, terminal
 from bert_jax.config import cli
-from bert_jax.inference.verbs import TEXT_OR_PAIR, VERBS, Item, Verb, predict_file, read_examples
+from bert_jax.inference.verbs import (
+    TEXT_OR_PAIR,
+    VERBS,
+    Item,
+    Verb,
+    format_of,
+    predict_file,
+    read_examples,
+)
 
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
@@ -180,20 +189,9 @@ def main(argv: list[str]) -> None:
         )
         compilation_cache.keep_compiled_programs()
         bert = bert_jax.load(args.model, args.step)
-        if not hasattr(bert, name.replace("-", "_")):
-            if command.generates:
-                raise UserError(
-                    f"{bert.source} generates no text: {name} needs a BART, pre-trained "
-                    "(configs/bart.py) or fine-tuned on configs/finetune/seq2seq.py"
-                )
-            if getattr(bert, "text_columns", ()):
-                raise UserError(f"{bert.source} generates text and has no {name}: use generate")
-            raise UserError(
-                f"{bert.source} has no task head: it must be a work directory of python -m "
-                "bert_jax.finetune, or a Hugging Face directory of a "
-                "BertForSequenceClassification, ...TokenClassification, ...QuestionAnswering or "
-                "...MultipleChoice"
-            )
+        # A model of another kind says what it lacks, before a file is read.
+        if name not in _WRITERS:
+            getattr(bert, name.replace("-", "_"))
         options = {option: args[option].value for option in command.options}
         if name in _WRITERS:
             command.predict(bert, **example)
@@ -206,6 +204,8 @@ def main(argv: list[str]) -> None:
                 count = predict_file(
                     name, bert, args.input, args.output, progress.advance, **options
                 )
+            format = format_of(name, epath.Path(args.input))
+            print(f"{args.input} was read as {format}")
             print(f"predictions for {count:,} examples are in {args.output}")
         else:
             (result,) = command.predict(bert, [example], **options)

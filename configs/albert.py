@@ -54,6 +54,7 @@ def get_config(arg: str = "base"):
         c.model.vocab_size = 2048
         c.model.embedding_size = 64
         c.train.num_steps = 3000
+        c.schedule.warmup_steps = 1 / 30
         c.train.batch_size = 64
         c.schedule.peak_learning_rate = 2e-3
         # Rows of 32 tokens are mostly single sentences, which have no order.

@@ -61,6 +61,7 @@ def get_config(arg: str = "base"):
     if arg == "tiny":
         c.model.vocab_size = 2048
         c.train.num_steps = 1000
+        c.schedule.warmup_steps = 0.1
         c.train.stages = (stage(fraction=1.0, max_seq_length=64),)
         c.schedule.peak_learning_rate = 2e-3
     else:

@@ -76,6 +76,7 @@ SIZES = {
         # As in `large`. With 15 %, the discriminator still marks no token after 4,000 steps.
         "data.masked_lm_prob": 0.25,
         "train.num_steps": 3600,
+        "schedule.warmup_steps": 1 / 36,
         "train.batch_size": 64,
         "train.stages": (stage(fraction=1.0, max_seq_length=32),),
         "schedule.peak_learning_rate": 1e-3,

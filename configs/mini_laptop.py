@@ -44,7 +44,7 @@ def get_config(arg: str = ""):
     )
     c.optimizer.bias_correction = True
     c.schedule.peak_learning_rate = 1e-3
-    c.schedule.warmup_steps = 500.0
+    c.schedule.warmup_steps = 1 / 24
     c.checkpoint.every_steps = 1000
     c.eval.every_steps = 3000
     c.eval.max_sequences = 1024

@@ -139,6 +139,7 @@ def get_config(arg: str = "base"):
         c.model.attention_output_dropout_prob = 0.0
         c.optimizer.max_grad_norm = 1.0
         c.train.num_steps = 2000
+        c.schedule.warmup_steps = 0.05
         c.train.batch_size = batch_size
         c.train.stages = (stage(fraction=1.0, max_seq_length=64),)
         return c

@@ -35,6 +35,7 @@ def get_config(arg: str = "base"):
         # tiny.py. A smaller vocabulary makes up for that.
         c.model.vocab_size = 4096
         c.train.num_steps = 1500
+        c.schedule.warmup_steps = 1 / 15
     else:
         c = load_config("base")
         length, predictions = 512, 77

@@ -41,7 +41,8 @@ def get_config(arg: str = ""):
     # 10,000 steps of warm-up make up for that; 100 steps do not.
     c.optimizer.bias_correction = True
     c.schedule.peak_learning_rate = 1e-3
-    c.schedule.warmup_steps = 100.0
+    # 100 steps; a shorter run warms up for less.
+    c.schedule.warmup_steps = 0.04
     c.checkpoint.every_steps = 500
     c.eval.every_steps = 1000
     c.eval.max_sequences = 1024

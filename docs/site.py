@@ -18,7 +18,7 @@ from nbconvert import MarkdownExporter
 from bert_jax.__main__ import commands
 from bert_jax.config import fields, finetune_config
 from bert_jax.config.command_line import config_files
-from bert_jax.config.schema import Change, Field
+from bert_jax.config.schema import Field
 
 ROOT = Path(__file__).parents[1]
 # Files outside docs/ that are pages of the site.
@@ -31,15 +31,6 @@ PAGES = {
 }
 # Files that the site has; links to others, such as scripts, become text.
 _SHOWN = (".md", ".txt", ".png")
-# Whether a run may continue with another value.
-_CHANGES = {
-    Change.NEVER: "",
-    Change.IN_ANOTHER_RUN: " *May change in a run with `config.resume_from`.*",
-    Change.WITH_STORE: " *The token store decides.*",
-    Change.WITH_WARNING: " *May change during a run, with a warning.*",
-    Change.ROUNDED: " *May change during a run, with a warning.*",
-    Change.ALWAYS: " *May change during a run.*",
-}
 # The kinds of fine-tuning configs; their keys differ.
 _TASKS = ("table", "squad", "ner", "multiple_choice", "seq2seq")
 
@@ -107,17 +98,7 @@ def keys_page(kind: str, found: Mapping[str, Field]) -> str:
 
 def _row(path: str, key: str, field: Field) -> str:
     # A special token such as <s> is no tag.
-    meaning = field.comment.replace("<", "&lt;")
-    if field.choices:
-        choices = ", ".join(f"`{choice}`" if choice else "empty" for choice in field.choices)
-        meaning += f" One of {choices}."
-    elif field.range:
-        meaning += f" Allowed: {field.range}."
-    if field.of_recipe:
-        meaning += " Part of the recipe that `init_recipe` takes."
-    if field.only_with:
-        meaning += f" Only with `data.tokenizer={field.only_with}`."
-    meaning += _CHANGES[field.change]
+    meaning = field.description.replace("<", "&lt;")
     default = "" if field.elements is not None else f"<br>`{field.default!r}`"
     cells = (f'<a id="{path}"></a>`{key}`{default}', meaning)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 
 import jax
@@ -43,6 +44,15 @@ def test_a_single_document_is_refused_with_the_keys_to_set(tmp_path):
     assert not (tmp_path / "store" / "metadata.json").exists()
     assert "single document (read as data.format=documents: most lines stand" in message
     assert "or divide this document with data.max_document_characters=" in message
+
+
+def test_the_size_of_the_parts_of_a_single_document_is_that_of_its_text(tmp_path):
+    text = "The hill is old. Nobody knew it. " * 40
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text, "more": "x" * 100_000}))
+    given = [f"--input={tmp_path}/a.jsonl", f"--output={tmp_path}/store"]
+    message = command("prepare", *given)
+    size = int(re.search(r"max_document_characters=(\d+)", message)[1])
+    assert 0 < size <= len(text) // 40 + 1
 
 
 def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):

@@ -33,8 +33,7 @@ def test_what_a_page_names_exists(page):
     for path in re.findall(rf"(?<![\w/])(?:{folders})/[\w./*]*\w", text):
         assert list(ROOT.glob(path)), path
     for link in re.findall(r"\]\((?!http)([^)#]+)", text):
-        # tests/test_site.py makes the pages of the reference.
-        assert link.startswith("reference/") or (page.parent / link).exists(), link
+        assert (page.parent / link).exists(), link
     for command in re.findall(r"-m bert_jax\.(\w+)", text):
         assert (ROOT / "bert_jax" / f"{command}.py").exists(), command
 

@@ -35,6 +35,8 @@ class Progress:
         fraction and the remaining time are computed from the cost.
       advice: What the user can change if the task takes more than a day. It is printed once, soon
         after the start.
+      may_stop: Whether the task may be stopped without an error before its end. Otherwise its last
+        line or bar shows 100 %.
     """
 
     def __init__(
@@ -47,9 +49,11 @@ class Progress:
         enabled: bool = True,
         cost: Callable[[float], float] = float,
         advice: str = "",
+        may_stop: bool = False,
     ):
         self._name, self._total, self._unit = name, total, unit
-        self._cost, self._advice = cost, advice
+        self._cost, self._advice, self._may_stop = cost, advice, may_stop
+        self._is_complete = False
         self._first = self._done = done
         self._enabled = enabled
         self._advanced = False
@@ -78,10 +82,16 @@ class Progress:
         return self
 
     def __exit__(self, exception_type, *_):
+        # A total that was an estimate, or the last units, may not have been counted.
+        self._is_complete = exception_type is None and not self._may_stop
         if self._bar:
+            if self._is_complete and self._total is not None:
+                self._bar.update(self._task, completed=self._cost(self._total))
             self._bar.stop()
-        elif self._enabled and exception_type is None and self._line_done != self._done:
-            self._print_line()
+        elif self._enabled and exception_type is None:
+            end = self._total if self._is_complete and self._total else self._done
+            if self._line_done != end:
+                self._print_line()
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         """Counts `amount` more units as done.
@@ -134,8 +144,11 @@ class Progress:
         self._last_line, self._line_done = time.monotonic(), self._done
         parts = [self._rate_text()] if self._rate() and not self._note else []
         if self._total:
-            parts.insert(0, f"{100 * self._cost(self._done) / self._cost(self._total):.0f} %")
-            if left := round(self.seconds_left() or 0):
+            done, left = self._done, round(self.seconds_left() or 0)
+            if self._is_complete:
+                done, left = self._total, 0
+            parts.insert(0, f"{100 * self._cost(done) / self._cost(self._total):.0f} %")
+            if left:
                 parts.append(f"{timedelta(seconds=left)} left")
         if self._note:
             parts.append(self._note)

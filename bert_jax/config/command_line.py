@@ -20,6 +20,16 @@ from bert_jax.base.errors import UserError
 
 # Flags that absl defines for every program. They are never suggested for a misspelled flag.
 ABSL_FLAGS = frozenset(flags.FLAGS)
+# What other programs call a key; the first key that the config has is suggested.
+_SYNONYMS = {
+    ("lr", "learning_rate"): ("schedule.peak_learning_rate",),
+    ("epochs", "num_epochs", "num_train_epochs"): ("train.num_epochs", "train.num_steps"),
+    ("steps", "max_steps"): ("train.num_steps", "train.num_epochs"),
+    ("max_length", "max_seq_length"): ("data.max_seq_length", "train.stages[0].max_seq_length"),
+    ("output_dir", "output"): ("workdir",),
+    ("model", "model_name", "model_name_or_path"): ("init_from",),
+    ("per_device_train_batch_size",): ("train.batch_size",),
+}
 
 
 class UsageError(Exception):
@@ -81,7 +91,9 @@ def parse(
         remaining = values(argv)
     except flags.UnrecognizedFlagError as e:
         names = [name for name in values if name.partition(".")[0] not in ABSL_FLAGS]
-        raise UsageError(f"unknown flag --{e.flagname}{_nearest(e.flagname, names, '--')}") from e
+        if "config" in values and isinstance(values["config"].parser, _Loaded):
+            names += [f"config.{key}" for key in _keys(config_source(values).values)]
+        raise UsageError(f"unknown flag --{e.flagname}{nearest(e.flagname, names, '--')}") from e
     except flags.Error as e:
         if "must have a value other than None" in str(e):
             name = str(e).partition("=")[0].removeprefix("flag --")
@@ -147,7 +159,7 @@ def _load_config(
     values["config"].parser = _Loaded(config, source)
     for key in keys:
         if not _has(config, key):
-            raise UsageError(f"unknown config key {key}{_nearest(key, list(_keys(config)))}")
+            raise UsageError(f"unknown config key {key}{nearest(key, list(_keys(config)))}")
     for index, flag, value in passed:
         key = flag.removeprefix("config.")
         if key == flag or not value or value[0] in "'\"([":
@@ -198,7 +210,7 @@ def load_config_file(path: str) -> ConfigDict:
     if file in known or not os.path.isfile(file):
         name = file.removeprefix("configs/").removesuffix(".py")
         if name not in known:
-            raise UserError(f"there is no config file {file!r}{_nearest(name, list(known))}")
+            raise UserError(f"there is no config file {file!r}{nearest(name, list(known))}")
         file = str(known[name])
     loader = importlib.machinery.SourceFileLoader("config_file", file)
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("config_file", loader))
@@ -259,9 +271,12 @@ def _keys(config: Any, prefix: str = "") -> Iterator[str]:
         yield from _keys(value, path)
 
 
-def _nearest(name: str, known: Sequence[str], prefix: str = "") -> str:
+def nearest(name: str, known: Sequence[str], prefix: str = "") -> str:
     """Returns "; did you mean ...?"; empty if no name is similar."""
+    last = name.rpartition(".")[2]
+    meant = [key for names, keys in _SYNONYMS.items() if last in names for key in keys]
+    synonyms = [k for key in meant for k in (key, f"config.{key}") if k in known]
     # Also suggest the same key in another section.
-    same_end = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]]
-    best = next(iter([*difflib.get_close_matches(name, known, 1), *same_end]), None)
+    same_end = [k for k in known if k.rpartition(".")[2] == last]
+    best = next(iter([*synonyms, *difflib.get_close_matches(name, known, 1), *same_end]), None)
     return f"; did you mean {prefix}{best}?" if best else ""

@@ -115,7 +115,10 @@ DATA: Section = {
         omitted="",
     ),
     "encoding": _text_field(
-        "utf-8", "Encoding of the files, such as latin-1 or utf-16.", omitted="utf-8"
+        "utf-8",
+        "Encoding of the files, such as latin-1 or utf-16; or several, as in utf-8,cp1252: each "
+        "file has the first in which all of it is valid. A byte order mark decides by itself.",
+        omitted="utf-8",
     ),
     "max_document_characters": _text_field(
         0,
@@ -325,11 +328,12 @@ def check_data(data: ConfigDict) -> None:
         )
     try:
         # Python has codecs that are not text encodings, such as rot13; `encode` refuses them.
-        "".encode(data.encoding)
+        for encoding in data.encoding.split(","):
+            "".encode(encoding)
     except (LookupError, ValueError):
         raise UserError(
             f"config.data.encoding is {data.encoding!r}; it must be a text encoding that Python "
-            "knows, such as utf-8, latin-1 or utf-16"
+            "knows, such as utf-8, latin-1 or utf-16, or several, as in utf-8,cp1252"
         ) from None
     check_tokenizer(data)
     if data.format != "google_tfrecord":

@@ -41,6 +41,12 @@ def _common(path: str, default: Any, comment: str = "") -> Field:
 
 FINETUNING: Section = {
     **COMMON,
+    "dtype": dataclasses.replace(
+        COMMON["dtype"],
+        default="auto",
+        comment=f"{COMMON['dtype'].comment} auto is float32 on a CPU, and bfloat16 elsewhere.",
+        choices=("auto", *COMMON["dtype"].choices),
+    ),
     "task": Field(
         "mrpc",
         "Task to learn: a GLUE task, squad, ner, multiple_choice, or a task on your own rows: "
@@ -232,6 +238,7 @@ def filled_in(
     head: str,
     labels: tuple[str, ...],
     family: str = "bert",
+    dtype: str = "bfloat16",
 ) -> ConfigDict:
     """Copies a user's config, and completes it with values from the weights and the data.
 
@@ -243,12 +250,15 @@ def filled_in(
       labels: The labels of the task in the order of the logits. Empty for regression and
         question answering.
       family: The family of the weights, as in `config.family` of pre-training.
+      dtype: The value that replaces dtype=auto.
     """
     config = config.copy_and_resolve_references()
     with config.unlocked():
         own = {key: config.model[key] for key in FINETUNING["model"]}
         config.model = ConfigDict({**model, **own})
         config.head, config.labels, config.family = head, tuple(labels), family
+        if config.dtype == "auto":
+            config.dtype = dtype
     return config
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
 from ml_collections import ConfigDict
 
 from bert_jax.base import files
@@ -42,6 +43,16 @@ class Change(enum.Enum):
     WITH_WARNING = enum.auto()
     ROUNDED = enum.auto()
     ALWAYS = enum.auto()
+
+
+_CHANGES = {
+    Change.NEVER: "",
+    Change.IN_ANOTHER_RUN: "May change in a run with resume_from.",
+    Change.WITH_STORE: "The token store decides.",
+    Change.WITH_WARNING: "May change during a run, with a warning.",
+    Change.ROUNDED: "May change during a run, with a warning.",
+    Change.ALWAYS: "May change during a run.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +141,21 @@ class Field:
         return "a finite number" if isinstance(value, float) and not math.isfinite(value) else ""
 
     @property
+    def description(self) -> str:
+        """What the key means, which values it may have and when they may change, in sentences."""
+        found = [self.comment]
+        if self.choices:
+            choices = ", ".join(choice or "'' (empty)" for choice in self.choices)
+            found.append(f"One of {choices}.")
+        elif self.range:
+            found.append(f"Allowed: {self.range}.")
+        if self.of_recipe:
+            found.append("Part of the recipe that init_recipe takes.")
+        if self.only_with:
+            found.append(f"Only with data.tokenizer={self.only_with}.")
+        return " ".join(filter(None, [*found, _CHANGES[self.change]]))
+
+    @property
     def range(self) -> str:
         """The bounds in words; empty if there are none."""
         bounds = {
@@ -151,6 +177,10 @@ recipe_field = functools.partial(Field, of_recipe=True)
 
 class _Section(ConfigDict):
     """A section of a config. A key for a tuple also takes a single text or number."""
+
+    def __str__(self) -> str:
+        """Returns YAML, without ConfigDict's tags for tuples of Python."""
+        return yaml.safe_dump(to_dict(self), sort_keys=False)
 
     def __setitem__(self, key: str, value: Any) -> None:
         if self.is_locked:

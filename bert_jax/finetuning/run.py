@@ -142,7 +142,8 @@ class FinetuningRun:
         # A sweep prints the path of its own report and advice for its best run.
         self.is_in_sweep = is_in_sweep
         self.directory = directory
-        self.config = filled_in(config, setup.model, self.task.head, self.task.labels, setup.family)
+        described = setup.model, self.task.head, self.task.labels, setup.family
+        self.config = filled_in(config, *described, dtype=_dtype_of(directory))
         self.warnings = workdir.check(directory, self.config)
         self.warnings += task_setup.read_rows(self.config, self.task)
         self.rows = self.task.rows("train")
@@ -288,3 +289,10 @@ def _finished(run: FinetuningRun) -> dict[str, Any] | None:
         # The file is damaged and will be written again.
         return None
     return results
+
+
+def _dtype_of(directory: epath.Path) -> str:
+    """Returns what dtype=auto means: the dtype of the run in a directory, or that of the device."""
+    if (directory / workdir.CONFIG).exists():
+        return workdir.load_config(directory).dtype
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"

@@ -123,8 +123,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
 
 def best_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Finds the run with the highest score; the first of them if several are equal."""
-    return max(runs, key=lambda run: run["score"])
+    """Finds the run with the highest score; of equal ones the first by name, as in the report."""
+    return min(runs, key=lambda run: (-run["score"], run["name"]))
 
 
 def summarized(

@@ -4,6 +4,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import NoReturn
 
 import jax
 import numpy as np
@@ -40,6 +41,15 @@ MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
 GENERATOR, REPLACED_TOKEN = "generator", "replaced_token"
 
 
+# The methods that only fine-tuned models have, and those that only models that generate have.
+_OF_HEADS = ("classify", "answer", "tag", "tag_texts", "entities", "choose")
+_OF_GENERATORS = ("denoise", "generate")
+
+
+class MissingMethodError(UserError, AttributeError):
+    """A model of this kind does not have a method that another kind has."""
+
+
 class Bert:
     """A model in memory; `bert_jax.load` returns one.
 
@@ -54,6 +64,25 @@ class Bert:
       embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
         of a directory of sentence-transformers.
     """
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _OF_GENERATORS:
+            raise MissingMethodError(
+                f"{self.source} generates no text: {name} needs a BART, pre-trained "
+                "(configs/bart.py) or fine-tuned on configs/finetune/seq2seq.py"
+            )
+        if name in _OF_HEADS and getattr(self, "text_columns", ()):
+            raise MissingMethodError(
+                f"{self.source} generates text and has no {name}: use generate"
+            )
+        if name in _OF_HEADS:
+            raise MissingMethodError(
+                f"{self.source} has no task head: it must be a work directory of python -m "
+                "bert_jax.finetune, or a Hugging Face directory of a "
+                "BertForSequenceClassification, ...TokenClassification, ...QuestionAnswering or "
+                "...MultipleChoice"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __init__(self, pretrained: Pretrained):
         if pretrained.tokenizer is None:

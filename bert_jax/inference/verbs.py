@@ -94,7 +94,8 @@ def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, I
     """Yields FILE:LINE and the fields of each example of a file.
 
     Args:
-      name: The command. `answer` also reads SQuAD's JSON, and `tag` CoNLL files.
+      name: The command. `answer` also reads SQuAD's JSON, and `tag` CoNLL files; a .txt or .tsv
+        is one if each line has a tag in its last column.
       source: A TSV or CSV, FILE.txt with a text on each line, or JSON lines, where blank lines are
         ignored. The last two may be compressed.
 
@@ -114,21 +115,35 @@ def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, I
         raise UserError(f"{path} has no example{hint}")
 
 
+def format_of(name: str, path: Any) -> str:
+    """Returns the format that a command takes a file for, in words."""
+    suffix = path.suffix.lower()
+    if name == "answer" and suffix == ".json":
+        return "SQuAD's JSON"
+    if name == "tag" and ner.is_conll(path):
+        return "CoNLL"
+    if suffix in (".tsv", ".csv"):
+        return "a table with a header"
+    return (
+        "a text on each line" if without_compression(path.name).endswith(".txt") else "JSON lines"
+    )
+
+
 def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
-    suffix = path.suffix.lower().removeprefix(".")
-    if name == "answer" and suffix == "json":
+    format = format_of(name, path)
+    if format == "SQuAD's JSON":
         for where, context, raw in squad_data.read_file(path):
             asked = raw if isinstance(raw, dict) else {}
             fields = {key: asked.get(key) for key in ("id", "question")}
             yield where, fields | {"context": context}
-    elif name == "tag" and suffix in ner.SUFFIXES:
+    elif format == "CoNLL":
         for sentence in ner.read_file(path):
             yield sentence.where[0], {"words": sentence.words}
-    elif suffix in ("tsv", "csv"):
+    elif format == "a table with a header":
         rows = read_rows(path, (), BadRecords("refuse", ""), is_required=True)
         yield from ((row.where, row.values) for row in rows)
     else:
-        is_plain = without_compression(path.name).endswith(".txt")
+        is_plain = format == "a text on each line"
         hint = "" if is_plain else "; what is not JSON lines must be named .txt, .tsv or .csv"
         with open_text(path) as (_, stream):
             for line in text_lines(stream) if is_plain else json_lines(stream):
@@ -220,8 +235,9 @@ def _answer(bert: Any, items: list[Item], **options: Any) -> list[Item]:
 
 
 def _tag(bert: Any, items: list[Item]) -> list[Item]:
-    if all("words" in item for item in items):
-        found = bert.tag([_value(item, "words", list) for item in items])
+    fields = [name for name in ner.WORD_FIELDS if all(name in item for item in items)]
+    if fields:
+        found = bert.tag([_value(item, fields[0], list) for item in items])
         return [{"prediction": [word.tag for word in words]} for words in found]
     texts = _values(items, "text")
     return [

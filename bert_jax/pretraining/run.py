@@ -19,7 +19,9 @@ from bert_jax.base.progress import say
 from bert_jax.config import check_batch, prediction_warnings, total_steps
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop.families import load_family
-from bert_jax.objectives.language_model import FILLED_TEXTS
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.weights import head_labels
+from bert_jax.objectives.language_model import FILLED_TEXTS, MaskedTokenPrediction
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining import evaluation, settings, start
@@ -100,7 +102,7 @@ def train(
             run_input.tokenizer,
         )
         step = int(state.step)
-        run = PretrainingRun(config, path, trainer, run_input, resume)
+        run = PretrainingRun(config, path, trainer, run_input, resume, pretrained)
         stack.enter_context(closing(run.best))
         is_over = run.is_over()
         if results := multihost.run_on_process_zero(
@@ -136,6 +138,7 @@ class PretrainingRun:
     Args:
       resume: What the checkpoint that the run continues from stores beside the state; empty for a
         new run.
+      pretrained: The model of `config.init_from`, if the run begins with it.
 
     Attributes:
       results: The results of the latest evaluation; empty if there was none since the start.
@@ -157,6 +160,7 @@ class PretrainingRun:
         trainer: Trainer,
         run_input: RunInput,
         resume: dict[str, Any],
+        pretrained: Pretrained | None = None,
     ):
         if not run_input.heldout and (
             config.train.early_stopping_patience
@@ -174,6 +178,13 @@ class PretrainingRun:
         self.best = Best(directory, keeps=keeps, state=resume.get("best", {}))
         self.results: dict[str, Any] = {}
         self._input, self._resume = run_input, resume
+        untrained = pretrained.untrained_heads if pretrained else ()
+        self._begins_with_random_guesses = any(
+            label in untrained
+            for name, term in zip(config.objective.terms, trainer.objective.terms, strict=True)
+            if isinstance(term, MaskedTokenPrediction)
+            for label in head_labels(trainer.model_config, [name]).values()
+        )
         if run_input.heldout:
             self._token_counts = evaluation.counts_by_source(run_input.train)
 
@@ -246,6 +257,8 @@ class PretrainingRun:
             results = other and results | {OTHER_TEXT + name: x for name, x in other.items()}
         if not results:
             return
+        if not step and self._begins_with_random_guesses:
+            results.pop(FILLED_TEXTS, None)
         self.results = results
         loss = trainer.objective.held_out_loss(results)
         # The loss depends on the length of the sequences.

@@ -29,6 +29,8 @@ _SAMPLE_TOKENS = 2_000_000
 # The report of a preparation has these keys if tokens were added to the vocabulary.
 _PER_WORD = ("tokens_per_word", "tokens_per_word_before")
 _ROWS_AT_ONCE = 4096
+# If more of the tokens begin a word, whole words are single tokens.
+_MAX_WORD_STARTS = 0.98
 _MAX_WARNINGS = 3
 # The rows that a run prints at its start; its page has all of them.
 MAIN_ROWS = (
@@ -75,7 +77,8 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
       with the `tokens` of each source of `data.sources` and the `repeats` of its text in an epoch,
       by name. If pairs share rows, also `pairs_per_row`, their mean number; `label_fractions` are
       then fractions of the pairs. If tokens were added to the vocabulary, also `tokens_per_word`
-      with and `tokens_per_word_before` without them.
+      with and `tokens_per_word_before` without them. If whole words of the vocabulary are masked,
+      also `word_starts`, the fraction of tokens that begin a word.
     """
     rows: WindowedRows = stream.rows
     store, spec, reader = rows.store, stream.spec, copy.copy(rows)
@@ -114,6 +117,8 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
     rows_per_epoch = max(1, round(num_rows / fraction))
     num_positions = max(1, num_rows * spec.max_seq_length)
     unknown = int(store.token_counts[rows.tokenizer.unk_id])
+    word_starts = store.token_counts[rows.tokenizer.begins_word(np.arange(len(store.token_counts)))]
+    has_words = metadata["options"].get("word_boundaries", "vocabulary") == "spaces"
     prepared = metadata.get("report", {})
     guesses = prepared.get("formats", [])
     return {
@@ -144,6 +149,11 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
         "sources": rows.sources() if any(store.sources) else {},
         **({"pairs_per_row": num_pairs / num_rows} if pair_lengths else {}),
         **{key: prepared[key] for key in _PER_WORD if key in prepared},
+        **(
+            {"word_starts": float(word_starts.sum() / store.num_tokens)}
+            if spec.whole_word_masking and not has_words
+            else {}
+        ),
     }
 
 
@@ -162,7 +172,14 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: a run without "
             "config.init_from and config.data.vocab can train one on this text, with more tokens "
             "(config.model.vocab_size), or as config.data.tokenizer=byte_bpe, which knows every "
-            "character"
+            "character; WordPiece knows no word of more than config.data.max_input_chars_per_word "
+            "characters"
+        )
+    if report.get("word_starts", 0) > _MAX_WORD_STARTS:
+        found.append(
+            f"{report['word_starts']:.0%} of the tokens begin a word, so that "
+            "config.data.whole_word_masking has no effect: in Chinese, put spaces between the "
+            "words and set config.data.word_boundaries=spaces"
         )
     if random_fraction > 0.7 and median < 10:
         found.append(

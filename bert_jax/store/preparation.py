@@ -242,7 +242,8 @@ def tokenize_corpus(
             bar.advance(corpus.done - shown)
             shown = corpus.done
         reductions.check_number(
-            split.counts["documents"], data.rows, corpus.guesses, corpus.sources
+            *(split.counts["documents"], counts["characters"]),
+            *(data.rows, corpus.guesses, corpus.sources),
         )
     for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
         say(f"warning: {text}")

@@ -107,7 +107,7 @@ def _choose_in_source(
     # The other parts are counted too.
     deque(remaining, maxlen=0)
     sources = [source for source in plan.sources if source_name(source) == name]
-    check_number(sum(lengths), data.rows, guesses, sources)
+    check_number(sum(lengths), num_bytes, data.rows, guesses, sources)
     if by_id and num_heldout < 2:
         raise UserError(
             f"data.heldout_by=id holds out {num_heldout} of {sum(lengths)} documents"
@@ -293,8 +293,9 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
 def _check_source(plan: Plan, name: str, results: list[dict[str, Any]], data: ConfigDict) -> None:
     """Refuses a source with too few documents to train on, given the results of its parts."""
     parts = [result["splits"] for result in results]
-    num_train, num_heldout = (_sum(parts, split)["documents"] for split in SPLITS)
-    total = num_train + num_heldout
+    sums = [_sum(parts, split) for split in SPLITS]
+    num_train, num_heldout = (counts["documents"] for counts in sums)
+    total, num_bytes = num_train + num_heldout, sum(counts["bytes_of_text"] for counts in sums)
     of_source = f" of {name}" if name else ""
     least = 2 if data.rows == "pairs" else 1
     num_copies = sum(result["dropped"].get("duplicate", 0) for result in results)
@@ -306,7 +307,7 @@ def _check_source(plan: Plan, name: str, results: list[dict[str, Any]], data: Co
         )
     guesses = {path: guess for result in results for path, guess in result["guesses"].items()}
     sources = [source for source in plan.sources if source_name(source) == name]
-    check_number(total if num_train else 0, data.rows, guesses, sources)
+    check_number(total if num_train else 0, num_bytes, data.rows, guesses, sources)
     if not num_heldout and data.heldout_fraction:
         say(f"warning: the text{of_source} is too short to hold out any of it for evaluation")
     if num_train < 2 and data.rows == "pairs":
@@ -378,8 +379,10 @@ def _join(directories: list[Directory], output: Path) -> dict[str, int]:
     return writer.counts
 
 
-def check_number(documents: int, rows: str, guesses: dict[str, Any], sources: list[Source]) -> None:
-    """Refuses an input with too few documents."""
+def check_number(
+    documents: int, num_bytes: int, rows: str, guesses: dict[str, Any], sources: list[Source]
+) -> None:
+    """Refuses an input with too few documents, whose text has `num_bytes` bytes."""
     name = source_name(sources[0])
     subject = f"the source {name}" if name else "the input"
     if documents == 0:
@@ -390,10 +393,9 @@ def check_number(documents: int, rows: str, guesses: dict[str, Any], sources: li
             read = f" (read as data.format={format}: {reason})"
             if format == "documents":
                 remedy = "set data.format=sentences if it has a sentence per line, "
-        # About forty parts, of which one or more are held out.
-        size = sum(source.get("bytes", 0) for source in sources)
+        # About forty parts, of which one or more are held out. Files may have more bytes than text.
         raise UserError(
             f"{subject} has a single document{read}, but data.rows=pairs needs sentences of "
             f"another document: give it two or more, {remedy}or divide this document with "
-            f"data.max_document_characters={min(20_000, size // 40 + 1)}"
+            f"data.max_document_characters={min(20_000, num_bytes // 40 + 1)}"
         )

@@ -15,21 +15,27 @@ from bert_jax.tasks import ner_tags
 from bert_jax.tasks.task import Source, Task, TfdsSplit
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.readers import read_text
+from bert_jax.text.readers import json_lines, open_text, read_text
 from bert_jax.text.sources import split_inputs
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
-SUFFIXES = ("conll", "txt", "tsv", "bio", "iob")
+# Files with these suffixes are in CoNLL's format, and those with the next two may be.
+_CONLL_SUFFIXES = (".conll", ".bio", ".iob")
+_PLAIN_SUFFIXES = (".txt", ".tsv")
+_JSON_SUFFIXES = (".jsonl", ".json")
+_SUFFIXES = (*_CONLL_SUFFIXES, *_PLAIN_SUFFIXES, *_JSON_SUFFIXES)
 _FILES = {
-    split: (*(f"{name}.{suffix}" for name in names for suffix in SUFFIXES), original)
+    split: (*(f"{name}{suffix}" for name in names for suffix in _SUFFIXES), original)
     for split, names, original in (
         ("train", ("train",), "eng.train"),
         ("validation", ("dev", "valid", "validation"), "eng.testa"),
         ("test", ("test",), "eng.testb"),
     )
 }
-# The names of the tags in TensorFlow Datasets.
+# The names of the tags in TensorFlow Datasets, and those of words and tags in JSON lines.
 _TFDS_FIELDS = ("ner", "tags")
+WORD_FIELDS = ("tokens", "words")
+_TAG_FIELDS = ("ner_tags", *_TFDS_FIELDS)
 _DOCUMENT_START = "-DOCSTART-"
 # The label of positions that are not scored.
 UNSCORED = -1
@@ -150,12 +156,13 @@ class NerTask(Task):
 
     A file has one word per line with its tag in the last column, and a blank line after each
     sentence. Columns are separated by tabs, or by spaces in a line without tabs. Lines that
-    begin with -DOCSTART- are ignored. If bad rows are skipped, inconsistent tags are replaced
+    begin with -DOCSTART- are ignored. JSON lines have a sentence each, with lists of `tokens` and
+    `ner_tags`, as `datasets` exports them. If bad rows are skipped, inconsistent tags are replaced
     by the tags of the entities that seqeval finds.
 
     Args:
       source: A folder with train, dev (or valid, validation) and test, each .conll, .txt, .tsv,
-        .bio or .iob, or CoNLL-2003's own eng.train, eng.testa, eng.testb; files,
+        .bio, .iob, .jsonl or .json, or CoNLL-2003's own eng.train, eng.testa, eng.testb; files,
         "train=FILE,validation=FILE,test=FILE"; or tfds:NAME, such as conll2003 or wikiann/en.
       options: `config.ner`.
     """
@@ -285,21 +292,71 @@ class NerTask(Task):
 
 
 def read_file(path: Any) -> Iterator[TaggedSentence]:
-    """Yields the sentences of a CoNLL file, with the tags as the file spells them."""
+    """Yields the sentences of a CoNLL or JSON-lines file, with the tags as the file spells them."""
+    if path.suffix.lower() in _JSON_SUFFIXES:
+        yield from _read_json(path)
+        return
     where: list[str] = []
     cells: list[list[str]] = []
     for number, line in enumerate([*read_text(path).split("\n"), ""], 1):
         line = line.rstrip("\r")
         if line.strip() and not line.startswith(_DOCUMENT_START):
             where.append(f"{path}:{number}")
-            if "\t" in line:
-                cells.append([cell.strip(" ") for cell in line.split("\t")])
-            else:
-                cells.append([cell for cell in line.split(" ") if cell])
+            cells.append(_columns(line))
         elif where:
             tags = [row[-1] if len(row) > 1 else None for row in cells]
             yield TaggedSentence(where, [row[0] for row in cells], tags)
             where, cells = [], []
+
+
+def is_conll(path: Any) -> bool:
+    """Returns whether a file is in CoNLL's format, not a text or a table.
+
+    If its name does not tell, each line that is not blank must have a tag in its last column.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _PLAIN_SUFFIXES:
+        return suffix in _CONLL_SUFFIXES
+    lines = (line.rstrip("\r") for line in read_text(path).split("\n"))
+    rows = [_columns(line) for line in lines if line.strip() and line[:10] != _DOCUMENT_START]
+    return bool(rows) and all(len(row) > 1 and ner_tags.parse(row[-1]) for row in rows)
+
+
+def _columns(line: str) -> list[str]:
+    """Returns the columns of a line of a CoNLL file."""
+    if "\t" in line:
+        return [cell.strip(" ") for cell in line.split("\t")]
+    return [cell for cell in line.split(" ") if cell]
+
+
+def _read_json(path: Any) -> Iterator[TaggedSentence]:
+    """Reads JSON lines with lists of words and tags; a test set may lack the tags."""
+    with open_text(path) as (_, stream):
+        for line in json_lines(stream):
+            where = f"{path}:{line.number}"
+            try:
+                values = line.parse()
+            except BadRecord as bad:
+                raise UserError(f"{where}: {bad.detail}") from None
+            words, tags = (
+                next((values[name] for name in names if name in values), None)
+                for names in (WORD_FIELDS, _TAG_FIELDS)
+            )
+            kinds = [type(tag) for tag in tags] if isinstance(tags, list) else [tags]
+            if int in kinds:
+                raise UserError(
+                    f"{where}: its tags are numbers, whose names are not in the file; write the "
+                    "names, such as B-PER"
+                )
+            is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
+            if not is_list or tags is not None and kinds != [str] * len(words):
+                raise UserError(
+                    f"{where}: it must have a list `tokens` of texts and a list `ner_tags` of as "
+                    "many tags"
+                )
+            if words:
+                names = [f"{where}, word {number}" for number in range(1, len(words) + 1)]
+                yield TaggedSentence(names, words, tags or [None] * len(words))
 
 
 def _read_tfds(split: TfdsSplit) -> Iterator[TaggedSentence]:

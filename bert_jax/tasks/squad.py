@@ -20,8 +20,9 @@ class SquadTask(Task):
     """Question answering on SQuAD; see `Task`.
 
     Args:
-      source: A folder with train-v1.1.json, dev-v1.1.json, test-v1.1.json (or v2.0), files
-        as "train=FILE,validation=FILE", or tfds:squad/v1.1 or tfds:squad/v2.0.
+      source: A folder with train-v1.1.json, dev-v1.1.json, test-v1.1.json (or v2.0), or with
+        train.jsonl, validation.jsonl and test.jsonl, as `datasets` exports them; files as
+        "train=FILE,validation=FILE"; or tfds:squad/v1.1 or tfds:squad/v2.0.
       options: `config.squad`.
     """
 
@@ -37,9 +38,12 @@ class SquadTask(Task):
                 f"{query_length + 4}, for special tokens and a context"
             )
         names = {
-            "train": (f"train-v{version}.json", "train.json"),
-            "validation": (f"dev-v{version}.json", "dev.json", "validation.json"),
-            "test": (f"test-v{version}.json", "test.json"),
+            "train": (f"train-v{version}.json", "train.json", "train.jsonl"),
+            "validation": (
+                *(f"dev-v{version}.json", "dev.json", "validation.json"),
+                *("dev.jsonl", "validation.jsonl"),
+            ),
+            "test": (f"test-v{version}.json", "test.json", "test.jsonl"),
         }
         found = open_splits(source, names)
         if isinstance(found["train"], TfdsSplit):

@@ -1,5 +1,6 @@
 """Reads, checks and tokenizes SQuAD's questions from its JSON files or TensorFlow Datasets."""
 
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.tasks.task import TfdsSplit
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.readers import check_unicode, read_text
+from bert_jax.text.readers import Line, check_unicode, json_lines, read_text
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 
@@ -54,12 +55,19 @@ def read_file(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yields the position, the context and the JSON of each question of a file, not yet checked.
 
+    The file is in the format of train-v1.1.json, or has JSON lines or an array of questions with a
+    context each, as `datasets` exports them.
+
     Raises:
-      UserError: The file does not have the format of train-v1.1.json, or `version` is given and
-        the file has another version.
+      UserError: The file does not have this format, or `version` is given and the file has another
+        version.
     """
+    text = read_text(path)
+    if _have_contexts(json_lines(io.BytesIO(text.encode()))):
+        yield from _read_lines(path, json_lines(io.BytesIO(text.encode())))
+        return
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(text)
         paragraphs = [
             (f"{path}: data[{i}].paragraphs[{j}]", paragraph["context"], list(paragraph["qas"]))
             for i, article in enumerate(content["data"])
@@ -81,6 +89,27 @@ def read_file(
     for where, context, raws in paragraphs:
         for k, raw in enumerate(raws):
             yield f"{where}.qas[{k}]", context, raw
+
+
+def _have_contexts(lines: Iterator[Line]) -> bool:
+    """Returns whether the first object of a file has a context; SQuAD's has a list `data`."""
+    try:
+        return "context" in next(lines).parse()
+    except (BadRecord, StopIteration):
+        return False
+
+
+def _read_lines(path: Any, lines: Iterator[Line]) -> Iterator[tuple[str, Any, Any]]:
+    for line in lines:
+        where = f"{path}:{line.number}"
+        try:
+            raw = line.parse()
+        except BadRecord as bad:
+            raise UserError(f"{where}: {bad.detail}") from None
+        if isinstance(answers := raw.get("answers"), dict):
+            pairs = zip(answers.get("text", ()), answers.get("answer_start", ()), strict=False)
+            raw["answers"] = [{"text": text, "answer_start": start} for text, start in pairs]
+        yield where, raw.get("context"), raw
 
 
 def _is_impossible(raw: Any) -> bool:

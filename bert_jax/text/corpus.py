@@ -20,6 +20,7 @@ from bert_jax.text.named_sources import language_of
 from bert_jax.text.readers import (
     INVALID_UTF8,
     Line,
+    is_multiline_json,
     open_text,
     text_lines,
     without_compression,
@@ -39,7 +40,8 @@ from bert_jax.text.sources import (
 _SPLIT_FILE = "split the file, or set data.format=sentences if blank lines separate the documents"
 # What else to do about a bad document, by reason.
 _ADVICE = {
-    INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1 or utf-16"
+    INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1, or to "
+    "utf-8,latin-1 if only some files do"
 }
 _PEEK_BYTES = 1000
 _CUT_BY_LINES = ("jsonl", "sentences", "lines", "fasta")
@@ -60,7 +62,8 @@ class Corpus:
         the text.
       document_field, table_rows: See `Rows`.
       characters_apart: Whether spaces are put between the characters; see `sequences.apart`.
-      encoding: The encoding of the files, as Python names it. Parquet has its own.
+      encoding: The encoding of the files, as Python names it, or several; see `open_text`.
+        Parquet has its own.
       max_document_characters: Longer documents are divided, see `_divided`; 0 divides none.
       bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
         it in `bad.dropped`.
@@ -149,7 +152,12 @@ class Corpus:
             return not is_packed or path.suffix.lower() == ".bz2" and wikipedia.has_streams(path)
         if is_packed or self._rows.are_sentences and format in ROW_FORMATS:
             return False
-        return format == "parquet" or format in _CUT_BY_LINES and self._encoding == "utf-8"
+        if format not in _CUT_BY_LINES or "," in self._encoding:
+            return format == "parquet"
+        with open_text(path, self._encoding) as (_, stream):
+            is_multiline = format == "jsonl" and is_multiline_json(stream.peek(_PEEK_BYTES))
+            # What is converted to UTF-8 while it is read cannot be read from the middle.
+            return stream.seekable() and not is_multiline
 
     def _guess(self, source: Source, path: Path | epath.Path) -> FormatGuess:
         if is_built_in(source):

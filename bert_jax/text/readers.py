@@ -1,12 +1,14 @@
 """Reads text files line by line: encodings, compression and JSON lines."""
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
 import itertools
 import json
 import lzma
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,12 +30,23 @@ else:
 MAX_RECORD_BYTES = 2**26
 # The reason of a `BadRecord` that is not in the encoding of its file.
 INVALID_UTF8 = "invalid UTF-8"
-# The rest of a line that is too long is skipped in blocks of this size.
+# Long lines are skipped, and encodings are tried, in blocks of this size.
 _BLOCK_BYTES = 2**20
 # The rest of a block is copied after each stream in it, and streams may be short.
 _PACKED_BYTES = 2**14
 # zstd's default limit of the window is 128 MiB; text archives often have larger ones.
 _ZSTD_OPTIONS = {zstd.DecompressionParameter.window_log_max: 31}
+# The encodings that byte order marks name. The mark of UTF-32 begins with that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+# The beginning of a file that is a JSON array, or JSON objects over several lines.
+_JSON_VALUES = re.compile(rb"(\xef\xbb\xbf)?\s*(\[|\{\s*\n)")
+_JSON_SEPARATORS = re.compile(r"[\s,\[\]\ufeff]*")
 # Readers of compressed files, by the suffix of their names.
 _COMPRESSIONS: dict[str, Callable[[BinaryIO], BinaryIO]] = {
     ".gz": lambda stored: gzip.GzipFile(fileobj=stored),
@@ -125,6 +138,11 @@ def open_text(
 ) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Opens a file for reading; unpacks it if its name ends in .gz, .bz2, .xz or .zst.
 
+    Args:
+      path: The file.
+      encoding: Its encoding, or several separated by commas: the first in which the whole file is
+        valid is used. A byte order mark in the file takes precedence.
+
     Yields:
       The stored file, whose `tell` gives the progress, and its unpacked content in UTF-8.
 
@@ -134,7 +152,10 @@ def open_text(
     with files.open_input(path) as stored:
         suffix = path.suffix.lower()
         try:
-            stream = _COMPRESSIONS[suffix](stored) if suffix in _COMPRESSIONS else stored
+            unpacked = _COMPRESSIONS.get(suffix, lambda stored: stored)
+            encoding = _encoding_of(stored, unpacked, encoding)
+            stored.seek(0)
+            stream = unpacked(stored)
             if encoding != "utf-8":
                 stream = io.BufferedReader(_AsUtf8(stream, encoding), _BLOCK_BYTES)
             yield stored, stream
@@ -147,6 +168,26 @@ def open_text(
             if suffix == ".bz2" and error.errno is None:
                 raise _incomplete(path) from error
             raise
+
+
+def _encoding_of(stored: BinaryIO, unpacked: Callable[[BinaryIO], BinaryIO], encodings: str) -> str:
+    """Returns the encoding of a file at its beginning; see `open_text`."""
+    start = unpacked(stored).peek(4)
+    for mark, encoding in _MARKS.items():
+        if start.startswith(mark):
+            return encoding
+    *candidates, last = encodings.split(",")
+    for encoding in candidates:
+        stored.seek(0)
+        stream, decoder = unpacked(stored), codecs.getincrementaldecoder(encoding)()
+        try:
+            while block := stream.read(_BLOCK_BYTES):
+                decoder.decode(block)
+            decoder.decode(b"", final=True)
+            return encoding
+        except UnicodeError:
+            continue
+    return last
 
 
 def _incomplete(path: Path | epath.Path) -> UserError:
@@ -217,9 +258,50 @@ def text_lines(stream: BinaryIO, start: int = 0, stop: int | None = None) -> Ite
 
 
 def json_lines(stream: BinaryIO, start: int = 0, stop: int | None = None) -> Iterator[Line]:
-    """Yields the lines of `text_lines` that are not blank."""
+    """Yields the lines of `text_lines` that are not blank.
+
+    If the file holds a JSON array, or objects over several lines, its values are the lines. Such a
+    file is read from the beginning and as a whole.
+    """
     lines = text_lines(stream, start, stop)
-    return (line for line in lines if line.content is None or line.content.strip())
+    filled = (line for line in lines if line.content is None or line.content.strip())
+    for first in itertools.islice(filled, 1):
+        if start or first.content is None or not is_multiline_json(first.content):
+            yield first
+        else:
+            filled = _json_values(first, stream)
+    yield from filled
+
+
+def is_multiline_json(start: bytes) -> bool:
+    """Returns whether a file that begins so is a JSON array or has objects over several lines."""
+    return bool(_JSON_VALUES.match(start))
+
+
+def _json_values(first: Line, stream: BinaryIO) -> Iterator[Line]:
+    """Yields the values of a file as if each was on a line; see `json_lines`."""
+    content = first.content + stream.read(MAX_RECORD_BYTES)
+    if len(content) > MAX_RECORD_BYTES:
+        yield first._replace(content=None)
+        return
+    # A text that is not UTF-8 is refused where the line is parsed.
+    text = content.decode(errors="surrogateescape")
+    number, end, depth = first.number, 0, 0
+    while True:
+        separators = _JSON_SEPARATORS.match(text, end)
+        depth += separators[0].count("[") - separators[0].count("]")
+        number, start = number + separators[0].count("\n"), separators.end()
+        if start == len(text):
+            break
+        try:
+            end = json.JSONDecoder().raw_decode(text, start)[1]
+        except (ValueError, RecursionError):
+            end, depth = len(text), 0
+        yield Line(number, text[start:end].encode(errors="surrogateescape"))
+        number += text.count("\n", start, end)
+    if depth > 0:
+        # The end of the array is missing. An empty line is not an object, and so it is refused.
+        yield Line(number, b"")
 
 
 def read_line(stream: BinaryIO, max_bytes: int) -> bytes | None:

@@ -51,6 +51,8 @@ def read_fasta(path: str, stream: BinaryIO, piece: Piece, bad: BadRecords) -> It
         except BadRecord as found:
             text = (line.content or b"").decode("utf-8-sig", "replace")
             error = found, Place(path, line.number, piece.start)
+        if text.startswith(";"):  # A comment.
+            continue
         if text.startswith(">"):
             yield from document()
             if piece.stop is not None and stream.tell() - len(line.content) >= piece.stop:

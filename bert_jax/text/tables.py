@@ -10,7 +10,6 @@ from typing import BinaryIO, NamedTuple
 
 from etils import epath
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.readers import (
@@ -20,9 +19,11 @@ from bert_jax.text.readers import (
     check_unicode,
     is_unicode,
     json_lines,
+    open_text,
 )
 
-FORMATS = ("tsv", "csv", "jsonl")
+# The formats of tables by the suffix of the file.
+FORMATS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "json": "jsonl"}
 
 
 class TableRow(NamedTuple):
@@ -54,11 +55,11 @@ def read_rows(
     Raises:
       UserError: The file cannot be read or lacks a column, or a row is bad.
     """
-    format = path.suffix.removeprefix(".").lower()
-    if format not in FORMATS:
-        raise UserError(f"{path} must be named .tsv, .csv or .jsonl")
+    format = FORMATS.get(path.suffix.removeprefix(".").lower())
+    if format is None:
+        raise UserError(f"{path} must be named .tsv, .csv, .jsonl or .json")
     try:
-        with files.open_input(path) as stream:
+        with open_text(path) as (_, stream):
             yield from table_rows(
                 path, stream, format, needed, bad_rows, is_required=is_required, header=header
             )
@@ -85,7 +86,7 @@ def table_rows(
     Args:
       path: The name of the file, for messages.
       stream: The content in UTF-8.
-      format: One of FORMATS.
+      format: One of the values of FORMATS.
       needed: The columns that must exist.
       bad_rows: Handles rows that lack a column or are not text.
       is_required: See `BadRecords.add`.

@@ -16,6 +16,8 @@ from bert_jax.tokenizers.merges import Merges
 from bert_jax.tokenizers.word_bpe import WordBpeTokenizer
 
 _LANGUAGE = "fr"
+# The categories of characters that XLM leaves out.
+_DROPPED = ("Cc", "Cf", "Co", "Cs")
 _CONTROL_SPACES = re.compile(r"[\t-\r\x1c-\x1f\x85]")
 # Moses replaces it by a comma.
 _SPACE_IN_NUMBER = re.compile("(?<=\\d)\u00a0(?=\\d)")
@@ -75,7 +77,8 @@ def moses_words(*, lowercase: bool) -> Callable[[str], list[str]]:
         text = unicodedata.normalize("NFC", text)
         text = punctuation.normalize(text.lower() if lowercase else text)
         if not text.isprintable():
-            text = "".join(c for c in text if not unicodedata.category(c).startswith("C"))
+            # Characters newer than the tables of this Python, such as emoji, are kept.
+            text = "".join(c for c in text if unicodedata.category(c) not in _DROPPED)
         return [word for word in moses.tokenize(text, return_str=False, escape=False) if word]
 
     return words

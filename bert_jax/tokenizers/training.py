@@ -25,7 +25,11 @@ _split_cased = WordSplitter(lowercase=False).split
 _SENTENCEPIECE_THREADS = 2
 # Longer lines are cut, because the library would drop them.
 _SENTENCEPIECE_LINE = 4000
-_NO_TEXT = "there is no text to train a vocabulary on"
+_NO_TEXT = (
+    "there is no text to train a vocabulary on, or all words have more than "
+    "data.max_input_chars_per_word characters: set a larger one, data.characters_apart=True for "
+    "sequences such as DNA, or data.tokenizer=byte_bpe"
+)
 # Words, and how often each occurs.
 WordCounts = Sequence[tuple[str, int]]
 

@@ -2,17 +2,18 @@
 
 The words follow the rules of google-research/bert's tokenization.py. Control characters are
 dropped, every CJK character is a word (cased and uncased alike), lower-casing strips accents, and
-punctuation is split off. As in the original, Python's Unicode tables apply: newer characters count
-as unassigned and are dropped.
+punctuation is split off. The Unicode tables are those of the `tokenizers` library, so that ids do
+not depend on the version of Python. Characters that they lack, such as new emoji, are kept.
 
-With lower-casing, the words are those of `transformers`' slow `BertTokenizer` for every text. Other
-tokenizers differ in rare characters, as tests/tokenizers/test_parity.py checks:
+The words are those of `transformers`' fast tokenizers. Others differ in rare characters, as
+tests/tokenizers/test_parity.py checks:
 
 * Without lower-casing, the slow `BertTokenizer` composes the text (NFC): "e" with a combining
   accent becomes "é".
 * The original under Python 3 lower-cases whole words: a capital sigma at the end of a word becomes
   a final sigma. All other tokenizers lower-case each character by itself.
-* The `tokenizers` library (`transformers`' fast tokenizers) uses the tables of Unicode 8.
+* The original and the slow `BertTokenizer` use the Unicode tables of their Python, and drop
+  characters that these lack.
 """
 
 import functools
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from etils import epath
-from tokenizers import decoders, models, normalizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.tokenizers.base import (
     CACHE_WORDS,
@@ -37,16 +38,6 @@ from bert_jax.tokenizers.base import (
 )
 
 VOCABULARY_FILE = "vocab.txt"
-_CJK = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
-)
 _ASCII_PUNCTUATION = [mark.encode() for mark in string.punctuation]
 # The accents of Latin, Greek and Cyrillic are U+0300 to U+036F.
 _LAST_ACCENT = 0x36F
@@ -177,7 +168,7 @@ class WordSplitter:
         """
         if text.isascii() and text.isprintable():
             return text.lower() if self._lowercase else text
-        return self._spaced(text)
+        return text.translate(self._table)
 
     def spaced_aligned(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         """Puts spaces between the words of a text, and finds the span of each character.
@@ -186,47 +177,32 @@ class WordSplitter:
         """
         spans: list[tuple[int, int]] = []
         for index, character in enumerate(text):
-            spaced = self._spaced(character)
+            spaced = self._table[ord(character)]
             if not spaced and spans and unicodedata.category(character) == "Mn":
                 spans[-1] = spans[-1][0], index + 1
             spans += [(index, index + 1)] * len(spaced)
-        return self._spaced(text), spans
-
-    def _spaced(self, text: str) -> str:
-        if self._lowercase:
-            text = unicodedata.normalize("NFD", text)
-        return text.translate(self._table)
+        return text.translate(self._table), spans
 
 
 class _CharacterTable(dict):
     """A cache for `str.translate`: the replacement of each code point.
 
-    After NFD, every rule depends on one character only. This is four times as fast as the
-    `tokenizers` library.
+    Every rule depends on one character only. This is four times as fast as normalizing whole texts
+    by the `tokenizers` library.
     """
 
     def __init__(self, lowercase: bool):
         super().__init__()
-        self._lowercase = lowercase
+        self._normalizer = normalizers.BertNormalizer(strip_accents=lowercase, lowercase=lowercase)
+        self._splitter = pre_tokenizers.BertPreTokenizer()
 
     def __missing__(self, code: int) -> str:
-        text = self[code] = self._replacement(chr(code))
+        # The library refuses lone surrogates.
+        text = "" if 0xD800 <= code < 0xE000 else self._normalizer.normalize_str(chr(code))
+        # Between letters, the parts are those inside a word.
+        words = self._splitter.pre_tokenize_str(f"a{text}a")
+        text = self[code] = " ".join(word for word, _ in words)[1:-1]
         return text
-
-    def _replacement(self, character: str) -> str:
-        category = unicodedata.category(character)
-        if character in "\t\n\r" or category[0] == "Z":
-            return " "
-        if category[0] == "C" or character == "\ufffd":
-            return ""
-        if any(first <= ord(character) <= last for first, last in _CJK):
-            return f" {character} "
-        if self._lowercase and category == "Mn":
-            return ""
-        # ASCII symbols such as $ and ^ count as punctuation.
-        if category[0] == "P" or (category[0] == "S" and character.isascii()):
-            return f" {character} "
-        return character.lower() if self._lowercase else character
 
 
 def num_lost(text: str) -> int:

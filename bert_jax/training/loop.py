@@ -178,6 +178,7 @@ def train_loop(
                 # Steps of later stages may take longer.
                 cost=trainer.flops_until,
                 advice=run.advice,
+                may_stop=True,
             )
         )
         writer = MetricsWriter(

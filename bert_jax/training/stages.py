@@ -31,9 +31,16 @@ class Curve:
 
     @property
     def num_warmup_steps(self) -> float:
-        """The steps of the warm-up; a fraction is rounded down, as in run_classifier.py."""
+        """The steps of the warm-up; a fraction is rounded down, as in run_classifier.py.
+
+        A fraction is at least one step of inverse_root, whose decay is counted from the warm-up's
+        end.
+        """
         warmup = self.warmup_steps
-        return int(warmup * self.num_steps) if warmup < 1 else warmup
+        if warmup >= 1:
+            return warmup
+        least = 1 if self.shape == "inverse_root" and warmup else 0
+        return max(least, int(warmup * self.num_steps))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ Source: Devlin et al. 2019, section 4.1: batches of 32, 3 epochs, and whichever 
 `ax` trains on MNLI and predicts the diagnostic set, whose folder must be beside MNLI's.
 
 Hardware: one GPU or one TPU chip. A laptop is enough for a small model and the small tasks (CoLA,
-MRPC, STS-B, RTE, WNLI) with --config.dtype=float32.
+MRPC, STS-B, RTE, WNLI).
 Expected: with BERT-base, the paper's table 1 (test: CoLA 52.1, SST-2 93.5, MRPC F1 88.9, STS-B
 85.8, QQP F1 71.2, MNLI 84.6/83.4, QNLI 90.5, RTE 66.4); not reproduced here.
 """

@@ -10,7 +10,7 @@ Source: Lewis et al. 2020, section 5.3, and fairseq's examples/bart/README.summa
 
 ROUGE needs the package rouge-score: pip install -e '.[rouge]'.
 Hardware: one GPU of 24 GB or more, or one TPU chip, for BART-base. A laptop is enough for a small
-model and a few thousand short rows with --config.dtype=float32.
+model and a few thousand short rows.
 Expected: depends on the data. The results have the ROUGE of the first sentences of the source
 beside the model's.
 """

@@ -7,8 +7,7 @@ Source: Devlin et al. 2019, section 4.1, for the recipe.
         --config.table.text_column=review --config.table.label_column=stars \\
         --config.init_from=PATH --workdir=DIR
 
-Hardware: one GPU or one TPU chip. A laptop is enough for a small model and a few thousand rows with
---config.dtype=float32.
+Hardware: one GPU or one TPU chip. A laptop is enough for a small model and a few thousand rows.
 Expected: depends on the data.
 """
 

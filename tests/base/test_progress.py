@@ -49,7 +49,7 @@ def test_lines_without_a_terminal(clock, capsys):
 
 
 def test_earlier_work_does_not_count_in_the_rate(clock, capsys):
-    with Progress("train", 1000, "steps", done=900) as progress:
+    with Progress("train", 1000, "steps", done=900, may_stop=True) as progress:
         for _ in range(11):
             clock.now += 2.0
             progress.advance()
@@ -77,7 +77,7 @@ def test_units_of_different_lengths(clock, capsys):
 
 @pytest.mark.parametrize(("seconds", "days"), [(2.0, "2.3"), (0.5, "")])
 def test_a_task_of_days_gives_advice_once(seconds, days, clock, capsys):
-    with Progress("train", 100_000, "steps", advice="take fewer steps") as progress:
+    with Progress("train", 100_000, "steps", advice="take fewer steps", may_stop=True) as progress:
         for _ in range(30):
             clock.now += seconds
             progress.advance()
@@ -86,6 +86,14 @@ def test_a_task_of_days_gives_advice_once(seconds, days, clock, capsys):
     lines = [line for line in lines if "warning" in line]
     expected = f"warning: at this speed, the rest takes about {days} days; take fewer steps"
     assert lines == ([expected] if days else [])
+
+
+def test_the_end_of_a_task_is_at_100_percent(clock, capsys):
+    with Progress("evaluate", 10, "rows") as progress:
+        for _ in range(7):
+            clock.now += 2.0
+            progress.advance()
+    assert capsys.readouterr().out.splitlines()[-1] == "evaluate: 100 %, 0.5 rows/s"
 
 
 def test_without_a_total(clock, capsys):
@@ -173,7 +181,7 @@ def test_bar_on_a_terminal():
     code = """
     import time
     from bert_jax.base.progress import Progress
-    with Progress("train", 1_000_000, "steps", done=999_960) as progress:
+    with Progress("train", 1_000_000, "steps", done=999_960, may_stop=True) as progress:
         for step in range(40):
             time.sleep(0.02)
             note = f"loss {40 / (step + 1):.3f}, MLM 12.5%, [/x] 62.5%, 1,234 seq/s"

@@ -107,6 +107,10 @@ def test_flags_may_come_before_the_config(config, form):
             "contradict each other",
         ),
         (["--noconfig.data.lowercas"], "unknown config key data.lowercas; did you mean data.low"),
+        (["--config.train.learning_rate=3"], "did you mean schedule.peak_learning_rate?"),
+        (["--lr=3"], "unknown flag --lr; did you mean --config.schedule.peak_learning_rate?"),
+        (["--config.epochs=3"], "did you mean train.num_steps?"),
+        (["--output_dir=x"], "unknown flag --output_dir; did you mean --workdir?"),
         (["--config.qqqq=3"], "unknown config key qqqq"),
         (["--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
         (["--qqqq"], "unknown flag --qqqq"),
@@ -375,6 +379,22 @@ def test_commands_and_configs_are_listed(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bert_jax", "--version"])
     __main__.main()
     assert capsys.readouterr().out == f"bert_jax {bert_jax.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "key, words",
+    [
+        ("config.data.encoding", ["config.data.encoding (pre-training; by default 'utf-8')"]),
+        ("schedule", ["config.schedule.peak_learning_rate (", "(fine-tuning; by", "above 0"]),
+        ("squad.version", ["config.squad.version (fine-tuning", "One of 1.1, 2.0."]),
+        ("lr", ["there is no key 'lr'; did you mean schedule.peak_learning_rate?"]),
+    ],
+)
+def test_keys_are_explained(key, words):
+    command = [sys.executable, "-m", "bert_jax", f"--explain={key}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode == 0) == (key != "lr")
+    assert all(text in done.stdout + done.stderr for text in words), done
 
 
 def test_a_config_is_printed_in_full():

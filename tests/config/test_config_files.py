@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax import load_config
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, to_dict, validate
 from bert_jax.config.finetuning import validate as validate_finetuning
+from bert_jax.training.stages import resolve_stages
 from configs import (
     ablations,
     bart,
@@ -68,6 +70,22 @@ def test_config_file_is_valid_locked_and_documented(path, argument):
     assert "eproduced" in docstring or "depends" in docstring
     with pytest.raises(UserError, match="takes no argument|it must end in one of"):
         get_config(path, "nonsense")
+
+
+@pytest.mark.parametrize(
+    ("name", "num_warmup_steps"),
+    [
+        *((f"{family}:tiny", 100) for family in ("roberta", "flaubert", "herbert", "multilingual")),
+        *((f"{family}:tiny", 100) for family in ("albert", "bart", "electra", "spanbert")),
+        *(("modernbert:tiny", 100), ("distilbert:tiny", 40), ("tiny", 100), ("mini_laptop", 500)),
+    ],
+)
+def test_short_runs_warm_up_for_a_fraction_of_their_steps(name, num_warmup_steps):
+    config = load_config(name)
+    assert resolve_stages(config)[0].curve.num_warmup_steps == num_warmup_steps
+    with config.unlocked():
+        config.train.num_steps = 20
+    assert 0 <= resolve_stages(config)[0].curve.num_warmup_steps <= 2
 
 
 def test_base_writes_out_the_defaults():

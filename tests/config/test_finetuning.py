@@ -77,7 +77,7 @@ def test_feature_layers():
 
 
 def test_filled_in_takes_the_model_from_the_weights_except_dropout():
-    config = changed("table", model__hidden_dropout_prob=0.3, sweep__seeds=(7,))
+    config = changed("table", model__hidden_dropout_prob=0.3, sweep__seeds=(7,), dtype="float32")
     model = default_config().model.to_dict() | {"hidden_size": 96, "causal": True}
     filled = filled_in(config, model, "sequence_classification", ("no", "yes"))
     assert filled.model.to_dict() == model | {"hidden_dropout_prob": 0.3}

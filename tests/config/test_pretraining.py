@@ -102,6 +102,7 @@ FASTBPE = {
         ({"objective__weights": (1.0,)}, "config.objective.weights is (1.0,)"),
         ({"objective__terms": (), "objective__weights": ()}, "at least one term"),
         ({"data__encoding": "utf-99"}, "it must be a text encoding that Python knows"),
+        ({"data__encoding": "utf-8,utf-99"}, "it must be a text encoding that Python knows"),
         ({"data__encoding": "rot13"}, "it must be a text encoding that Python knows"),
         ({"data__encoding": "base64"}, "it must be a text encoding that Python knows"),
         ({"objective__terms": ("masked_lm", "masked_lm")}, "each term must be named once"),

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+import yaml
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config import finetuning, pretraining
+from bert_jax.config import default_config, finetuning, pretraining
 from bert_jax.config.common import COMMON
 from bert_jax.config.schema import Field, build, check, differences, flatten, to_dict
 
@@ -165,3 +166,9 @@ def test_differences_name_the_keys():
         "model.hidden_size": (8, 1),
         "steps": (1, None),
     }
+
+
+def test_a_config_prints_as_yaml():
+    config = default_config()
+    assert yaml.safe_load(str(config)) == to_dict(config)
+    assert "!!" not in str(config.train)

@@ -88,6 +88,16 @@ def same_end(one, other):
 
 
 class TestUninterruptedRun:
+    def test_dtype_is_that_of_the_run_or_fits_the_device(
+        self, uninterrupted, bert, data, tmp_path, monkeypatch
+    ):
+        given = small.config(bert, data, dtype="auto")
+        setup = task_setup.open_task_setup(given)
+        assert run.FinetuningRun(given, tmp_path, setup, False).config.dtype == "float32"
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        assert run.FinetuningRun(given, tmp_path, setup, False).config.dtype == "bfloat16"
+        assert run.FinetuningRun(given, uninterrupted, setup, False).config.dtype == "float32"
+
     def test_learns_and_keeps_the_best_of_the_epochs(self, uninterrupted):
         lines = read_metrics(uninterrupted)
         losses = [line["loss"] for line in lines if "loss" in line]

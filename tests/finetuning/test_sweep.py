@@ -56,6 +56,8 @@ def test_a_setting_is_summarized_over_its_seeds():
     assert (other["median"], other["lowest"], other["highest"]) == (0.6, 0.5, 0.9)
     assert other["standard_deviation"] == pytest.approx(0.2081666)
     assert best_of(runs_of_it)["name"] == "0.001 16 1"
+    equal = [run_of(rate, 16, 0, 0.5) for rate in (2e-5, 1e-5)]
+    assert best_of(equal)["name"] == "1e-05 16 0", "the report sorts equal runs by name"
     assert summarized(runs_of_it[:1])[0]["standard_deviation"] == 0
 
 

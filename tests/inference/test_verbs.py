@@ -97,6 +97,28 @@ def test_tags_of_words_and_of_texts(predict):
     ]
 
 
+def test_tag_takes_a_file_for_conll_only_if_each_line_ends_in_a_tag(predict):
+    bert = finetuned("token_classification", ("O", "B-X", "I-X"))
+    for name in ("x.txt", "x.tsv"):
+        (line,) = predict("tag", bert, name, "a\tO\nbc\tB-X\n\n")
+        assert line["words"] == ["a", "bc"]
+    first, _ = predict("tag", bert, "x.txt", "a bc\nthe O\n")
+    assert [word["word"] for word in first["prediction"]] == ["a", "bc"]
+    (line,) = predict("tag", bert, "x.tsv", "id\ttext\n1\ta bc\n")
+    assert [word["word"] for word in line["prediction"]] == ["a", "bc"]
+    (line,) = predict("tag", bert, "x.jsonl", jsonl({"tokens": ["a", "bc"]}))
+    assert len(line["prediction"]) == 2
+
+
+def test_methods_of_other_models_are_refused():
+    bert = Bert(make_pretrained())
+    with pytest.raises(UserError, match="has no task head: it must be a work directory of"):
+        bert.classify("a")
+    with pytest.raises(UserError, match="generates no text: generate needs a BART"):
+        bert.generate("a")
+    assert not hasattr(bert, "classify") and not hasattr(bert, "clasify")
+
+
 def test_choices(predict):
     bert = finetuned("multiple_choice")
     swag = "sent1,sent2,ending0,ending1,ending2,ending3\na b,the,c,d,e,f\n"

@@ -301,6 +301,7 @@ def test_the_last_update_is_checked(texts, tmp_path, decay, rate, steps, message
         texts,
         optimizer__weight_decay=decay,
         schedule__peak_learning_rate=rate,
+        schedule__warmup_steps=100.0,
         train__num_steps=steps,
     )
     with pytest.raises(DivergedError, match=message):

@@ -13,10 +13,10 @@ from tests.batches.fakes import NUM_SPECIALS, UNK, FakeStore, make_spec, make_to
 VOCAB_SIZE = 50
 
 
-def report_of(documents, num_steps=6, **spec):
+def report_of(documents, num_steps=6, token=NUM_SPECIALS, **spec):
     """Returns the report on documents, each given by the lengths of its sentences."""
     total = sum(map(sum, documents))
-    tokens = np.full(total, NUM_SPECIALS)
+    tokens = np.full(total, token)
     tokens[:3] = UNK
     store = FakeStore([np.array(lengths) for lengths in documents], tokens)
     store.token_counts = np.bincount(tokens, minlength=VOCAB_SIZE)
@@ -94,6 +94,16 @@ def test_a_sample_stands_for_the_corpus(monkeypatch):
 def test_problems_are_named(documents, rows, message):
     found = corpus_report.warnings([report_of(documents, rows=rows)])
     assert [text for text in found if re.match(message, text)], found
+
+
+@pytest.mark.parametrize("begins_word", [True, False])
+def test_whole_words_of_single_tokens_are_named(begins_word):
+    token = make_tokenizer(VOCAB_SIZE).is_word_start_V[NUM_SPECIALS:].tolist().index(begins_word)
+    options = {"rows": "segments", "token": NUM_SPECIALS + token}
+    report = report_of([[50] * 20], whole_word_masking=True, **options)
+    found = corpus_report.warnings([report])
+    assert any("whole_word_masking has no effect" in text for text in found) == begins_word
+    assert "word_starts" not in report_of([[50] * 20], **options)
 
 
 def test_good_text_has_no_problem_and_the_table_shows_every_stage():

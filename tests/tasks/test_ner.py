@@ -1,5 +1,6 @@
 """CoNLL files, windows of long sentences, scores and predictions."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -75,6 +76,38 @@ def test_rows(tmp_path, tokenizer):
     # Only the first piece of each word has a label.
     labels = [-1, 0, 3, -1, -1, 4, 1]
     assert batch["labels"][1].tolist() == labels + 9 * [-1]
+
+
+def test_json_lines_have_the_rows_of_conll(tmp_path, tokenizer):
+    columns = [[line.split() for line in part.split("\n") if line] for part in TRAIN.split("\n\n")]
+    sentences = [
+        {"id": "0", "tokens": [row[0] for row in rows], "ner_tags": [row[-1] for row in rows]}
+        for rows in columns[1:]
+    ]
+    for name in ("train.jsonl", "validation.json"):
+        (tmp_path / name).write_text("\n".join(map(json.dumps, sentences)))
+    task = open_task("ner", tmp_path, tokenizer)
+    (tmp_path / "conll").mkdir()
+    expected = make(tmp_path / "conll", tokenizer, train=TRAIN)
+    assert task.labels == expected.labels
+    for split in ("train", "validation"):
+        batch, same = (x.rows(split).take(np.array([0, 1])) for x in (task, expected))
+        assert all(np.array_equal(batch[name], same[name]) for name in same)
+
+
+@pytest.mark.parametrize(
+    "sentence, words",
+    [
+        ({"tokens": ["a"], "ner_tags": [3]}, "its tags are numbers, whose names are not in"),
+        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "must have a list `tokens` .* as many tags"),
+        ({"text": "a"}, "must have a list `tokens` of texts"),
+    ],
+)
+def test_json_lines_without_a_tag_for_each_word(tmp_path, sentence, words):
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n" + json.dumps(sentence))
+    with pytest.raises(UserError, match=f"x.jsonl:2: it.*{words}|x.jsonl:2: {words}"):
+        list(read_file(path))
 
 
 def test_from_files_to_scores_and_predictions(tmp_path, tokenizer):

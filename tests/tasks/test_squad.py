@@ -260,6 +260,21 @@ def test_bad_files(make, content, words):
         make(content).rows("validation")
 
 
+@pytest.mark.parametrize("is_array", [True, False])
+def test_questions_as_datasets_exports_them(make, is_array):
+    answers = {"text": ["The Senate"], "answer_start": [0]}
+    row = {"id": "a", "title": "t", "context": CONTEXT, "question": "Who?", "answers": answers}
+    none = row | {"id": "b", "answers": {"text": [], "answer_start": []}}
+    content = json.dumps([row, none], indent=1)
+    if not is_array:
+        content = json.dumps(row) + "\n" + json.dumps(none)
+    rows = make(content, version="2.0").rows("validation")
+    assert [question.answers for question in rows.questions] == [("The Senate",), ()]
+    same = make(squad(question("a", "Who?"))).rows("validation").take(np.array([0]))
+    batch = rows.take(np.array([0]))
+    assert all(np.array_equal(batch[name], same[name]) for name in same)
+
+
 @pytest.mark.parametrize("declared", ["2.0", None])
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
 def test_a_file_whose_questions_all_have_answers_fits_both_versions(make, declared, version):

@@ -326,6 +326,42 @@ def test_encodings(tmp_path, encoding):
         texts(path, encoding="utf-16")
 
 
+def test_each_file_has_the_encoding_of_its_mark_or_the_first_that_is_valid(tmp_path):
+    text = "Größe ist nicht alles.\n\n" * 9
+    for name in ("utf-8", "utf-16", "utf-8-sig", "cp1252"):
+        (tmp_path / f"{name}.txt").write_bytes(text.encode(name))
+    corpus = Corpus(f"{tmp_path}/*", format="sentences", encoding="utf-8,cp1252")
+    assert {document.text for document in corpus.documents()} == {text.split("\n")[0] + "\n"}
+    # Only the bytes of UTF-8 can be read from the middle.
+    path = str(tmp_path / "utf-16.txt")
+    assert len(Corpus(path, format="sentences").parts(100)) == 1
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("is_array", [True, False])
+def test_json_that_is_not_in_lines(tmp_path, is_array, indent):
+    items = [{"text": f"Größe {number}", "more": [{}]} for number in range(9)]
+    content = json.dumps(items, indent=indent)
+    if not is_array:
+        content = "\n".join(json.dumps(item, indent=indent) for item in items)
+    path = write(tmp_path / "a.json", content)
+    corpus = Corpus(path)
+    documents = list(corpus.documents())
+    assert [document.text for document in documents] == [item["text"] for item in items]
+    if is_array:
+        write(tmp_path / "a.json", content[:-1].rstrip() + ",")
+        with pytest.raises(UserError, match=r"a.json:\d+: not a JSON object"):
+            texts(path)
+    if indent:
+        assert documents[1].line == (8 if is_array else 7)
+        assert len(corpus.parts(100)) == 1
+        write(tmp_path / "a.json", content[:-30])
+        line = content[:-30].count("\n")
+        with pytest.raises(UserError, match=r"a.json:\d+: not a JSON object") as error:
+            texts(path)
+        assert line - 4 < int(str(error.value).split(":")[1]) <= line
+
+
 def test_long_documents_are_divided(tmp_path):
     paragraphs = ["a" * 30, "b" * 30 + "\n" + "c" * 20, "d" * 90, "e" * 10, "f" * 10]
     path = write(tmp_path / "book.txt", "\n\n".join(paragraphs))
@@ -355,6 +391,29 @@ def test_a_directory_stands_for_its_text_files(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty has no text file"):
         texts(f"{tmp_path}/empty")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train/data-0.arrow", "test/data-0.arrow"),
+        ("data/train-0-of-1.parquet", "data/test-0-of-1.parquet"),
+    ],
+)
+def test_of_a_data_set_only_the_training_split_is_read(tmp_path, capsys, names):
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        table = pa.table({"text": [f"It is from {name}."]})
+        if name.endswith("arrow"):
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as out:
+                out.write_table(table)
+        else:
+            parquet.write_table(table, path)
+    assert texts(str(tmp_path)) == [f"It is from {names[0]}."]
+    assert f"splits train, test of {tmp_path}, only train is read" in capsys.readouterr().out
+    assert texts(f"{tmp_path}/{names[1]}") == [f"It is from {names[1]}."]
+    assert not capsys.readouterr().out
 
 
 def test_a_comma_of_a_path_is_escaped(tmp_path):

@@ -45,7 +45,7 @@ def data_set(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("item", "number"),
-    [("data/train-*.parquet", 12), ("data", 18), ("a.jsonl", 6), ("**/*.parquet", 18)],
+    [("data/train-*.parquet", 12), ("data", 12), ("a.jsonl", 6), ("**/*.parquet", 18)],
 )
 def test_files_of_the_hub(data_set, item, number):
     corpus = Corpus(f"{FOLDER}/{item}")

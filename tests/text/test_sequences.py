@@ -57,7 +57,9 @@ def test_lines(tmp_path, apart):
 
 @pytest.mark.parametrize("format", ["lines", "fasta"])
 @given(
-    lines=st.lists(st.sampled_from(["MKT\n", "\n", ">a b\n", ">c\r\n", "AC\r\n"]), max_size=15),
+    lines=st.lists(
+        st.sampled_from(["MKT\n", "\n", "; M\n", ">a b\n", ">c\r\n", "AC\r\n"]), max_size=15
+    ),
     part_bytes=st.integers(1, 30),
 )
 def test_any_cut_gives_all_sequences_in_order(format, lines, part_bytes, tmp_path_factory):

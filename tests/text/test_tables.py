@@ -64,6 +64,12 @@ def test_blank_lines_of_one_column_are_values_except_at_the_end(write, name):
     assert rows == [("2", {"a": "one"}), ("3", {"a": ""}), ("4", {"a": ""}), ("5", {"a": "two"})]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_decides_the_encoding(write, encoding):
+    folder = write({"x.csv": "a,b\nä,2\n".encode(encoding)})
+    assert read(folder, "x.csv")[0] == [("2", {"a": "ä", "b": "2"})]
+
+
 def test_columns_of_a_file_without_header(write):
     folder = write({"x.tsv": "one\ttwo\n"})
     assert read(folder, "x.tsv", header=("a", "b"))[0] == [("1", {"a": "one", "b": "two"})]
@@ -78,9 +84,8 @@ def test_columns_of_a_file_without_header(write):
         ("x.tsv", "a\tb\r" + "1\t2\r" * 10_000, "x.tsv:1: no column is named 'b'; .{,400}$"),
         ("x.csv", "a,b,b\n1,2,3\n", "x.csv:1: 2 columns are named 'b'"),
         ("x.csv", 'a,b\nx,"y', "x.csv:2: not valid CSV"),
-        ("x.txt", "a\tb\n", "must be named .tsv, .csv or .jsonl"),
-        ("x.tsv", "a\tb\n".encode("utf-16"), "x.tsv has NUL bytes, .* save it as UTF-8$"),
-        ("x.csv", "a,b\n".encode("utf-16-le"), "x.csv has NUL bytes"),
+        ("x.txt", "a\tb\n", "must be named .tsv, .csv, .jsonl or .json"),
+        ("x.csv", "a,b\n".encode("utf-16-le"), "x.csv has NUL bytes, .* save it as UTF-8$"),
     ],
 )
 def test_files_that_are_not_tables(write, name, content, message):

@@ -103,15 +103,15 @@ def texts(name, golden):
 
 
 def test_ids_match_transformers(tokenizer, name, golden, texts):
-    # PhobertTokenizer turns a line break into <unk>, and FlaubertTokenizer removes it.
+    # PhobertTokenizer turns a line break into <unk>, and FlaubertTokenizer removes it, and
+    # characters that the tables of its Python lack.
     # AlbertTokenizer lower-cases each character by itself and before NFKD; bert_jax follows the
     # authors' program.
     exceptions = {
         "phobert": "\n",
         "albert": "Σ\u03f9",
-        "flaubert": BREAKS,
-        "flaubert_uncased": BREAKS,
-        "herbert": UNASSIGNED,
+        "flaubert": BREAKS + UNASSIGNED,
+        "flaubert_uncased": BREAKS + UNASSIGNED,
     }.get(name, "")
     wrong, num_compared = [], 0
     ours = tokenizer.encode_batch(texts)
@@ -185,8 +185,6 @@ def test_a_library_file_gives_the_recorded_ids(tokenizer, name, golden, tmp_path
     names = [*special.first, *special.last, *special.spellings]
     wrong = []
     for text, ids in zip(golden["texts"], tokenizer.encode_batch(golden["texts"]), strict=True):
-        if tokenizer.kind == "bert_bpe" and set(UNASSIGNED) & {*text}:
-            continue
         if not any(token in text for token in names):
             theirs = library.encode(text, add_special_tokens=False).ids
             if ids.tolist() != theirs:
