@@ -75,7 +75,7 @@ setup(
         "gcs": ["etils[epath-gcs]>=1.12"],
         # For the tokenizer of FlauBERT.
         "moses": ["sacremoses>=0.1.1"],
-        # For hf:// paths and convert --push_to_hub.
+        # For hf:// paths.
         "hub": ["huggingface_hub>=0.36"],
         # For the scores of config.task=seq2seq.
         "rouge": ["rouge-score>=0.1.2"],

@@ -1,7 +1,7 @@
 """Converts a model between bert_jax, Hugging Face and google-research/bert.
 
     python -m bert_jax.convert --input=PATH --output=DIR \
-        --to={bert_jax,huggingface,google,sentence_transformers} [--push_to_hub=OWNER/NAME]
+        --to={bert_jax,huggingface,google,sentence_transformers}
 
 The input may be a work directory or one of its checkpoints, a Hugging Face directory with
 model.safetensors or pytorch_model.bin, or a TF1 checkpoint with its bert_config.json. The format
@@ -24,8 +24,6 @@ from bert_jax.config import cli
 KINDS = ("bert_jax", "huggingface", "google", "sentence_transformers")
 # The flags of the last kind.
 _OF_EMBEDDINGS = ("pooling", "normalize", "max_length")
-# The kinds that have a model card.
-_WITH_CARD = ("huggingface", "sentence_transformers")
 # The shortest length that embeddings may have: two tokens, with special tokens.
 _MIN_LENGTH = 5
 
@@ -103,18 +101,6 @@ def define_flags() -> None:
         "Model family: a name or MODULE:NAME; by default the input's.",
     )
     flags.DEFINE_string("distil_layers", "", "Layers of a BERT to write as a DistilBERT: 0,2,4.")
-    flags.DEFINE_string(
-        "push_to_hub",
-        "",
-        "OWNER/NAME on the Hugging Face Hub to upload the output to, with its model card. The "
-        "token is HF_TOKEN, or that of `hf auth login`.",
-    )
-    flags.DEFINE_bool(
-        "private",
-        None,
-        "Whether a new repository of --push_to_hub is private; by default as its owner's settings "
-        "say, which is public unless an organization has chosen otherwise.",
-    )
     text = "--to=sentence_transformers: "
     flags.DEFINE_enum(
         "pooling",
@@ -145,16 +131,6 @@ def main(_) -> None:
     for name in _OF_EMBEDDINGS:
         if args[name].present and args.to != "sentence_transformers":
             raise UserError(f"--{name} is for --to=sentence_transformers, not --to={args.to}")
-    if args.push_to_hub:
-        if args.to not in _WITH_CARD:
-            raise UserError(
-                f"--push_to_hub is for --to={' and --to='.join(_WITH_CARD)}, not --to={args.to}"
-            )
-        from bert_jax.interop.push import check_push, push
-
-        check_push(args.push_to_hub)
-    elif args["private"].present:
-        raise UserError("--private is for --push_to_hub, which is missing")
     compilation_cache.keep_compiled_programs()
     for warning in convert(
         args.input,
@@ -168,9 +144,6 @@ def main(_) -> None:
     ):
         say(f"warning: {warning}")
     print(f"{args.to} directory written to {epath.Path(args.output)}", flush=True)
-    if args.push_to_hub:
-        for url in push(args.output, args.push_to_hub, args.private):
-            print(f"pushed to {url}")
 
 
 if __name__ == "__main__":
