@@ -1,7 +1,7 @@
-"""Converts a model between bert_jax, Hugging Face and google-research/bert.
+"""Converts a model to bert_jax's format or Hugging Face's.
 
     python -m bert_jax.convert --input=PATH --output=DIR \
-        --to={bert_jax,huggingface,google,sentence_transformers}
+        --to={bert_jax,huggingface,sentence_transformers}
 
 The input may be a work directory or one of its checkpoints, a Hugging Face directory with
 model.safetensors or pytorch_model.bin, or a TF1 checkpoint with its bert_config.json. The format
@@ -21,7 +21,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import cli
 
-KINDS = ("bert_jax", "huggingface", "google", "sentence_transformers")
+KINDS = ("bert_jax", "huggingface", "sentence_transformers")
 # The flags of the last kind.
 _OF_EMBEDDINGS = ("pooling", "normalize", "max_length")
 # The shortest length that embeddings may have: two tokens, with special tokens.

@@ -100,7 +100,6 @@ def task_classes(
         pooler = (poolers or {}).get(head)
         classes[head] = TaskClass(
             f"{prefix}For{head.title().replace('_', '')}",
-            # Each of Google's scripts names its output layer differently.
             Names("classifier/", output, OUTPUT),
             pipeline,
             pooler=Names("bert/pooler/dense/", pooler, DENSE) if pooler else None,
@@ -160,8 +159,6 @@ class Family:
         missing table is written as one row of zeros, and a single row of zeros means no table.
       zero_biases: Tensors [1, vocab_size] of the pre-training classes, which must be zero.
       buffers: Tensors that are constants, not weights.
-      google_values: Keys of `config.model` with the values that google-research/bert supports;
-        empty if it does not support the family.
     """
 
     title: str
@@ -192,7 +189,6 @@ class Family:
     zero_tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     zero_biases: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
-    google_values: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def fixed_values(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Returns `fixed` and the values of `multiples` for a model with these keys."""

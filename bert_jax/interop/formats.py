@@ -1,4 +1,4 @@
-"""Reads and writes models in any format; detects the format of a source."""
+"""Reads models in any format, which it detects, and writes them."""
 
 import contextlib
 import dataclasses
@@ -10,14 +10,13 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop import generator
-from bert_jax.interop.google import is_google, read_google, write_google
+from bert_jax.interop.google import is_google, read_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import ENCODER
 from bert_jax.training.workdir import CHECKPOINTS, CONFIG, SWEEP, TOKENIZER, checkpoint_folder
 
-_CONFIGS = ("config.json", "bert_config.json")
 _UNFINISHED = "unfinished_conversion"
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
 
@@ -135,7 +134,7 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
         native = contextlib.nullcontext(unfinished)
         with native if kind == "bert_jax" else files.local_output(unfinished) as directory:
             WRITERS[kind](pretrained, directory)
-        for part in sorted(unfinished.iterdir(), key=lambda part: part.name in _CONFIGS):
+        for part in sorted(unfinished.iterdir(), key=lambda part: part.name == CONFIG):
             files.move(part, path / part.name)
     finally:
         files.remove_directory(unfinished)
@@ -181,7 +180,6 @@ WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
     "bert_jax": write_native,
     "huggingface": _write_huggingface,
     "sentence_transformers": _write_sentence_transformers,
-    "google": write_google,
 }
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of google-research/bert: bert_model.ckpt, bert_config.json, vocab.txt.
+"""Reads checkpoints of google-research/bert: bert_model.ckpt, bert_config.json, vocab.txt.
 
 TensorFlow is imported only when a checkpoint is opened, because the import takes seconds.
 """
@@ -13,10 +13,10 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop.families import DEFAULT, load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.model_keys import read_model_keys
-from bert_jax.interop.names import Tensor, collect_weights, export_weights, foreign_names
-from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
-from bert_jax.interop.tokenizer_files import read_google_tokenizer
-from bert_jax.interop.weights import expected_shapes
+from bert_jax.interop.names import Tensor, collect_weights, foreign_names
+from bert_jax.interop.pretrained import Pretrained, read_terms
+from bert_jax.interop.tokenizer_files import VOCABULARY_FILE, read_google_vocabulary
+from bert_jax.interop.weights import ENCODER, expected_shapes
 from bert_jax.models import BertConfig
 
 CONFIG = "bert_config.json"
@@ -38,71 +38,33 @@ def read_google(path: Path, lowercase: bool | None = None, family_name: str = ""
     directory = prefix.parent
     config = files.read_json(directory / CONFIG)
     model = read_model_keys(config, family.config_keys, directory / CONFIG)
-    training = read_training(directory)
-    terms = read_terms(training, family, model["causal"])
+    terms = read_terms({}, family, model["causal"])
     names = foreign_names(family.names, "google", BertConfig(**model).num_groups)
     shapes = expected_shapes(BertConfig(**model), terms)
     with _checkpoint_tensors(prefix) as tensors:
         weights, warnings = collect_weights(tensors, names, shapes, family, prefix)
+    vocabulary = directory / VOCABULARY_FILE
     return Pretrained(
         source=str(path),
         model=model,
         weights=weights,
-        tokenizer=read_google_tokenizer(directory, lowercase),
+        tokenizer=read_google_vocabulary(vocabulary, lowercase) if vocabulary.exists() else None,
         warnings=warnings,
-        training=training,
+        training={},
         family=family_name,
         terms=terms,
     )
 
 
-def write_google(pretrained: Pretrained, path: Path) -> None:
-    """Writes a directory that Google's scripts can start from; empties `pretrained.weights`."""
-    family = _google_family(pretrained.family)
-    pretrained.warnings += _differences(pretrained, family)
-    names = foreign_names(family.names, "google", pretrained.model_config.num_groups)
-    pretrained.drop_unnamed(names, "Google's format")
-    from bert_jax.base.lean_tensorflow import tf
-
-    tensors = {}
-    with tf.device("cpu"):
-        for name, value in export_weights(pretrained.weights, names):
-            tensors[name] = tf.constant(value)
-        try:
-            tf.raw_ops.SaveV2(
-                prefix=str(path / CHECKPOINT),
-                tensor_names=list(tensors),
-                shape_and_slices=[""] * len(tensors),
-                tensors=list(tensors.values()),
-            )
-        except tf.errors.OpError as error:
-            reason = files.first_line(error)
-            raise UserError(f"{path / CHECKPOINT} could not be written: {reason}") from error
-    if pretrained.tokenizer:
-        pretrained.tokenizer.save(path)
-    write_training(pretrained, path)
-    config = {theirs: pretrained.model[ours] for ours, theirs in family.config_keys.items()}
-    files.write_json(path / CONFIG, config)
-
-
 def _google_family(name: str) -> Family:
     family = load_family(name)
-    if not family.google_values:
-        raise UserError(f"the family {name} has no Google format; use --to=huggingface")
+    encoder = [names for names in family.names if names.ours.startswith(ENCODER)]
+    if not all(names.google for names in encoder):
+        raise UserError(
+            f"Google's checkpoints of the family {name} cannot be read: give the model as a "
+            "Hugging Face directory"
+        )
     return family
-
-
-def _differences(pretrained: Pretrained, family: Family) -> list[str]:
-    """Warns of each setting that Google's scripts do not have."""
-    model, tokenizer = pretrained.model, pretrained.tokenizer
-    warnings = [
-        f"{key} is {model[key]}: Google's program has only {' and '.join(map(str, values))}"
-        for key, values in family.google_values.items()
-        if model[key] not in values
-    ]
-    if tokenizer and tokenizer.kind != "wordpiece":
-        warnings.append(f"Google's program cannot read a {tokenizer.kind} vocabulary")
-    return warnings
 
 
 @contextmanager

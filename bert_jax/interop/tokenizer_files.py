@@ -1,4 +1,4 @@
-"""Reads and writes the tokenizer files of Hugging Face and of Google's original.
+"""Reads and writes the tokenizer files of Hugging Face, and reads Google's vocab.txt.
 
 A tokenizer keeps its fingerprint in any chain of conversions. OPTIONS_FILE, a small extra file,
 holds what the other program's files cannot express: the lower-casing of a vocab.txt, and all
@@ -326,28 +326,6 @@ def _read_wordpiece(
                 f"{directory / CONFIG_FILE}: {key} is {config[key]!r}; it must be {value}"
             )
     return tokenizer
-
-
-def read_google_tokenizer(directory: Path, lowercase: bool | None = None) -> Tokenizer | None:
-    """Reads the tokenizer of a directory of google-research/bert; None if it has none.
-
-    OPTIONS_FILE records the lower-casing. Without that file, `lowercase` decides; see
-    `read_google_vocabulary`.
-
-    Raises:
-      UserError: `lowercase` contradicts OPTIONS_FILE.
-    """
-    if (directory / OPTIONS_FILE).exists():
-        tokenizer = tokenizers.load(directory)
-        recorded = tokenizer.options["lowercase"]
-        if lowercase not in (None, recorded):
-            raise UserError(
-                f"in {directory / OPTIONS_FILE} lowercase is {recorded}, not {lowercase}"
-            )
-        return tokenizer
-    if (directory / VOCABULARY_FILE).exists():
-        return read_google_vocabulary(directory / VOCABULARY_FILE, lowercase)
-    return None
 
 
 def read_google_vocabulary(path: str | Path, lowercase: bool | None = None) -> Tokenizer:

@@ -48,7 +48,7 @@ def test_missing_credentials_give_one_sentence(tmp_path, bucket):
     environment |= {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path)}
     command = [sys.executable, "-m", "bert_jax.convert", "--input=gs://b/x", "--output=y"]
     done = subprocess.run(
-        [*command, "--to=google"], capture_output=True, text=True, env=environment, cwd=tmp_path
+        [*command, "--to=bert_jax"], capture_output=True, text=True, env=environment, cwd=tmp_path
     )
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("\n") == 1 and "default credentials were not found" in done.stderr

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS
+from bert_jax.interop.names import export_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import expected_shapes, model_shapes
 from bert_jax.models import BertConfig
@@ -118,6 +119,26 @@ def copies(weights) -> dict[str, np.ndarray]:
 
 def same_weights(one, other) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)
+
+
+def write_google(pretrained: Pretrained, directory: Path) -> Path:
+    """Writes a checkpoint as google-research/bert does; returns its directory."""
+    from bert_jax.base.lean_tensorflow import tf
+
+    family = load_family(pretrained.family)
+    names = foreign_names(family.names, "google", pretrained.model_config.num_groups)
+    tensors = dict(export_weights(pretrained.weights, names))
+    pretrained.tokenizer.save_vocabulary(directory)
+    keys = family.config_keys.items()
+    config = {theirs: pretrained.model[ours] for ours, theirs in keys}
+    (directory / "bert_config.json").write_text(json.dumps(config))
+    tf.raw_ops.SaveV2(
+        prefix=str(directory / "bert_model.ckpt"),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(value) for value in tensors.values()],
+    )
+    return directory
 
 
 def edit_tensors(directory: Path, change) -> None:

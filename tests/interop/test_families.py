@@ -135,16 +135,6 @@ def test_the_class_follows_from_the_terms(tmp_path, terms, causal, class_name):
         assert not again.warnings
 
 
-def test_a_family_without_google_names(tmp_path):
-    pretrained = make_pretrained()
-    pretrained.family = f"{__name__}:WITHOUT_GOOGLE"
-    with pytest.raises(UserError, match="WITHOUT_GOOGLE has no Google format"):
-        formats.write(pretrained, tmp_path / "out", "google")
-
-
-WITHOUT_GOOGLE = dataclasses.replace(BERT, google_values={})
-
-
 def test_an_albert_has_its_own_names(tmp_path):
     own_layers = make_pretrained(family="albert", layer_groups=0)
     formats.write(own_layers, tmp_path / "own", "huggingface")

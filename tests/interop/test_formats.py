@@ -21,6 +21,7 @@ from tests.interop.small_bert import (
     make_pretrained,
     make_tokenizer,
     same_weights,
+    write_google,
 )
 
 KINDS = tuple(formats.WRITERS)
@@ -33,7 +34,6 @@ def folder(request, tmp_path):
     return tmp_path if is_local else epath.Path(f"gs://{request.getfixturevalue('bucket')}")
 
 
-@pytest.mark.usefixtures("tensorflow")
 def test_chain_of_conversions_keeps_every_bit(tmp_path):
     pretrained = make_pretrained(seed=1)
     # Values that arithmetic would change.
@@ -77,20 +77,6 @@ def test_the_layout_of_transformers(tmp_path):
     assert len(modes) == 1
 
 
-@pytest.mark.usefixtures("tensorflow")
-def test_the_variables_of_google(tmp_path):
-    from bert_jax.base.lean_tensorflow import tf
-
-    formats.write(make_pretrained(), tmp_path / "google", "google")
-    shapes = dict(tf.train.list_variables(str(tmp_path / "google" / "bert_model.ckpt")))
-    assert shapes["bert/encoder/layer_0/attention/self/query/kernel"] == [12, 12]
-    assert shapes["bert/encoder/layer_1/intermediate/dense/kernel"] == [12, 20]
-    assert shapes["bert/embeddings/LayerNorm/gamma"] == [12]
-    assert shapes["cls/predictions/output_bias"] == [len(TOKENS)]
-    assert shapes["cls/seq_relationship/output_weights"] == [2, 12]
-    assert len(shapes) == 5 + 16 * 3 + 2 + 5 + 2
-
-
 def test_a_padded_vocabulary_is_cut(tmp_path):
     pretrained = make_pretrained(vocab_size=32)
     full = copies(pretrained.weights)
@@ -130,7 +116,6 @@ def test_the_folders_of_the_text_and_the_words_are_left_out(tmp_path):
     assert found == {"input": ["a.txt"], "vocab_path": "v.txt", "add_tokens": "w"}
 
 
-@pytest.mark.usefixtures("tensorflow")
 def test_untrained_heads_are_remembered(tmp_path):
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     edit_tensors(tmp_path / "hf", lambda tensors: drop_tensors(tensors, "cls.pred"))
@@ -149,7 +134,6 @@ def test_untrained_heads_are_remembered(tmp_path):
     assert "## Caveats" in cards[1] and "train before use" in cards[1]
 
 
-@pytest.mark.usefixtures("tensorflow")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_failed_conversion_leaves_nothing(folder, kind, exists, monkeypatch):
@@ -181,7 +165,6 @@ def test_files_are_not_overwritten(tmp_path, beside):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.usefixtures("tensorflow")
 def test_an_unfinished_directory_is_replaced(folder):
     unfinished = folder / "out" / "unfinished_conversion"
     unfinished.mkdir(parents=True)
@@ -190,15 +173,19 @@ def test_an_unfinished_directory_is_replaced(folder):
     if not files.is_remote(folder):
         output = folder / "link"
         output.symlink_to(folder / "out")
-    formats.write(make_pretrained(), output, "google")
+    formats.write(make_pretrained(), output, "huggingface")
     assert not unfinished.exists()
     assert same_weights(formats.read(folder / "out").weights, make_pretrained().weights)
 
 
 @pytest.mark.usefixtures("tensorflow")
-def test_paths_of_files_inside_a_model_directory(folder):
+def test_paths_of_files_inside_a_model_directory(folder, tmp_path_factory):
     for kind in KINDS:
         formats.write(make_pretrained(), folder / kind, kind)
+    google = folder / "google"
+    google.mkdir()
+    for path in write_google(make_pretrained(), tmp_path_factory.mktemp("google")).iterdir():
+        (google / path.name).write_bytes(path.read_bytes())
     for name in (
         "huggingface/model.safetensors",
         "google/bert_model.ckpt",
@@ -221,14 +208,8 @@ def test_other_directories(tmp_path):
         formats.read(tmp_path / "run")
 
 
-@pytest.mark.usefixtures("tensorflow")
 def test_lowercase_applies_only_to_google(tmp_path):
-    for kind in ("google", "huggingface"):
-        formats.write(make_pretrained(), tmp_path / kind, kind)
-    (tmp_path / "google" / "bert_jax_tokenizer.json").unlink()
-    for lowercase in (True, False):
-        options = formats.read(tmp_path / "google", lowercase).tokenizer.options
-        assert options["lowercase"] == lowercase
+    formats.write(make_pretrained(), tmp_path / "huggingface", "huggingface")
     with pytest.raises(UserError, match="leave --lowercase out"):
         formats.read(tmp_path / "huggingface", lowercase=True)
 
@@ -236,4 +217,4 @@ def test_lowercase_applies_only_to_google(tmp_path):
 def test_fine_tuned_models_are_written_only_for_huggingface(tmp_path):
     pretrained = make_finetuned("sequence_classification", ("no", "yes"))
     with pytest.raises(UserError, match="a test is fine-tuned.*--to=huggingface"):
-        formats.write(pretrained, tmp_path / "out", "google")
+        formats.write(pretrained, tmp_path / "out", "bert_jax")

@@ -56,13 +56,13 @@ def test_a_vocabulary_alone_follows_the_rules_of_its_program(directory, ours):
     assert read(directory).options == ours.options | {"lowercase": False}
     (directory / "tokenizer_config.json").unlink()
     assert read(directory).fingerprint == ours.fingerprint
-    google = files.read_google_tokenizer(directory).options
+    google = files.read_google_vocabulary(directory / "vocab.txt").options
     assert google == ours.options | {"max_input_chars_per_word": 200}
     (directory / "vocab.txt").write_bytes(b"[PAD]\n\xff\n")
     with pytest.raises(UserError, match="vocab.txt:2: the vocabulary is not valid UTF-8"):
         read(directory)
     (directory / "vocab.txt").unlink()
-    assert read(directory) is None and files.read_google_tokenizer(directory) is None
+    assert read(directory) is None
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_vocabulary_alone_follows_the_rules_of_its_program(directory, ours):
 def test_upper_case_tokens_mean_a_cased_vocabulary(tokens, lowercase, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS + tokens.split()), "utf-8")
     for given, expected in ((None, lowercase), (not lowercase, not lowercase)):
-        tokenizer = files.read_google_tokenizer(tmp_path, given)
+        tokenizer = files.read_google_vocabulary(tmp_path / "vocab.txt", given)
         assert tokenizer.options["lowercase"] is expected
 
 

@@ -67,15 +67,14 @@ def library_ids(library, text):
 
 def test_every_chain_of_conversions_keeps_the_fingerprint(tokenizer, tmp_path):
     ours = tokenizer
-    for step, kind in enumerate(["huggingface", "google", "bert_jax", "huggingface"]):
+    for step, kind in enumerate(["huggingface", "bert_jax", "huggingface"]):
         folder = tmp_path / str(step)
         if kind == "huggingface":
             files.write_huggingface_tokenizer(ours, folder, BERT, 512)
             ours = files.read_huggingface_tokenizer(folder, BERT)[0]
         else:
             ours.save(folder)
-            read = files.read_google_tokenizer if kind == "google" else tokenizers.load
-            ours = read(folder)
+            ours = tokenizers.load(folder)
         assert ours.fingerprint == tokenizer.fingerprint
         assert ours.options == tokenizer.options
 
@@ -127,15 +126,6 @@ def test_a_model_without_token_types_gets_none(tokenizer, tmp_path):
     files.write_huggingface_tokenizer(tokenizer, tmp_path, DISTILBERT, 128)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
     assert config["model_input_names"] == ["input_ids", "attention_mask"]
-
-
-def test_lowercase_must_agree_with_the_options(tokenizer, tmp_path):
-    tokenizer.save(tmp_path)
-    lowercase = tokenizer.options["lowercase"]
-    again = files.read_google_tokenizer(tmp_path, lowercase)
-    assert again.fingerprint == tokenizer.fingerprint
-    with pytest.raises(UserError, match=f"lowercase is {lowercase}, not {not lowercase}"):
-        files.read_google_tokenizer(tmp_path, not lowercase)
 
 
 def foreign_model(path, **options):

@@ -29,6 +29,7 @@ from tests.interop.small_bert import (
     make_pretrained,
     make_tokenizer,
     same_weights,
+    write_google,
 )
 
 torch = pytest.importorskip("torch")
@@ -194,20 +195,18 @@ def test_bert_jax_loads_directories_of_transformers(tmp_path, config_class, clas
 
 
 @pytest.mark.usefixtures("tensorflow")
-def test_transformers_reads_our_google_checkpoint(tmp_path, caplog):
+def test_transformers_reads_the_same_from_a_google_checkpoint(tmp_path, caplog):
     bert = transformers.models.bert.modeling_bert
     if not hasattr(bert, "load_tf_weights_in_bert"):
         pytest.skip("transformers 5 does not read TensorFlow's checkpoints")
 
-    pretrained = make_pretrained()
-    weights = copies(pretrained.weights)
-    formats.write(pretrained, tmp_path / "google", "google")
-    config = transformers.BertConfig.from_json_file(tmp_path / "google" / "bert_config.json")
+    pretrained = formats.read(write_google(make_pretrained(), tmp_path))
+    config = transformers.BertConfig.from_json_file(tmp_path / "bert_config.json")
     model = transformers.BertForPreTraining(config)
     with caplog.at_level(logging.WARNING):
-        bert.load_tf_weights_in_bert(model, config, str(tmp_path / "google" / "bert_model.ckpt"))
+        bert.load_tf_weights_in_bert(model, config, str(tmp_path / "bert_model.ckpt"))
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
-    assert_same_logits(model, pretrained, weights)
+    assert_same_logits(model, pretrained, pretrained.weights)
 
 
 def round_trip(model, tokenizer, directory):

@@ -99,7 +99,6 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     buffers=("bert.embeddings.position_ids",),
-    google_values={"hidden_act": ("gelu", "relu"), "layer_norm_eps": (1e-12,), "causal": (False,)},
 )
 # transformers has no class for the boundary head, so an export leaves it out.
 SPANBERT = dataclasses.replace(
