@@ -6,9 +6,8 @@
 `bert_jax.main` does the same in its work directory if a run names no store. --preview=N prints the
 first N documents as they would be divided into sentences, and writes nothing.
 
-A large store is prepared in parts: by the processes of one machine, by N tasks that meet in DIR
-(--num_tasks=N --task=I), or by Apache Beam (--runner=NAME, and the runner's flags after --). If
-they are killed, the same command continues.
+A large store is prepared in parts: by the processes of one machine, or by Apache Beam
+(--runner=NAME, and the runner's flags after --). If they are killed, the same command continues.
 """
 
 import itertools
@@ -24,14 +23,13 @@ from rich.table import Table
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.base.processes import num_cores
 from bert_jax.base.progress import say, terminal
 from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.config import cli, default_config, validate_data
 from bert_jax.config.command_line import UsageError
 from bert_jax.config.data import DATA, SAMPLING
 from bert_jax.reports import corpus_report
-from bert_jax.store.engines import Engine, Task
+from bert_jax.store.engines import Engine
 from bert_jax.store.manifest import (
     check_case,
     given_tokenizer,
@@ -83,8 +81,6 @@ def define_flags() -> None:
         lower_bound=1,
     )
     flags.DEFINE_integer("max_seq_length", 128, "Length of the rows of --report.", lower_bound=8)
-    flags.DEFINE_integer("num_tasks", None, "Number of tasks that share the work.", lower_bound=1)
-    flags.DEFINE_integer("task", None, "Number of this task, from 0.", lower_bound=0)
     flags.DEFINE_string(
         "runner",
         None,
@@ -118,12 +114,6 @@ def main(arguments: list[str]) -> None:
     started = time.monotonic()
     vocab_size = _vocab_size(data, values.vocab_size, values.output)
     metadata = prepare(data, vocab_size, values.output, engine=engine)
-    if metadata is None:
-        say(
-            f"task {values.task} has done its parts; the task that ends last completes the token "
-            f"store in {values.output}"
-        )
-        return
     if data.format == FORMAT:
         _print_records(metadata, values.output)
     else:
@@ -136,25 +126,15 @@ def main(arguments: list[str]) -> None:
 
 def _engine(options: list[str]) -> Engine | None:
     """Returns the engine that the flags name; None for the processes of this machine."""
-    values = flags.FLAGS
-    if options and not values.runner:
-        raise UsageError(f"unexpected argument {options[0]!r}: flags are written --NAME=VALUE")
-    if values.runner:
-        if values.num_tasks or values.task is not None:
-            raise UsageError("--runner and --task exclude each other: give one of them")
+    runner = flags.FLAGS.runner
+    if runner:
         # This import takes seconds.
         from bert_jax.store.beam import beam_runner
 
-        return beam_runner(values.runner, options)
-    if (values.num_tasks is None) != (values.task is None):
-        raise UsageError("--num_tasks=N and --task=I must be given together")
-    if values.task is None:
-        return None
-    if values.task >= values.num_tasks:
-        raise UsageError(
-            f"--task is {values.task}; it must be below --num_tasks, which is {values.num_tasks}"
-        )
-    return Task(values.task, values.num_tasks, values.num_processes or num_cores())
+        return beam_runner(runner, options)
+    if options:
+        raise UsageError(f"unexpected argument {options[0]!r}: flags are written --NAME=VALUE")
+    return None
 
 
 def _print_documents(data: ConfigDict, number: int) -> None:

@@ -132,11 +132,7 @@ def test_a_cased_vocabulary_is_refused_with_lower_casing(tmp_path):
         (["--outptu=OUT"], "unknown flag --outptu; did you mean --output?"),
         (["--output=OUT", "--tokenizer=morse"], "config.data.tokenizer is 'morse'"),
         (["--output=/dev/null/store"], "/dev/null/store: Not a directory"),
-        (["--output=OUT", "--task=1"], "--num_tasks=N and --task=I must be given together"),
-        (["--output=OUT", "--num_tasks=4", "--task=4"], "--task is 4; it must be below --num_task"),
-        (["--output=OUT", "--runner=X", "--task=1"], "--runner and --task exclude each other"),
         (["--output=OUT", "--", "--region=x"], "unexpected argument '--region=x': flags are"),
-        (["--output=OUT", "--input=-", "--num_tasks=2", "--task=0"], "data.input is '-', standard"),
     ],
 )
 def test_mistakes_in_the_command(arguments, words, tmp_path):

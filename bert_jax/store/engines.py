@@ -1,17 +1,14 @@
-"""Runs the stages of a preparation by processes of this machine, by a cluster, or by tasks.
+"""Runs the stages of a preparation by processes of this machine or by a cluster.
 
-An engine maps `run_part` over the numbers of the parts. All state is in the directory of the store:
-an engine may be killed at any time, and another one may continue.
+An engine maps `run_part` over the numbers of the parts that lack the result of a stage. All state
+is in the directory of the store: an engine may be killed at any time, and another may continue.
 """
 
-import abc
 import functools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -24,10 +21,8 @@ from bert_jax.store.plan import (
     UNFINISHED,
     Directory,
     Plan,
-    computed_once,
     forget_errors,
     is_written,
-    join_plan,
     raise_error,
     read_plan,
     result_name,
@@ -37,46 +32,11 @@ from bert_jax.store.plan import (
 from bert_jax.store.stages import STAGES, run_part
 from bert_jax.store.tokenization import KILLED
 
-_POLL_SECONDS = 1.0
 
-
-class Engine(abc.ABC):
-    """Maps stages over parts. The directory of the store is shared, and not locked."""
-
-    @contextmanager
-    def opened(self, output: Directory, plan: Plan) -> Iterator[None]:
-        """Makes sure that the directory holds the plan during the block.
-
-        Raises:
-          UserError: The directory holds other files, or an unfinished store with another plan.
-        """
-        output.mkdir(parents=True, exist_ok=True)
-        # Once there is a plan, other tasks add and remove files.
-        if read_plan(output) is None:
-            manifest.check_files(output, f"{UNFINISHED}/.*")
-        join_plan(output, plan)
-        forget_errors(output)
-        yield
-
-    @abc.abstractmethod
-    def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
-        """Runs a stage for the parts that lack its result.
-
-        Raises:
-          UserError: A part has an error.
-        """
-
-    def once(self, output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
-        """Returns what one process computes from the results of all parts; see `computed_once`."""
-        return computed_once(output, name, compute)
-
-
-class LocalProcesses(Engine):
+class LocalProcesses:
     """Processes of this machine. They lock the directory, unless it is in a bucket.
 
     An unfinished store with the same plan is continued, and one with another plan is replaced.
-    Tasks of a cluster take no lock. Those with the same plan write the same bytes, and those with
-    another plan end with an error.
     """
 
     def __init__(self, num_processes: int):
@@ -123,10 +83,8 @@ class LocalProcesses(Engine):
             while running or waiting:
                 while waiting and len(running) < workers:
                     number = waiting.pop()
-                    # Another task may have been faster.
-                    if not is_written(output, result_name(stage, number)):
-                        future = pool.submit(run_part, str(output), stage, number, inside)
-                        running[future] = number
+                    future = pool.submit(run_part, str(output), stage, number, inside)
+                    running[future] = number
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     future.result()
                     number = running.pop(future)
@@ -136,10 +94,11 @@ class LocalProcesses(Engine):
                         waiting.clear()
 
 
-class Cluster(Engine):
+class Cluster:
     """An engine of a cluster, all of whose workers see the directory of the store.
 
-    Only the numbers of parts travel through it, never text or tokens.
+    Only the numbers of parts travel through it, never text or tokens. The directory is not locked.
+    An unfinished store with another plan is refused: workers may still be writing to it.
 
     Args:
       run: Calls a function with each of some numbers: anywhere, in any order, at least once.
@@ -152,6 +111,20 @@ class Cluster(Engine):
         name: str = "the engine",
     ):
         self._run, self._name = run, name
+
+    @contextmanager
+    def opened(self, output: Directory, plan: Plan) -> Iterator[None]:
+        output.mkdir(parents=True, exist_ok=True)
+        if (found := read_plan(output)) is None:
+            manifest.check_files(output, f"{UNFINISHED}/.*")
+            write_plan(output, plan)
+        elif difference := found.difference(plan):
+            raise UserError(
+                f"{output} holds an unfinished token store with other settings or texts "
+                f"({difference}): use another directory, or remove it if nobody is writing to it"
+            )
+        forget_errors(output)
+        yield
 
     def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
         if numbers := missing(output, stage, numbers):
@@ -172,31 +145,7 @@ class Cluster(Engine):
             )
 
 
-class Task(Engine):
-    """One of several tasks of a cluster that write one store together.
-
-    Task I does the parts I, I + N, ... Task 0 also does what is missing of the stages before the
-    last, so that tasks may run one after the other, and everything that one process computes from
-    the results; the others wait for it. Each task may be killed and started again.
-    """
-
-    def __init__(self, number: int, num_tasks: int, num_processes: int):
-        self._number, self._num_tasks = number, num_tasks
-        self._local = LocalProcesses(num_processes)
-
-    def once(self, output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
-        if self._number and not is_written(output, name):
-            say(f"waiting for task 0, which writes {output / UNFINISHED / name}")
-            while not is_written(output, name):
-                raise_error(output)
-                time.sleep(_POLL_SECONDS)
-        return computed_once(output, name, compute)
-
-    def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
-        self._local.map(output, plan, stage, numbers[self._number :: self._num_tasks])
-        if not self._number and stage != plan.last_stage:
-            # The others may be doing theirs, from the front.
-            self._local.map(output, plan, stage, numbers[::-1])
+Engine = LocalProcesses | Cluster
 
 
 def missing(output: Directory, stage: str, numbers: Sequence[int]) -> list[int]:
@@ -230,10 +179,8 @@ def run_here(
 
     with Progress(STAGES[stage].title, total, corpus.unit) as bar:
         for number in numbers:
-            # Another task may have been faster.
+            run_part(output, stage, number, num_processes, show)
             if not is_written(output, result_name(stage, number)):
-                run_part(output, stage, number, num_processes, show)
-                if not is_written(output, result_name(stage, number)):
-                    return
-                show(done - before, 0)
-                before = done
+                return
+            show(done - before, 0)
+            before = done

@@ -315,7 +315,7 @@ def locked_directory(
         found = check_files(directory, ours)
 
         def remove_files() -> None:
-            # The plan is removed last: without it, a task would take the other files for its own.
+            # The plan goes last: without it, a cluster would take the other files for its own.
             for name in sorted(found, key=lambda name: name.endswith("plan.json")):
                 if str(directory / name) not in kept:
                     (directory / name).unlink()

@@ -107,22 +107,6 @@ def write_plan(output: Directory, plan: Plan) -> None:
     write_file(output, _PLAN, plan._asdict())
 
 
-def join_plan(output: Directory, plan: Plan) -> None:
-    """Writes the plan unless another process has written the same one.
-
-    Raises:
-      UserError: The directory holds an unfinished store with another plan.
-    """
-    if read_plan(output) is None:
-        write_plan(output, plan)
-    # A task that did the same work may have finished the store now.
-    if difference := (read_plan(output) or plan).difference(plan):
-        raise UserError(
-            f"{output} holds an unfinished token store with other settings or texts "
-            f"({difference}): use another directory, or remove it if nobody is writing to it"
-        )
-
-
 def _from_json(values: dict[str, Any]) -> Plan:
     parts = [[Piece(*piece) for piece in part] for part in values["parts"]]
     return Plan(**values | {"parts": parts})
@@ -172,9 +156,5 @@ def forget_errors(output: Directory) -> None:
 def computed_once(output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
     """Returns the content of a file; computes and writes it if it is missing."""
     if not is_written(output, name):
-        try:
-            write_file(output, name, compute())
-        except UserError as error:
-            write_error(output, name, str(error))
-            raise
+        write_file(output, name, compute())
     return read_file(output, name)

@@ -1,7 +1,7 @@
 """Turns text into a token store: sentences, vocabulary, tokens.
 
 The work is divided into parts of the input, and `bert_jax.store.stages` says what is done for each.
-The written bytes do not depend on the number of processes or tasks, or on who runs them. A store is
+The written bytes do not depend on the number of processes or on who runs them. A store is
 complete once `metadata.json` exists.
 """
 
@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from bert_jax.store.manifest import (
     open_corpus,
     store_options,
 )
-from bert_jax.store.plan import UNFINISHED, Directory, Plan, make_plan
+from bert_jax.store.plan import UNFINISHED, Directory, Plan, computed_once, make_plan
 from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.stages import append, tokenized
 from bert_jax.store.token_store import read_metadata, store_path, write_metadata
@@ -53,7 +53,7 @@ def prepare(
     vocab_size: int,
     output: str | os.PathLike,
     engine: Engine | None = None,
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     """Writes a token store, or a `RecordStore` of TFRecord files, unless it is finished already.
 
     Args:
@@ -64,7 +64,7 @@ def prepare(
         the same texts and options, and replaces any other.
 
     Returns:
-      The store's metadata; None if other tasks have not finished their parts.
+      The store's metadata.
 
     Raises:
       UserError: The corpus, the options or the directory cannot be used.
@@ -80,9 +80,8 @@ def prepare(
     if (output / "metadata.json").exists():
         metadata = read_metadata(output)
         check_metadata(metadata, output, data, vocab_size)
-        # A process may have been killed after it had finished the store, or may be removing it.
-        with suppress(FileNotFoundError):
-            files.remove_directory(output / UNFINISHED)
+        # A process may have been killed after it had finished the store.
+        files.remove_directory(output / UNFINISHED)
         return metadata
     if data.add_tokens and not data.vocab:
         raise UserError(
@@ -110,18 +109,13 @@ def prepare(
     if is_piped and engine:
         raise UserError("data.input is '-', standard input, which only one process can read")
     engine = engine or LocalProcesses(data.num_processes or num_cores())
-    try:
-        with _standard_input(data, output) if is_piped else nullcontext(data) as readable:
-            corpus = open_corpus(readable)
-            corpus.fetch()
-            plan = make_plan(data, vocab_size, corpus)
-            with engine.opened(output, plan):
-                _run(engine, output, plan, data, vocab_size)
-    except (UserError, FileNotFoundError):
-        # A task that did the same work may have finished the store and removed what was unfinished.
-        if not (output / "metadata.json").exists():
-            raise
-    return read_metadata(output) if (output / "metadata.json").exists() else None
+    with _standard_input(data, output) if is_piped else nullcontext(data) as readable:
+        corpus = open_corpus(readable)
+        corpus.fetch()
+        plan = make_plan(data, vocab_size, corpus)
+        with engine.opened(output, plan):
+            _run(engine, output, plan, data, vocab_size)
+    return read_metadata(output)
 
 
 def _run(
@@ -134,7 +128,7 @@ def _run(
     """Runs the stages and what one process computes between them; see `bert_jax.store.plan`."""
     parts = range(len(plan.parts))
     engine.map(output, plan, "count", parts)
-    heldout = engine.once(
+    heldout = computed_once(
         output, "heldout.json", lambda: reductions.choose_heldout(output, plan, data)
     )
     if reductions.counts_words(data):
@@ -143,9 +137,9 @@ def _run(
     elif not data.vocab:
         if reductions.holds_out_ends(heldout):
             engine.map(output, plan, "ends", parts)
-        engine.once(output, "sample.json", lambda: reductions.choose_sample(output, plan, data))
+        computed_once(output, "sample.json", lambda: reductions.choose_sample(output, plan, data))
         engine.map(output, plan, "sample", reductions.parts_with_sample(output, plan))
-    engine.once(
+    computed_once(
         output,
         "vocabulary.json",
         lambda: reductions.make_tokenizer(output, plan, data, vocab_size),
@@ -153,13 +147,12 @@ def _run(
     engine.map(output, plan, "tokenize", parts)
     if data.duplicates != "keep":
         number = len(parts)
-        engine.once(output, "buckets.json", lambda: duplicates.make_buckets(output, number))
+        computed_once(output, "buckets.json", lambda: duplicates.make_buckets(output, number))
         engine.map(output, plan, "pairs", duplicates.pair_numbers(output, number))
-        engine.once(output, "fates.json", lambda: duplicates.decide(output, number))
+        computed_once(output, "fates.json", lambda: duplicates.decide(output, number))
         engine.map(output, plan, "select", parts)
-    if reductions.are_parts_done(output, plan):
-        reductions.finish(output, plan, data)
-        files.remove_directory(output / UNFINISHED)
+    reductions.finish(output, plan, data)
+    files.remove_directory(output / UNFINISHED)
 
 
 def _convert_records(data: ConfigDict, vocab_size: int, output: Directory) -> None:

@@ -27,7 +27,6 @@ from bert_jax.store.plan import (
     computed_once,
     read_file,
     result_name,
-    written,
 )
 from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.stages import (
@@ -219,11 +218,6 @@ def _sentences(output: Directory, plan: Plan) -> Iterator[str]:
         path = output / UNFINISHED / f"{result_name('sample', number)}l"
         with files.open_input(path) as file:
             yield from map(json.loads, file)
-
-
-def are_parts_done(output: Directory, plan: Plan) -> bool:
-    """Returns whether the last stage has the results of all parts."""
-    return {result_name(plan.last_stage, n) for n in range(len(plan.parts))} <= written(output)
 
 
 def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:

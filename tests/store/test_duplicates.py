@@ -11,7 +11,7 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.store import duplicates, engines, minhash, stages
 from bert_jax.store.beam import beam_runner
-from bert_jax.store.engines import LocalProcesses, Task
+from bert_jax.store.engines import LocalProcesses
 from bert_jax.store.part import Part
 from bert_jax.store.preparation import prepare
 from bert_jax.store.split_writer import SplitWriter
@@ -249,13 +249,6 @@ def test_a_corpus_without_copies_gives_the_same_store(make, texts, tmp_path):
     for part in ("train", "heldout"):
         wanted = digest(tmp_path / "keep" / part)
         assert digest(tmp_path / "exact" / part) == digest(tmp_path / "near" / part) == wanted
-
-
-def test_tasks_make_the_same_bytes(make, store, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "_POLL_SECONDS", 0.01)
-    assert make(texts, tmp_path / "a", Task(0, 2, 1)) is None
-    assert make(texts, tmp_path / "a", Task(1, 2, 1)) == store[0]
-    assert digest(tmp_path / "a") == digest(store[1])
 
 
 @pytest.mark.parametrize(

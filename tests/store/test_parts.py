@@ -1,9 +1,8 @@
-"""Stores of several parts: the same bytes from any number of processes and tasks."""
+"""Stores of several parts: the same bytes from any number of processes."""
 
 import functools
 import gzip
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -13,13 +12,19 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store import engines, plan, preparation, stages
-from bert_jax.store.engines import LocalProcesses, Task
+from bert_jax.store.engines import Cluster, LocalProcesses
 from bert_jax.store.part import Part
 from bert_jax.store.preparation import prepare
 from bert_jax.store.vocabulary_sample import DocumentSample
 from tests.stores import VOCAB_SIZE, digest, options, write_speeches
 
 SIZES = ("documents", "sentences", "tokens")
+
+
+def in_order(function, numbers):
+    """Runs the parts as the workers of a cluster do."""
+    for number in numbers:
+        function(number)
 
 
 @pytest.fixture(scope="module")
@@ -84,25 +89,6 @@ def test_the_parts_joined_are_the_store_of_one_part(store, texts, tmp_path):
         assert metadata[key] == one[key]
     check_equal_to_one_part(output, tmp_path / "one")
     assert len(list((output / "train").glob("0*"))) > 10
-
-
-def test_tasks_in_any_number_make_the_same_bytes(store, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "_POLL_SECONDS", 0.01)
-    # One after the other: task 0 does what the next ones need.
-    for number in range(2):
-        made = make(texts, tmp_path / "a", Task(number, 2, 1))
-        assert (made is None) == (number == 0)
-    # At the same time, and the last begins first.
-    threads = [
-        threading.Thread(target=make, args=(texts, tmp_path / "b", Task(number, 3, 1)))
-        for number in (2, 1, 0)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert digest(tmp_path / "a") == digest(tmp_path / "b") == digest(store[1])
-    assert make(texts, tmp_path / "b", Task(1, 3, 1)) == store[0]
 
 
 class Killed(BaseException):
@@ -183,41 +169,32 @@ def test_the_error_of_the_lowest_part_is_reported(texts, tmp_path):
     lines[350] = lines[120] = "broken"
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     make_it = functools.partial(make, f"{tmp_path}/a.jsonl", tmp_path / "store", part_bytes=1000)
-    for engine in (LocalProcesses(2), Task(0, 2, 1), Task(0, 1, 2), LocalProcesses(1)):
+    for engine in (LocalProcesses(2), Cluster(in_order), LocalProcesses(1)):
         with pytest.raises(UserError, match="a.jsonl:121: not a JSON object"):
             make_it(engine)
     with pytest.raises(UserError, match="with other settings .*data.bad_documents was refuse"):
-        make_it(Task(0, 2, 1), bad_documents="skip")
+        make_it(Cluster(in_order), bad_documents="skip")
     metadata = make_it(LocalProcesses(2), bad_documents="skip")
     places = [f"{tmp_path}/a.jsonl:{line}" for line in (121, 351)]
     assert metadata["first_dropped"] == {"broken JSON": places}
 
 
-def test_other_settings_or_texts_in_one_directory_are_refused(texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "run_part", lambda *_: None)
-    monkeypatch.setattr(engines, "_POLL_SECONDS", 0)
-    monkeypatch.setattr(engines, "raise_error", raise_waiting)
+def test_a_cluster_refuses_other_settings_or_texts_in_one_directory(texts, tmp_path):
     output = tmp_path / "deep" / "store"
-    with pytest.raises(Waiting):
-        make(texts, output, Task(1, 2, 1))
+    with pytest.raises(UserError, match="have ended, but .*store lacks part 0: all of them must"):
+        make(texts, output, Cluster(lambda *_: None))
     for change, words in (
         ({"lowercase": False}, r"data.lowercase was True, is False"),
         ({"part_bytes": 9000}, r"data.part_bytes was 8000, is 9000"),
         ({"vocab_size": 300}, r"model.vocab_size was 400, is 300"),
     ):
         with pytest.raises(UserError, match=words):
-            make(texts, output, Task(0, 2, 1), **change)
+            make(texts, output, Cluster(in_order), **change)
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(UserError, match="holds thesis.tex"):
-        make(texts, tmp_path, Task(0, 2, 1))
-
-
-class Waiting(Exception):
-    pass
-
-
-def raise_waiting(_):
-    raise Waiting
+        make(texts, tmp_path, Cluster(in_order))
+    with pytest.raises(UserError, match="data.input is '-', standard input, which only one proc"):
+        make("-", output, Cluster(in_order))
 
 
 @pytest.mark.parametrize(
@@ -269,11 +246,8 @@ def test_parts_in_a_bucket(bucket, tmp_path):
     for root in (epath.Path(tmp_path), epath.Path(f"gs://{bucket}")):
         (root / "texts").mkdir(parents=True, exist_ok=True)
         (root / "texts" / "a.jsonl").write_text("".join(lines))
-        engines = [LocalProcesses(2)]
-        if files.is_remote(root):
-            engines = [Task(0, 2, 1), Task(1, 2, 1)]
-        for engine in engines:
-            made[root] = make(f"{root}/texts/*", root / "store", engine, part_bytes=1500)
+        engine = Cluster(in_order) if files.is_remote(root) else LocalProcesses(2)
+        made[root] = make(f"{root}/texts/*", root / "store", engine, part_bytes=1500)
     disk, remote = made
     assert made[disk]["splits"] == made[remote]["splits"]
     written = {

@@ -2,15 +2,14 @@
 
 import functools
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
-from bert_jax.store import engines, word_counts
-from bert_jax.store.engines import LocalProcesses, Task
+from bert_jax.store import word_counts
+from bert_jax.store.engines import LocalProcesses
 from bert_jax.store.heldout import HeldOut
 from bert_jax.store.preparation import prepare
 from bert_jax.text.sentences import split_sentences
@@ -31,7 +30,6 @@ def make(texts, output, engine=None, **changes):
 
 @pytest.mark.parametrize("changes", [{}, BYTE_BPE])
 def test_one_vocabulary_from_any_parts_and_engine(texts, tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(engines, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(word_counts, "GROUP_PARTS", 3)
     # Several sorted files for each part.
     monkeypatch.setattr(word_counts, "_COUNTED_CHARACTERS", 3000)
@@ -39,15 +37,6 @@ def test_one_vocabulary_from_any_parts_and_engine(texts, tmp_path, monkeypatch, 
     assert metadata["options"]["vocab_from"] == "counts"
     make_parts = functools.partial(make, texts, part_bytes=8000, **changes)
     make_parts(tmp_path / "parts", LocalProcesses(1))
-    threads = [
-        threading.Thread(target=make_parts, args=(tmp_path / "tasks", Task(number, 2, 1)))
-        for number in (1, 0)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert digest(tmp_path / "parts") == digest(tmp_path / "tasks")
     assert len(list((tmp_path / "parts" / "train").glob("0*"))) > 6
     found = {name: digest(tmp_path / name / "tokenizer") for name in ("one", "parts")}
     assert found["one"] == found["parts"]
