@@ -1,121 +1,92 @@
 #!/usr/bin/env bash
-# Trains on TPU slices of a Google Kubernetes Engine cluster.
+# Submits a training run as a JobSet to the current cluster of kubectl, with TPU slices of Google
+# Kubernetes Engine. launch/README.md has the commands that create the cluster and the image.
 #
-#   launch/gke.sh COMMAND --name=NAME --project=PROJECT --zone=ZONE [flags] [-- main's flags]
+#   export RUN=bert-large TPU=v5e TOPOLOGY=8x8 IMAGE=REGISTRY/bert_jax:1
+#   export WORKDIR=gs://BUCKET/bert-large
+#   launch/gke.sh --config=configs/large.py [more flags of bert_jax.main]
 #
-#   cluster  create the cluster NAME with JobSet and a node pool for each TPU slice
-#   image    build the container image and push it
-#   train    submit the run to the cluster, which restarts it after every preemption
-#   status   print the state of the run
-#   logs     follow the output of its first host, until Ctrl-C
-#   delete   save and stop the run, and remove it from the cluster
-#   delete_cluster
-#            delete the cluster and its node pools
-#
-# See launch/README.md.
+# SLICES=N takes N slices. DRY_RUN=1 only prints the JobSet.
+set -euo pipefail
 
-# shellcheck source-path=SCRIPTDIR
-launch=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-source "$launch/common.sh"
-
-# tests/launch checks jobset.yaml against the schema of this release.
-JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml
-
-commands=(cluster image train status logs delete delete_cluster)
-flag+=(
-  [name]="" [project]="" [zone]="" [tpu]="" [topology]="" [image]="" [workdir]=""
-  [slices]=1 [spot]=false
-)
-meaning+=(
-  [name]="the name of the cluster and of the run in it"
-  [tpu]="the TPU's generation: v4, v5e, v5p or v6e"
-  [topology]="the chips of a slice, such as 4x8"
-  [image]="the container image, such as us-east5-docker.pkg.dev/PROJECT/bert/bert_jax:1"
-)
-
-# Sets accelerator (the label of the nodes), machine (their type, always with 4 chips) and nodes (their
-# number in a slice), following https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus.
-resolve_tpu() {
-  local side='[1-9][0-9]*' shape example=4x8 chips=0
-  case ${flag[tpu]} in
-    v4) accelerator=tpu-v4-podslice machine=ct4p-hightpu-4t ;;
-    v5e) accelerator=tpu-v5-lite-podslice machine=ct5lp-hightpu-4t ;;
-    v5p) accelerator=tpu-v5p-slice machine=ct5p-hightpu-4t ;;
-    v6e) accelerator=tpu-v6e-slice machine=ct6e-standard-4t ;;
-    *) usage_error "--tpu is '${flag[tpu]}'; it must be v4, v5e, v5p or v6e" ;;
-  esac
-  shape="${side}x$side"
-  # Topologies of v4 and v5p have three dimensions, the others have two.
-  [[ ${flag[tpu]} != v4 && ${flag[tpu]} != v5p ]] || shape+="x$side" example=4x4x8
-  [[ ! ${flag[topology]} =~ ^$shape$ ]] || chips=$((${flag[topology]//x/ * }))
-  ((chips > 0 && chips % 4 == 0)) ||
-    usage_error "--topology is '${flag[topology]}'; for ${flag[tpu]} it must be a topology such as $example, with a multiple of 4 chips"
-  nodes=$((chips / 4))
-}
-
-manifest() {
-  local text
-  text=$(<"$launch/gke/jobset.yaml")
-  text=${text//__NAME__/"${flag[name]}"}
-  text=${text//__SLICES__/"${flag[slices]}"}
-  text=${text//__NODES__/"$nodes"}
-  text=${text//__ACCELERATOR__/"$accelerator"}
-  text=${text//__TOPOLOGY__/"${flag[topology]}"}
-  text=${text//__IMAGE__/"$(yaml_string "${flag[image]}")"}
-  text=${text//__ARGS__/"$(yaml_list "${flag[workdir]}" "${main_flags[@]}")"}
-  echo "$text"
-}
-
-create_cluster() {
-  local i spot=()
-  [[ ${flag[spot]} == false ]] || spot=(--spot)
-  # The default nodes run the system's pods. The workload pool gives pods access to the bucket.
-  run gcloud container clusters create "${flag[name]}" "${where[@]}" --num-nodes=1 \
-    --machine-type=e2-standard-4 --workload-pool="${flag[project]}.svc.id.goog"
-  for ((i = 0; i < flag[slices]; i++)); do
-    run gcloud container node-pools create "slice-$i" --cluster="${flag[name]}" "${where[@]}" \
-      --node-locations="${flag[zone]}" --machine-type="$machine" \
-      --tpu-topology="${flag[topology]}" --num-nodes="$nodes" "${spot[@]}"
-  done
-  run gcloud container clusters get-credentials "${flag[name]}" "${where[@]}"
-  run kubectl "${context[@]}" apply --server-side --filename="$JOBSET"
-}
-
-parse_arguments "$@"
-
-if [[ $command == image ]]; then
-  require_flags image
-  run docker build --tag="${flag[image]}" --file="$launch/gke/Dockerfile" "$(dirname "$launch")"
-  run docker push "${flag[image]}"
-  exit
-fi
-
-require_name_and_location
-region=${flag[zone]%-*}
-where=(--project="${flag[project]}" --location="$region")
-context=(--context="gke_${flag[project]}_${region}_${flag[name]}")
-
-case $command in
-  cluster)
-    require_flags tpu topology
-    resolve_tpu
-    create_cluster
+: "${RUN:?must be the name of the run}" "${IMAGE:?must be the container image}"
+: "${TOPOLOGY:?must be the chips of a slice along each axis, such as 8x8}"
+: "${WORKDIR:?must be gs://BUCKET/DIRECTORY}"
+case ${TPU:-} in
+  v4) accelerator=tpu-v4-podslice ;;
+  v5e) accelerator=tpu-v5-lite-podslice ;;
+  v5p) accelerator=tpu-v5p-slice ;;
+  v6e) accelerator=tpu-v6e-slice ;;
+  *)
+    echo "error: TPU is '${TPU:-}'; it must be v4, v5e, v5p or v6e" >&2
+    exit 2
     ;;
-  train)
-    require_flags tpu topology image
-    resolve_tpu
-    require_bucket
-    require_main_flags
-    apply_manifest kubectl "${context[@]}"
-    ;;
-  status)
-    run kubectl "${context[@]}" get jobset "${flag[name]}"
-    run kubectl "${context[@]}" get pods --selector="jobset.sigs.k8s.io/jobset-name=${flag[name]}"
-    ;;
-  logs)
-    run kubectl "${context[@]}" logs --follow --tail=200 \
-      --selector="jobset.sigs.k8s.io/jobset-name=${flag[name]},jobset.sigs.k8s.io/job-index=0,batch.kubernetes.io/job-completion-index=0"
-    ;;
-  delete) run kubectl "${context[@]}" delete jobset "${flag[name]}" ;;
-  delete_cluster) run gcloud container clusters delete "${flag[name]}" "${where[@]}" --quiet ;;
 esac
+# Each node has 4 chips.
+nodes=$((${TOPOLOGY//x/ * } / 4))
+# The arguments as strings of YAML, in which two quotes stand for one.
+quote="'" args=""
+for word in "$WORKDIR" "$@"; do args+="'${word//$quote/$quote$quote}', "; done
+
+jobset=$(
+  cat <<END
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: $RUN
+  annotations:
+    # Each slice needs a node pool of its own.
+    alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
+spec:
+  failurePolicy:
+    # After a preemption, a lost host or a SIGTERM, all hosts restart from the checkpoint.
+    maxRestarts: 100
+    # Wait until the last old pod has released the TPU.
+    restartStrategy: BlockingRecreate
+    rules:
+      - name: mistake
+        action: FailJobSet
+        onJobFailureReasons: [PodFailurePolicy]
+  replicatedJobs:
+    - name: slice
+      replicas: ${SLICES:-1}
+      template:
+        spec:
+          completionMode: Indexed
+          completions: $nodes
+          parallelism: $nodes
+          # A run needs all hosts: the JobSet restarts them together.
+          backoffLimit: 0
+          podFailurePolicy:
+            rules:
+              # launch/train.py exits with these after a mistake, which a restart would repeat.
+              - action: FailJob
+                onExitCodes:
+                  containerName: train
+                  operator: In
+                  values: [1, 2]
+          template:
+            spec:
+              restartPolicy: Never
+              # Time to save after SIGTERM. Spot nodes get less.
+              terminationGracePeriodSeconds: 300
+              nodeSelector:
+                cloud.google.com/gke-tpu-accelerator: $accelerator
+                cloud.google.com/gke-tpu-topology: $TOPOLOGY
+              containers:
+                - name: train
+                  image: $IMAGE
+                  command: [python, launch/train.py]
+                  args: [${args%, }]
+                  resources:
+                    requests:
+                      google.com/tpu: 4
+                    limits:
+                      google.com/tpu: 4
+END
+)
+if [[ -n ${DRY_RUN:-} ]]; then
+  echo "$jobset"
+else
+  kubectl apply --filename=- <<<"$jobset"
+fi

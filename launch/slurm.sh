@@ -1,46 +1,40 @@
 #!/usr/bin/env bash
-# Trains on the GPUs of a Slurm cluster. Run it on the login node, in bert_jax's environment.
+# A training run on the GPUs of a Slurm cluster. Submit it from the root of the checkout, in
+# bert_jax's environment; the checkout, the environment and WORKDIR must have the same paths on all
+# nodes.
 #
-#   launch/slurm.sh COMMAND --name=NAME [flags] [-- main's flags]
+#   sbatch --job-name=bert-large --nodes=4 launch/slurm.sh WORKDIR --config=configs/large.py
 #
-#   train    submit the run; it queues itself again until it is finished
-#   status   print the state of the job
-#   logs     follow the output of the training, until Ctrl-C
-#   delete   cancel the job; train continues the run from its last checkpoint
-#
-# Set the account, the partition and so on with Slurm's SBATCH_ACCOUNT, SBATCH_PARTITION, ...
-# See launch/README.md.
+# The flags of sbatch replace those below. DRY_RUN=1 launch/slurm.sh ... only prints the command of
+# the job.
+#SBATCH --output=%x.log
+#SBATCH --time=24:00:00
+#SBATCH --gpus-per-node=8
+# One process for each GPU, as JAX expects under Slurm.
+#SBATCH --ntasks-per-node=8
+#SBATCH --cpus-per-task=8
+# After a failed node or a preemption, Slurm itself queues the job again.
+#SBATCH --requeue
+#SBATCH --open-mode=append
+# Two minutes before the time limit, the processes save, and the job queues itself again.
+#SBATCH --signal=TERM@120
+set -uo pipefail
 
-# shellcheck source-path=SCRIPTDIR
-launch=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-source "$launch/common.sh"
+# Each process sees all GPUs of its node and uses the one with its local number.
+command=(srun --gpu-bind=none python launch/train.py "$@")
+printf '%q ' "${command[@]}"
+echo
+[[ -z ${DRY_RUN:-} ]] || exit 0
 
-commands=(train status logs delete)
-flag+=(
-  [name]="" [workdir]="" [nodes]=1 [gpus_per_node]=8 [cpus_per_gpu]=8 [time]=24:00:00
-)
-meaning+=(
-  [name]="the name of the job"
-  [workdir]="the work directory of the run, which all nodes see, or gs://BUCKET/DIRECTORY"
-)
-
-parse_arguments "$@"
-require_name
-
-case $command in
-  train)
-    require_flags workdir
-    require_number nodes
-    require_number gpus_per_node
-    require_number cpus_per_gpu
-    require_time
-    require_main_flags
-    run sbatch --job-name="${flag[name]}" --output="${flag[name]}.log" --time="${flag[time]}" \
-      --nodes="${flag[nodes]}" --ntasks-per-node="${flag[gpus_per_node]}" \
-      --gpus-per-node="${flag[gpus_per_node]}" --cpus-per-task="${flag[cpus_per_gpu]}" \
-      "$launch/slurm/train.sbatch" python "$launch/train.py" "${flag[workdir]}" "${main_flags[@]}"
-    ;;
-  status) run squeue --me --name="${flag[name]}" ;;
-  logs) run tail --lines=200 --follow=name "${flag[name]}.log" ;;
-  delete) run scancel --me --name="${flag[name]}" ;;
-esac
+# This shell gets SIGTERM when the job is canceled or preempted. It must not queue the job again
+# then: a canceled job must not run again, and Slurm itself queues a preempted one.
+canceled=""
+trap 'canceled=1' TERM
+"${command[@]}"
+status=$?
+# launch/train.py ends with 1 or 2 after a mistake.
+if [[ -z $canceled && $status -gt 2 && ${SLURM_RESTART_COUNT:-0} -lt 100 ]]; then
+  echo "ended with status $status before the run was finished: queueing job $SLURM_JOB_ID again"
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"

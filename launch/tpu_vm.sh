@@ -1,224 +1,187 @@
 #!/usr/bin/env bash
 # Trains on Cloud TPU VMs, from any machine with gcloud, until the run is finished.
 #
-#   launch/tpu_vm.sh COMMAND --name=NAME --project=PROJECT --zone=ZONE [flags] [-- main's flags]
+#   export RUN=bert-large PROJECT=my-project ZONE=us-central1-a
+#   export ACCELERATOR=v5litepod-64 WORKDIR=gs://BUCKET/bert-large
+#   launch/tpu_vm.sh train --config=configs/large.py [more flags of bert_jax.main]
+#   launch/tpu_vm.sh logs      follow the output of worker 0, until Ctrl-C
+#   launch/tpu_vm.sh delete    stop the training, which saves, and delete the TPU
 #
-#   train    request the TPU, install, train, restart after every preemption, and delete
-#            the TPU at the end. Can be interrupted and started again at any time.
-#   status   print the state of the TPU and of the training
-#   logs     follow the output of the training, until Ctrl-C
-#   delete   save and stop the training, and delete the TPU
+# `train` requests the TPU, installs this checkout on all workers, starts the training, and checks
+# every minute whether it runs. After a preemption it requests the TPU again; at the end it deletes
+# it. It keeps no state: it can be stopped and started again at any time.
 #
-# See launch/README.md.
+# SPOT=1 requests a spot TPU, SLICES=N several slices, and DRY_RUN=1 only prints the commands.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# shellcheck source-path=SCRIPTDIR
-launch=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-source "$launch/common.sh"
+: "${RUN:?must be the name of the run and of the TPU}" "${PROJECT:?must be the ID of a project}"
+: "${ZONE:?must be the zone of the TPU, such as us-central1-a}"
+where=(--project="$PROJECT" --zone="$ZONE")
+# The TPU VMs, one for each slice. Each may have many workers.
+nodes=("$RUN") named=(--node-id="$RUN")
+if ((${SLICES:-1} > 1)); then
+  mapfile -t nodes < <(seq --format="$RUN-%g" 0 $((SLICES - 1)))
+  named=(--node-count="$SLICES" --node-prefix="$RUN")
+fi
 
-commands=(train status logs delete)
-flag+=(
-  [name]="" [project]="" [zone]="" [accelerator]="" [workdir]=""
-  [slices]=1 [spot]=false [keep]=false [poll_seconds]=60 [max_failures]=10
-)
-meaning+=(
-  [name]="a name for the TPU"
-  [accelerator]="the TPU, such as v5litepod-256"
-)
+say() { echo "# $*" >&2; }
 
-# The VM software for each generation, from https://cloud.google.com/tpu/docs/runtimes.
-runtime_version() {
-  [[ $1 =~ ^(v2|v3|v4|v5litepod|v5p|v6e)-[1-9][0-9]*$ ]] ||
-    usage_error "--accelerator is '$1'; it must be v2, v3, v4, v5litepod, v5p or v6e and a size, such as v5litepod-256"
-  case ${BASH_REMATCH[1]} in
-    v2 | v3 | v4) echo tpu-ubuntu2204-base ;;
-    v5litepod) echo v2-alpha-tpuv5-lite ;;
-    v5p) echo v2-alpha-tpuv5 ;;
-    v6e) echo v2-alpha-tpuv6e ;;
-  esac
+fail() {
+  echo "error: $*" >&2
+  exit 1
 }
 
-# The states that a dry run assumes. A dry run goes through each phase of a run once.
-assumed_state="" assumed_status=absent
-
-# Prints the state of the queued resource, or nothing if it does not exist.
-resource_state() {
-  ask "$assumed_state" gcloud compute tpus queued-resources list "${where[@]}" \
-    --filter="name~(^|/)${flag[name]}\$" --format="value(state.state)"
+# Prints a command as one would type it, and runs it unless this is a dry run.
+run() {
+  printf '%q ' "$@"
+  echo
+  [[ -n ${DRY_RUN:-} ]] || "$@"
 }
 
-create() {
-  local nodes=(--node-id="${flag[name]}") spot=()
-  ((flag[slices] == 1)) || nodes=(--node-count="${flag[slices]}" --node-prefix="${flag[name]}")
-  [[ ${flag[spot]} == false ]] || spot=(--spot)
-  run gcloud compute tpus queued-resources create "${flag[name]}" "${where[@]}" \
-    --accelerator-type="${flag[accelerator]}" --runtime-version="$runtime" \
-    "${nodes[@]}" "${spot[@]}" || return
-  assumed_state=ACTIVE
-}
-
-delete() {
-  # --force deletes the TPU VMs too, even if some are gone already.
-  run gcloud compute tpus queued-resources delete "${flag[name]}" "${where[@]}" --force --quiet ||
-    return
-  installed=false seen=false assumed_state="" assumed_status=absent
-}
-
-# Prints the names of the TPU VMs, one for each slice. Each may have many workers.
-node_names() {
-  local i
-  if ((flag[slices] == 1)); then
-    echo "${flag[name]}"
-  else
-    for ((i = 0; i < flag[slices]; i++)); do echo "${flag[name]}-$i"; done
-  fi
-}
-
-first_node() {
-  local names
-  names=$(node_names)
-  echo "${names%%$'\n'*}"
+# Runs a command on worker 0, or on all workers of a slice.
+on() { # node, worker, command
+  run gcloud compute tpus tpu-vm ssh "$1" "${where[@]}" --quiet --worker="$2" --command="$3"
 }
 
 on_all_workers() {
   local node
-  for node in $(node_names); do
-    run gcloud compute tpus tpu-vm ssh "$node" "${where[@]}" --quiet --worker=all --command="$1" || return
-  done
+  for node in "${nodes[@]}"; do on "$node" all "$1" || return; done
 }
 
-worker_status() {
-  local script=bert_jax/source/launch/tpu_worker.sh
-  ask "$assumed_status" gcloud compute tpus tpu-vm ssh "$(first_node)" "${where[@]}" --quiet --worker=0 \
-    --command="if test -f $script; then bash $script status; else echo absent; fi"
+create() {
+  local runtime
+  # https://cloud.google.com/tpu/docs/runtimes
+  case $ACCELERATOR in
+    v2-* | v3-* | v4-*) runtime=tpu-ubuntu2204-base ;;
+    v5litepod-*) runtime=v2-alpha-tpuv5-lite ;;
+    v5p-*) runtime=v2-alpha-tpuv5 ;;
+    v6e-*) runtime=v2-alpha-tpuv6e ;;
+    *) fail "ACCELERATOR is $ACCELERATOR; it must be v2, v3, v4, v5litepod, v5p or v6e and a size, such as v5litepod-64" ;;
+  esac
+  run gcloud compute tpus queued-resources create "$RUN" "${where[@]}" "${named[@]}" \
+    --accelerator-type="$ACCELERATOR" --runtime-version="$runtime" ${SPOT:+--spot}
 }
 
-# Copies this checkout into the work directory, and from there to every worker.
-install() {
-  [[ $installed == false ]] || return 0
-  local archive=${flag[workdir]%/}/source.tar.gz
-  local pack=(
-    tar --create --gzip --exclude=__pycache__ --directory="$(dirname "$launch")"
-    bert_jax configs launch setup.py pyproject.toml README.md
-  )
-  local upload=(gcloud storage cp - "$archive")
-  echo "$(quoted "${pack[@]}") | $(quoted "${upload[@]}")" >&3
-  [[ ${flag[dry_run]} == true ]] || "${pack[@]}" | "${upload[@]}" || return
-  on_all_workers "rm -rf bert_jax/source && mkdir -p bert_jax/source && gcloud storage cat $(quoted "$archive") | tar --extract --gzip --directory=bert_jax/source && bash bert_jax/source/launch/tpu_worker.sh install" || return
-  installed=true
+delete() {
+  # --force deletes the TPU VMs too, even if some are gone already.
+  run gcloud compute tpus queued-resources delete "$RUN" "${where[@]}" --force --quiet
 }
 
-# Starts the training on all workers. If one is still running, it is stopped first.
-start() {
-  install || return
-  on_all_workers "bash bert_jax/source/launch/tpu_worker.sh start $(quoted "${flag[workdir]}" "${main_flags[@]}")" || return
-  started=true assumed_status=finished
+# What the workers run. /tmp/bert_jax has the training's process group, output and exit status; a
+# reboot empties it.
+stop_script=$(
+  cat <<'END'
+mkdir -p /tmp/bert_jax && cd /tmp/bert_jax
+running() { [[ ! -f status ]] && kill -0 -- "-$(cat pid)"; } 2>/dev/null
+if running; then
+  kill -TERM -- "-$(cat pid)"
+  while running; do sleep 1; done
+fi
+END
+)
+# Prints the exit status of the training, or whether it is running or stopped.
+status_script=$(
+  cat <<'END'
+{
+  cd /tmp/bert_jax
+  if [[ -f status ]]; then cat status; else kill -0 -- "-$(cat pid)" && echo running; fi
+} 2>/dev/null || echo stopped
+END
+)
+# The VM images have Python 3.10, which is too old for jax; uv installs a newer one. setsid starts a
+# process group, which outlives the ssh connection. The inner shell survives a SIGTERM to the group.
+start_script=$(
+  cat <<'END'
+rm -rf source status pid && mkdir source
+gcloud storage cat "$archive" | tar --extract --gzip --directory=source
+python3 -m pip install --quiet --user uv
+python3 -m uv venv --quiet --clear --python=3.12 env
+python3 -m uv pip install --quiet --python=env/bin/python --editable "source[tpu,gcs]"
+cd source
+export PATH=/tmp/bert_jax/env/bin:$PATH
+setsid nohup bash -c 'trap : TERM; python launch/train.py "$@"; echo $? >../status' \
+  bash "${arguments[@]}" >>../log 2>&1 </dev/null &
+echo $! >../pid
+END
+)
+
+# Copies this checkout to the work directory and from there to all workers, and starts the training.
+start() { # flags of bert_jax.main
+  local archive=${WORKDIR%/}/source.tar.gz arguments=("$WORKDIR" "$@")
+  local pack="tar --create --gzip --exclude=__pycache__ bert_jax configs launch setup.py pyproject.toml README.md"
+  run bash -o pipefail -c "$pack | gcloud storage cp - ${archive@Q}" &&
+    on_all_workers "set -eo pipefail; archive=${archive@Q} arguments=(${arguments[*]@Q})
+$stop_script
+$start_script"
 }
 
-# Counts a failure that may be temporary, such as a rebooting worker or a lost connection.
-again() {
-  failures=$((failures + 1))
-  say "$1 (failure $failures)"
-  ((failures < flag[max_failures])) ||
-    fail "${flag[max_failures]} failures in a row, the last: $1; $cost_warning"
-}
-
-train() {
-  # These variables hold the progress of this call. The exit status of an earlier training is
-  # ignored, because its flags and files may have been different.
-  local installed=false started=false seen=false was_active=false failures=0
-  local state status node_state
-  while true; do
-    state=$(resource_state) || state=unknown
-    [[ $state =~ ^(|unknown|DELETING)$ ]] || seen=true
-    case $state in
-      "")
-        [[ $seen == false ]] || fail "the TPU was deleted by someone else; run train again to request it again"
-        create || again "the TPU could not be requested"
-        ;;
-      ACTIVE)
-        was_active=true
-        status=$(worker_status) || status=unreachable
-        # Take the last line, because gcloud may print its own lines first.
-        status=${status##*$'\n'}
-        if [[ $started == false && $status =~ ^(finished|failed) ]]; then status=stopped; fi
-        case $status in
-          running) started=true failures=0 ;;
-          finished)
-            say "finished: the results are in ${flag[workdir]}"
-            [[ ${flag[keep]} == true ]] || delete || fail "the TPU could not be deleted; $cost_warning"
-            return
-            ;;
-          absent)
-            installed=false
-            start || again "bert_jax could not be installed and started"
-            ;;
-          stopped) start || again "the training could not be started" ;;
-          "failed 1" | "failed 2")
-            fail "the training ended with a mistake; see $0 logs $(quoted "${identity[@]}"); $cost_warning"
-            ;;
-          failed*)
-            again "the training ended with status ${status#failed }"
-            start || again "the training could not be started"
-            ;;
-          *)
-            node_state=$(ask READY gcloud compute tpus tpu-vm describe "$(first_node)" "${where[@]}" \
-              --format="value(state)") || node_state=unknown
-            case $node_state in
-              PREEMPTED | TERMINATED | STOPPED) delete || again "the TPU could not be deleted" ;;
-              *) again "worker 0 does not answer; the TPU is $node_state" ;;
-            esac
-            ;;
-        esac
-        ;;
-      FAILED)
-        [[ $was_active == true ]] ||
-          fail "Google Cloud cannot provide this TPU; gcloud compute tpus queued-resources describe $(quoted "${flag[name]}" "${where[@]}") shows the reason, $0 delete $(quoted "${identity[@]}") removes the request"
-        delete || again "the TPU could not be deleted"
-        ;;
-      SUSPENDED)
-        say "the TPU was preempted: requesting it again; the run continues from its last checkpoint"
-        delete || again "the TPU could not be deleted"
-        ;;
-      unknown) again "gcloud does not answer" ;;
-      # In progress: CREATING, ACCEPTED, WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDING, DELETING.
-      *) say "the TPU is $state" ;;
-    esac
-    say "checking again in ${flag[poll_seconds]} seconds"
-    [[ ${flag[dry_run]} == true ]] || sleep "${flag[poll_seconds]}"
-  done
-}
-
-parse_arguments "$@"
-require_name_and_location
-identity=(--name="${flag[name]}" --project="${flag[project]}" --zone="${flag[zone]}")
-((flag[slices] == 1)) || identity+=(--slices="${flag[slices]}")
-where=(--project="${flag[project]}" --zone="${flag[zone]}")
-cost_warning="the TPU is still there and costs money: $0 delete $(quoted "${identity[@]}")"
-
-case $command in
-  train)
-    require_flags accelerator
-    runtime=$(runtime_version "${flag[accelerator]}")
-    require_bucket
-    require_number poll_seconds
-    require_number max_failures
-    require_main_flags
-    train
-    ;;
-  status)
-    assumed_state=ACTIVE assumed_status=running
-    state=$(resource_state)
+train() { # flags of bert_jax.main
+  local state status seen="" started="" failures=0
+  : "${ACCELERATOR:?must be the TPU, such as v5litepod-64}" "${WORKDIR:?must be gs://BUCKET/DIRECTORY}"
+  [[ $WORKDIR == gs://*/* ]] || fail "WORKDIR is $WORKDIR; it must be gs://BUCKET/DIRECTORY"
+  if [[ -n ${DRY_RUN:-} ]]; then
+    create && start "$@" && delete
+    return
+  fi
+  while ((failures < 10)); do
+    state=$(gcloud compute tpus queued-resources list "${where[@]}" \
+      --filter="name~(^|/)$RUN\$" --format="value(state.state)") || state=unknown
     status=""
-    [[ $state != ACTIVE ]] || status=$(worker_status)
-    [[ ${flag[dry_run]} == true ]] || echo "TPU ${state:-absent}${status:+, training ${status##*$'\n'}}"
-    ;;
-  logs)
-    run gcloud compute tpus tpu-vm ssh "$(first_node)" "${where[@]}" --quiet --worker=0 \
-      --command="tail --lines=200 --follow=name bert_jax/log"
-    ;;
+    if [[ $state == ACTIVE ]]; then
+      # The last line, because gcloud may print lines of its own.
+      status=$(gcloud compute tpus tpu-vm ssh "${nodes[0]}" "${where[@]}" --quiet --worker=0 \
+        --command="$status_script" | tail --lines=1) || status=unreachable
+      # A status from before this call may be that of other flags.
+      [[ -n $started || $status =~ ^(running|unreachable)$ ]] || status=stopped
+    fi
+    say "the TPU is ${state:-absent}${status:+, the training is $status}"
+    case $state,$status in
+      ,)
+        # Otherwise `delete` in another terminal would request a new TPU.
+        [[ -z $seen ]] || fail "the TPU was deleted by another command"
+        create || failures=$((failures + 1))
+        ;;
+      ACTIVE,running) started=1 failures=0 ;;
+      ACTIVE,0)
+        say "finished: the results are in $WORKDIR"
+        delete
+        return
+        ;;
+      # See launch/train.py.
+      ACTIVE,1 | ACTIVE,2)
+        fail "the training ended with a mistake: see $0 logs; the TPU costs money until $0 delete"
+        ;;
+      ACTIVE,unreachable)
+        failures=$((failures + 1))
+        state=$(gcloud compute tpus tpu-vm describe "${nodes[0]}" "${where[@]}" \
+          --format="value(state)") || state=unknown
+        if [[ $state == PREEMPTED ]]; then delete && seen="" && continue; fi
+        ;;
+      ACTIVE,*)
+        failures=$((failures + 1))
+        if start "$@"; then started=1; fi
+        ;;
+      SUSPENDED, | FAILED,)
+        failures=$((failures + 1))
+        if delete; then seen="" && continue; fi
+        ;;
+      unknown,) failures=$((failures + 1)) ;;
+      # In progress: WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDING, ...
+      *) ;;
+    esac
+    [[ $state =~ ^(|unknown|DELETING)$ ]] || seen=1
+    sleep 60
+  done
+  fail "10 failures in a row, the last with the TPU ${state:-absent}${status:+ and the training $status}; the TPU costs money until $0 delete"
+}
+
+case ${1:-} in
+  train) train "${@:2}" ;;
+  logs) on "${nodes[0]}" 0 "tail --lines=200 --follow=name /tmp/bert_jax/log" ;;
   delete)
-    on_all_workers "bash bert_jax/source/launch/tpu_worker.sh stop" ||
-      say "nothing could be stopped; the next train continues the run from its last checkpoint"
+    on_all_workers "$stop_script" || say "nothing could be stopped; train continues from the last checkpoint"
     delete
     ;;
+  *) fail "the first argument is '${1:-}'; it must be train, logs or delete" ;;
 esac

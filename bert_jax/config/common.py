@@ -110,8 +110,7 @@ COMMON: Section = {
     "overlap_collectives": free_field(
         True,
         "Whether the TPU compiler lets sums of gradients run while the step computes. Otherwise "
-        "the step waits for them. launch/README.md has a check of the first steps with and "
-        "without.",
+        "the step waits for them.",
     ),
     "compile_effort": free_field(
         "full",

@@ -1,6 +1,6 @@
-"""Records the schema of JobSet, the Kubernetes resource in launch/gke/jobset.yaml.
+"""Records the schema of JobSet, the Kubernetes resource in launch/gke.sh.
 
-tests/launch/test_gke.py checks our manifests against it. To record it again:
+tests/launch/test_scripts.py checks it. To record it again:
 
     git clone --branch=v0.12.0 https://github.com/kubernetes-sigs/jobset ../jobset
     python -m tests.golden.record_jobset_schema \

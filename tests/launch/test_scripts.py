@@ -1,51 +1,102 @@
-"""Checks of every file in launch/."""
+"""The scripts of launch/ pass shellcheck, and a dry run of each gives the expected commands."""
 
+import gzip
+import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
+from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 
-from tests.launch.fakes import LAUNCH, ROOT, launch
+from tests.golden import record_jobset_schema
 
-SCRIPTS = sorted([*LAUNCH.rglob("*.sh"), *LAUNCH.rglob("*.sbatch")])
-ALSO_CHECKED = [ROOT / ".ci" / "run"]
-LAUNCHERS = ("tpu_vm.sh", "gke.sh", "slurm.sh", "prepare.sh")
+ROOT = Path(__file__).parents[2]
+LAUNCH = ROOT / "launch"
+FLAGS = ["--config=configs/large.py", '--config.data.input=it\'s my $x & \\text/*.txt, "q"']
+
+
+def dry_run(script, *arguments, **variables):
+    """Returns the output of a dry run, for which none of the programs needs to be installed."""
+    environment = {"PATH": os.defpath, "DRY_RUN": "1"} | variables
+    command = [str(LAUNCH / script), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return done.stdout
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
 def test_shellcheck_has_no_complaint(tmp_path):
-    command = ["shellcheck", "--external-sources", "--enable=quote-safe-variables"]
-    done = subprocess.run([*command, *SCRIPTS, *ALSO_CHECKED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    command = ["shellcheck", "--enable=quote-safe-variables"]
+    scripts = [*LAUNCH.glob("*.sh"), ROOT / ".ci" / "run"]
+    done = subprocess.run([*command, *scripts], capture_output=True, text=True)
+    assert len(scripts) == 4 and done.returncode == 0, done.stdout
     (tmp_path / "wrong.sh").write_text("#!/bin/bash\nrm $1\n")
     wrong = subprocess.run([*command, str(tmp_path / "wrong.sh")], capture_output=True)
     assert wrong.returncode == 1, "shellcheck does not report a known mistake"
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_readme_names_every_flag_and_command(launcher):
-    readme = (LAUNCH / "README.md").read_text()
-    text = (LAUNCH / launcher).read_text()
-    flags = re.findall(r"\[(\w+)\]=", text.partition("flag+=(")[2].partition("\n)")[0])
-    (commands,) = re.findall(r"^commands=\((.*)\)$", text, re.MULTILINE)
-    assert flags
-    for flag in flags:
-        assert f"--{flag}" in readme, flag
-    usage = launch(launcher, "--help").stdout
-    for command in commands.split():
-        assert f"{launcher} {command}" in readme, command
-        assert f"\n  {command} " in usage or f"\n  {command}\n" in usage, command
+def test_tpu_vm():
+    variables = {"RUN": "bert", "PROJECT": "p", "ZONE": "us-central1-a", "SPOT": "1", "SLICES": "2"}
+    variables |= {"ACCELERATOR": "v5litepod-256", "WORKDIR": "gs://bucket/run"}
+    output = dry_run("tpu_vm.sh", "train", *FLAGS, **variables)
+    # Bash itself undoes the quoting, of which shlex does not know $'...'.
+    script = 'for word in "$@"; do printf \'%s\\0\' "$word"; done'
+    create, upload, *starts, delete = [
+        subprocess.run(
+            ["bash", "-c", f"set -- {line}\n{script}"], capture_output=True, text=True, check=True
+        ).stdout.split("\0")[:-1]
+        for line in output.splitlines()
+    ]
+    assert create == [
+        *("gcloud", "compute", "tpus", "queued-resources", "create", "bert", "--project=p"),
+        *("--zone=us-central1-a", "--node-count=2", "--node-prefix=bert"),
+        *("--accelerator-type=v5litepod-256", "--runtime-version=v2-alpha-tpuv5-lite", "--spot"),
+    ]
+    assert upload[-1].endswith("| gcloud storage cp - 'gs://bucket/run/source.tar.gz'")
+    assert [start[5] for start in starts] == ["bert-0", "bert-1"]
+    assert "--worker=all" in starts[0]
+    # The workers get the flags as they were typed.
+    remote = starts[0][-1].removeprefix("--command=").partition("\n")[0]
+    done = subprocess.run(
+        ["bash", "-c", f"{remote}\nprintf '%s\\0' \"${{arguments[@]}}\""],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split("\0")[:-1] == ["gs://bucket/run", *FLAGS]
+    assert delete[3:6] == ["queued-resources", "delete", "bert"] and "--force" in delete
 
 
-@pytest.mark.parametrize(
-    "folder, also, entrypoint",
-    [
-        ("gke", {"launch"}, '["python", "launch/train.py"]'),
-        ("dataflow", set(), '["/opt/apache/beam/boot"]'),
-    ],
-)
-def test_files_of_the_images_exist(folder, also, entrypoint):
+def test_slurm():
+    (line,) = dry_run("slurm.sh", "/shared/my run", *FLAGS[:1]).splitlines()
+    train = ["python", "launch/train.py", "/shared/my run", *FLAGS[:1]]
+    assert shlex.split(line) == ["srun", "--gpu-bind=none", *train]
+
+
+def test_gke():
+    variables = {"RUN": "bert", "TPU": "v6e", "TOPOLOGY": "4x8", "SLICES": "2"}
+    variables |= {"IMAGE": "docker.pkg.dev/p/r/bert_jax:1", "WORKDIR": "gs://bucket/run"}
+    jobset = yaml.safe_load(dry_run("gke.sh", *FLAGS, **variables))
+    golden = json.loads(gzip.decompress(record_jobset_schema.GOLDEN.read_bytes()))
+    jsonschema.validate(jobset, golden, jsonschema.Draft202012Validator)
+    (slices,) = jobset["spec"]["replicatedJobs"]
+    job = slices["template"]["spec"]
+    assert (jobset["metadata"]["name"], slices["replicas"], job["parallelism"]) == ("bert", 2, 8)
+    pod = job["template"]["spec"]
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+        "cloud.google.com/gke-tpu-topology": "4x8",
+    }
+    (container,) = pod["containers"]
+    assert container["args"] == ["gs://bucket/run", *FLAGS]
+
+
+@pytest.mark.parametrize("folder, also", [("gke", {"launch"}), ("dataflow", set())])
+def test_files_of_the_images_exist(folder, also):
     lines = (LAUNCH / folder / "Dockerfile").read_text().splitlines()
     copied = [line.split()[1:-1] for line in lines if re.match("COPY (?!--from)", line)]
     sources = {name for names in copied for name in names}
@@ -53,4 +104,3 @@ def test_files_of_the_images_exist(folder, also, entrypoint):
     ignored = (LAUNCH / folder / "Dockerfile.dockerignore").read_text().split()
     assert ignored[0] == "*" and sources == {line[1:] for line in ignored if line[0] == "!"}
     assert all((ROOT / name).exists() for name in sources)
-    assert lines[-1] == f"ENTRYPOINT {entrypoint}"

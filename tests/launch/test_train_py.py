@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.launch.fakes import LAUNCH
+LAUNCH = Path(__file__).parents[2] / "launch"
 
 # Replaces bert_jax.main.
 MAIN = """
