@@ -278,8 +278,7 @@ _TOKENIZED = (
 )
 _SPLIT = rf"(train|heldout)/((\d{{5,}}/)?{SPLIT_FILES}|parts\.json)"
 STORE_FILES = (
-    rf"{_SPLIT}|rows-\d+\.bin|token_counts\.npy|checksums\.npz"
-    r"|metadata\.json|standard_input\.txt"
+    rf"{_SPLIT}|metadata\.json|standard_input\.txt"
     r"|tokenizer/(bert_jax_tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
     r"|bpe\.codes)"
     rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.(jsonl?|tsv)|\d{{5,}}-\w+/{_SPLIT}"

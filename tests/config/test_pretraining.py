@@ -150,7 +150,6 @@ FASTBPE = {
             {**DENOISING, "data__max_pairs_per_row": 2},
             "max_pairs_per_row is 2, but config.data.corruption=denoising has a target for each",
         ),
-        ({"data__format": "google_tfrecord"}, "config.data.vocab is empty"),
         ({"data__tokenizer": "byte_bpe"}, "tokenizer=byte_bpe keeps the case; set it to False"),
         ({**FASTBPE, "data__vocab": ""}, "config.data.tokenizer=fastbpe is not trained here"),
         ({**FASTBPE, "data__special_tokens": "bert"}, "needs config.data.special_tokens=roberta"),
