@@ -144,13 +144,10 @@ DATA: Section = {
     ),
     "duplicates": _text_field(
         "keep",
-        "Copies of documents that are removed. Of documents that are copies of each other, the "
-        "first one is kept, held out or not, so that no copy that is found of a held-out document "
-        "is trained on. keep: none. exact: documents with the same tokens. near: also those that "
-        "have most runs of 5 tokens in common, found by MinHash: of copies with 1, 2, 5 and 10 % "
-        "of their tokens replaced, 100, 96, 30 and 1 % are found. The vocabulary is trained on all "
-        "documents.",
-        choices=("keep", "exact", "near"),
+        "Copies of documents that are removed. keep: none. exact: documents with the same tokens "
+        "as an earlier one, held out or not, so that no such copy of a held-out document is "
+        "trained on. The vocabulary is trained on all documents.",
+        choices=("keep", "exact"),
         omitted="keep",
     ),
     "heldout_fraction": _text_field(

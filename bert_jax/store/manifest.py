@@ -272,10 +272,7 @@ SPLIT_FILES = (
     r"(tokens-\d+\.bin|word_starts\.bin|checksums\.npz"
     r"|(sentence_starts|document_starts|shard_starts|token_counts(_[\w-]+)?)\.npy)"
 )
-_TOKENIZED = (
-    rf"tokenized/\d{{5,}}/((train|heldout)/{SPLIT_FILES}"
-    r"|(documents|clusters)\.npy|(keys|unsorted)\.bin)"
-)
+_TOKENIZED = rf"tokenized/\d{{5,}}/((train|heldout)/{SPLIT_FILES}|documents\.npy)"
 _SPLIT = rf"(train|heldout)/((\d{{5,}}/)?{SPLIT_FILES}|parts\.json)"
 STORE_FILES = (
     rf"{_SPLIT}|metadata\.json|standard_input\.txt"
@@ -283,7 +280,7 @@ STORE_FILES = (
     r"|bpe\.codes)"
     rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.(jsonl?|tsv)|\d{{5,}}-\w+/{_SPLIT}"
     rf"|single-\d{{5,}}/{SPLIT_FILES}"
-    rf"|(pairs-\d{{5,}}|bucket_starts)\.npy|fates\.bin|(\d{{5,}}-\w+/unfinished/)?{_TOKENIZED})"
+    rf"|fates-\d{{5,}}\.npy|(\d{{5,}}-\w+/unfinished/)?{_TOKENIZED})"
 )
 
 

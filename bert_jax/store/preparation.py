@@ -141,10 +141,7 @@ def _run(
     )
     engine.map(output, plan, "tokenize", parts)
     if data.duplicates != "keep":
-        number = len(parts)
-        engine.once(output, "buckets.json", lambda: duplicates.make_buckets(output, number))
-        engine.map(output, plan, "pairs", duplicates.pair_numbers(output, number))
-        engine.once(output, "fates.json", lambda: duplicates.decide(output, number))
+        engine.once(output, "fates.json", lambda: duplicates.decide(output, len(parts)))
         engine.map(output, plan, "select", parts)
     if reductions.are_parts_done(output, plan):
         reductions.finish(output, plan, data)

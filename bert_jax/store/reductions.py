@@ -301,7 +301,7 @@ def _check_source(plan: Plan, name: str, results: list[dict[str, Any]], data: Co
     num_copies = sum(result["dropped"].get("duplicate", 0) for result in results)
     if num_train < least and num_copies:
         raise UserError(
-            f"data.duplicates={data.duplicates} leaves {num_train} of {total + num_copies} "
+            f"data.duplicates=exact leaves {num_train} of {total + num_copies} "
             f"documents{of_source} to train on, but data.rows={data.rows} needs {least}: "
             "set data.duplicates to keep"
         )

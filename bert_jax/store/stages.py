@@ -10,8 +10,7 @@ it runs. A user's mistake is a result too, so that no engine tries the same part
                counts
     merge      the sums of these counts over a group of parts
     tokenize   the tokens of the part, train/N and heldout/N
-    pairs      the pairs of documents with a key in common, see `bert_jax.store.duplicates`
-    select     train/N and heldout/N without copies of other documents
+    select     train/N and heldout/N without copies, see `bert_jax.store.duplicates`
 """
 
 import contextlib
@@ -238,8 +237,7 @@ def counts_path(output: Directory, stage: str, number: int) -> Directory:
 
 
 def _tokenize(part: _Part) -> dict[str, Any]:
-    kind = part.data.duplicates
-    documents = None if kind == "keep" else duplicates.PartDocuments()
+    documents = None if part.data.duplicates == "keep" else duplicates.PartDocuments()
     counts: Counter[str] = Counter()
     splits = _final_splits(part)
     moved = list(splits.values())
@@ -256,22 +254,16 @@ def _tokenize(part: _Part) -> dict[str, Any]:
             ):
                 append(writers[SPLITS[document.is_heldout]], document)
                 if documents:
-                    documents.append(document.place, document.num_bytes, document.is_heldout)
-        described = documents.write(directory / moved[0], kind) if documents else {}
+                    documents.append(document)
+        sources = documents.write(directory / moved[0]) if documents else []
     return {
-        "described": described,
+        "sources": sources,
         "splits": {name: writer.counts for name, writer in writers.items()},
         "counts": counts,
         "guesses": part.corpus.guesses,
         "dropped": part.corpus.bad.dropped,
         "first_dropped": part.corpus.bad.first_dropped,
     }
-
-
-def _find_pairs(part: _Part) -> dict[str, Any]:
-    duplicates.find_pairs(part.output, len(part.plan.parts), part.number)
-    part.advance(part.plan.megabytes(part.number))
-    return {}
 
 
 def _select(part: _Part) -> dict[str, Any]:
@@ -306,7 +298,6 @@ STAGES = {
     "words": Stage(_words, "counting words"),
     "merge": Stage(_merge, "adding the counts of words"),
     "tokenize": Stage(_tokenize, "tokenizing"),
-    "pairs": Stage(_find_pairs, "comparing documents"),
     "select": Stage(_select, "removing copies"),
 }
 
