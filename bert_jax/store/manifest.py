@@ -278,7 +278,7 @@ STORE_FILES = (
     rf"{_SPLIT}|metadata\.json|standard_input\.txt"
     r"|tokenizer/(bert_jax_tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
     r"|bpe\.codes)"
-    rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.(jsonl?|tsv)|\d{{5,}}-\w+/{_SPLIT}"
+    rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.jsonl?|\d{{5,}}-\w+/{_SPLIT}"
     rf"|single-\d{{5,}}/{SPLIT_FILES}"
     rf"|fates-\d{{5,}}\.npy|(\d{{5,}}-\w+/unfinished/)?{_TOKENIZED})"
 )

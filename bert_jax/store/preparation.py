@@ -126,10 +126,7 @@ def _run(
     heldout = engine.once(
         output, "heldout.json", lambda: reductions.choose_heldout(output, plan, data)
     )
-    if reductions.counts_words(data):
-        engine.map(output, plan, "words", parts)
-        engine.map(output, plan, "merge", reductions.groups_of_parts(plan))
-    elif not data.vocab:
+    if data.add_tokens or not data.vocab:
         if reductions.holds_out_ends(heldout):
             engine.map(output, plan, "ends", parts)
         engine.once(output, "sample.json", lambda: reductions.choose_sample(output, plan, data))

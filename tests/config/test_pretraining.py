@@ -156,14 +156,6 @@ FASTBPE = {
         ({**FASTBPE, "data__whole_word_masking": True}, "set config.data.word_boundaries=spaces"),
         ({**FASTBPE, "data__corruption": "ngrams"}, "ngrams, which needs word boundaries"),
         ({**FASTBPE, **DENOISING}, "denoising, which needs word boundaries"),
-        (
-            {"data__tokenizer": "sentencepiece", "data__vocab_from": "counts"},
-            "tokenizer=sentencepiece is not trained on counts of words; set it to sample",
-        ),
-        (
-            {"data__vocab": "vocab.txt", "data__vocab_from": "counts"},
-            "config.data.vocab is vocab.txt, so no vocabulary is trained",
-        ),
         ({"data__add_tokens": "0"}, "config.data.add_tokens is 0; leave it empty to add no tokens"),
         ({"data__special_tokens": "camembert"}, "works only with config.data.tokenizer=sentencep"),
         ({"data__special_tokens": "xlm"}, "tokenizer=moses_bpe, but config.data.tokenizer is wor"),
