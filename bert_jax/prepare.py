@@ -13,7 +13,6 @@ A large store is prepared in parts: by the processes of one machine, or by Apach
 import itertools
 import shlex
 import time
-from collections import Counter
 from typing import Any
 
 from absl import flags
@@ -39,7 +38,6 @@ from bert_jax.store.manifest import (
 )
 from bert_jax.store.preparation import is_standard_input, prepare
 from bert_jax.store.preparation_report import show_formats
-from bert_jax.store.record_store import FORMAT, training_flags
 from bert_jax.store.stages import sentence_rules
 from bert_jax.store.token_store import TokenStore, read_metadata, store_path
 from bert_jax.store.tokenization import document_sentences, document_to_tokens
@@ -114,14 +112,11 @@ def main(arguments: list[str]) -> None:
     started = time.monotonic()
     vocab_size = _vocab_size(data, values.vocab_size, values.output)
     metadata = prepare(data, vocab_size, values.output, engine=engine)
-    if data.format == FORMAT:
-        _print_records(metadata, values.output)
-    else:
-        seconds = None if is_finished else time.monotonic() - started
-        _print_summary(metadata, values.output, seconds)
-        if values.report:
-            _print_report(metadata, values.output, values.max_seq_length, data)
-        _print_next(metadata, values.output, data)
+    seconds = None if is_finished else time.monotonic() - started
+    _print_summary(metadata, values.output, seconds)
+    if values.report:
+        _print_report(metadata, values.output, values.max_seq_length, data)
+    _print_next(metadata, values.output, data)
 
 
 def _engine(options: list[str]) -> Engine | None:
@@ -139,7 +134,7 @@ def _engine(options: list[str]) -> Engine | None:
 
 def _print_documents(data: ConfigDict, number: int) -> None:
     """Prints the first documents of the input as sentences, or tokens if there is a vocabulary."""
-    if data.format == FORMAT or is_standard_input(data):
+    if is_standard_input(data):
         raise UserError("--preview shows the documents of files and data sets: set --input to them")
     tokenizer = given_tokenizer(data) if data.vocab else None
     corpus = open_corpus(data)
@@ -234,29 +229,6 @@ def _print_report(
         terminal().print(sources)
     for warning in corpus_report.warnings(reports):
         say(f"warning: {warning}")
-
-
-def _print_records(metadata: dict[str, Any], output: str) -> None:
-    records: Counter[tuple[int, int]] = Counter()
-    for source in metadata["sources"]:
-        shape = source["max_seq_length"], source["max_predictions_per_seq"]
-        records[shape] += source["records"]
-    for shape, number in records.items():
-        print(f"{number:,} rows of {shape[0]} tokens and {shape[1]} predictions")
-    options = metadata["options"]
-    flags = training_flags(
-        {
-            "data.store": output,
-            "data.input": join_inputs(options["input"]),
-            **tokenizer_flags(options),
-            "model.vocab_size": metadata["vocab_size"],
-        },
-        set(records),
-    )
-    print(
-        f"the records are in {output}\n"
-        f"next: python -m bert_jax.main --config=configs/base.py --workdir=DIR {flags}"
-    )
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ of memory for tiny, which takes five minutes.
 Expected: GLUE test averages of 77.4 (small) and 82.7 (base) in the authors' README; not reproduced
 here. tiny with --config.data.max_sentence_tokens=0: the discriminator's held-out loss is 0.27 to
 0.30 nats (a constant has 0.39), and it finds 40 to 47 % of the replaced tokens; the generator's
-masked-LM loss is 4.6 to 4.8 nats (unigram frequencies have 5.99). Reproduced with two seeds. Without
-the flag, rows may begin inside a sentence, and one run learned later: the generator ended at 5.01
-(5.96), and the discriminator did not begin to find tokens in 3,600 steps.
+masked-LM loss is 4.6 to 4.8 nats (unigram frequencies have 5.99). Reproduced with two seeds.
+Without the flag, rows may begin inside a sentence, and one run learned later: the generator ended
+at 5.01 (5.96), and the discriminator did not begin to find tokens in 3,600 steps.
 """
 
 from bert_jax import load_config

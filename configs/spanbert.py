@@ -17,7 +17,8 @@ and 2 GB of memory for `tiny`, which takes two to five minutes.
 Expected: SQuAD v1.1 F1 92.4 (`base`, dev) and 94.6 (`large`, test), SQuAD v2.0 83.6 and 88.7
 (README of the authors' repository). Not reproduced with this code. `tiny` with
 --config.data.max_sentence_tokens=0: a held-out masked-LM loss about 0.5 nats below the unigram
-baseline, and a boundary loss about 0.25 below. Reproduced: docs/family.md has the figures, and the differences from the authors' program.
+baseline, and a boundary loss about 0.25 below. Reproduced: docs/family.md has the figures, and the
+differences from the authors' program.
 """
 
 from bert_jax import load_config

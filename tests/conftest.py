@@ -40,9 +40,6 @@ gc.set_threshold(100_000, 50, 100)
 hypothesis.settings.register_profile("no_deadline", deadline=None)
 hypothesis.settings.load_profile("no_deadline")
 
-if importlib.util.find_spec("tensorflow") is None:
-    collect_ignore = ["store/test_google_tfrecord.py"]
-
 _DEFAULT = Path(__file__).parent.parent.parent / "shared" / "data"
 
 

@@ -1,8 +1,8 @@
 """Declares the arrays of a batch: their names, shapes and dtypes.
 
 Row builders, corruptions and objective terms each declare the fields that they produce or
-need. Compiled shapes, the tf.data signature, static records and synthetic benchmark batches
-are all derived from these declarations. This module declares the fields of the built-in parts.
+need. Compiled shapes, the tf.data signature and synthetic benchmark batches are all derived from
+these declarations. This module declares the fields of the built-in parts.
 """
 
 from collections.abc import Mapping, Sequence

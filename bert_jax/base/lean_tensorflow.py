@@ -25,7 +25,7 @@ try:
     import tensorflow as tf
 except ImportError as error:
     raise UserError(
-        "data sets of TensorFlow Datasets, Google's checkpoints and TFRecord files need "
+        "data sets of TensorFlow Datasets and Google's checkpoints need "
         f"TensorFlow, which cannot be imported ({first_line(error)}); with Python 3.11 to 3.13, "
         "it is installed with bert_jax"
     ) from error

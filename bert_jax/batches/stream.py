@@ -104,7 +104,7 @@ class Stream:
     """The batches of one stage on one host, made on demand.
 
     Args:
-      store: The `TokenStore` of a split, or a `RecordStore`, as the row builder requires.
+      store: The `TokenStore` of a split.
       spec: See `StreamSpec`.
       shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
         the parts `shards`, in ascending order.

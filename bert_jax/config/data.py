@@ -62,9 +62,7 @@ DATA: Section = {
         "jsonl: one JSON object per line. csv, tsv, parquet, arrow: one document per row; TSV has "
         "no quoting. wikipedia: an XML dump of a wiki, of whose articles the text passages are "
         "taken. lines: one document per line, such as the sequence of a protein. fasta: one "
-        "document per record, with its characters apart (data.characters_apart). google_tfrecord: "
-        "files of google-research/bert's create_pretraining_data.py, whose pairs and masks are "
-        "used as written; they need the vocabulary that they were written with (vocab).",
+        "document per record, with its characters apart (data.characters_apart).",
         choices=(
             "auto",
             "documents",
@@ -77,7 +75,6 @@ DATA: Section = {
             "wikipedia",
             "lines",
             "fasta",
-            "google_tfrecord",
         ),
     ),
     "text_field": _text_field(
@@ -147,13 +144,10 @@ DATA: Section = {
     ),
     "duplicates": _text_field(
         "keep",
-        "Copies of documents that are removed. Of documents that are copies of each other, the "
-        "first one is kept, held out or not, so that no copy that is found of a held-out document "
-        "is trained on. keep: none. exact: documents with the same tokens. near: also those that "
-        "have most runs of 5 tokens in common, found by MinHash: of copies with 1, 2, 5 and 10 % "
-        "of their tokens replaced, 100, 96, 30 and 1 % are found. The vocabulary is trained on all "
-        "documents.",
-        choices=("keep", "exact", "near"),
+        "Copies of documents that are removed. keep: none. exact: documents with the same tokens "
+        "as an earlier one, held out or not, so that no such copy of a held-out document is "
+        "trained on. The vocabulary is trained on all documents.",
+        choices=("keep", "exact"),
         omitted="keep",
     ),
     "heldout_fraction": _text_field(
@@ -336,27 +330,6 @@ def check_data(data: ConfigDict) -> None:
             "knows, such as utf-8, latin-1 or utf-16, or several, as in utf-8,cp1252"
         ) from None
     check_tokenizer(data)
-    if data.format != "google_tfrecord":
-        return
-    if data.sources:
-        raise UserError(
-            "config.data.format is google_tfrecord, but config.data.sources names texts; records "
-            "are the input of config.data.input"
-        )
-    if not (data.vocab or data.store):
-        raise UserError(
-            "config.data.vocab is empty; with config.data.format=google_tfrecord it must be the "
-            "vocab.txt that the records were written with"
-        )
-    for key, field in DATA.items():
-        if key == "format" or field.of_weights or field.change is Change.ALWAYS:
-            continue
-        # Records have no held-out documents, sentences or shortened rows, so 0 is allowed too.
-        if data[key] not in (field.default, 0):
-            raise UserError(
-                f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "
-                f"records are trained on as they were written; leave it at {field.default}"
-            )
 
 
 def _check_denoising(data: ConfigDict) -> None:

@@ -70,7 +70,7 @@ def check_predictions(config: ConfigDict) -> None:
 
 def prediction_warnings(config: ConfigDict) -> list[str]:
     """Warns of each stage that predicts fewer tokens than its masking rate."""
-    if config.data.corruption in ("none", "denoising") or config.data.format == "google_tfrecord":
+    if config.data.corruption in ("none", "denoising"):
         return []
     warnings = []
     for i, stage, rate, key in rated_stages(config):

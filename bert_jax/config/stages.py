@@ -278,9 +278,8 @@ def check_own_keys(config: ConfigDict) -> None:
     parts = extra_parts(config.train.extra)
     for part in parts:
         check_shape("config.train.extra", part)
-    if config.data.corruption != "none" and config.data.format != "google_tfrecord":
+    if config.data.corruption != "none":
         return
-    reason = "corruption=none" if config.data.corruption == "none" else "format=google_tfrecord"
     paths = [f"train.stages[{i}]" for i in range(len(config.train.stages))]
     for path, entry in zip(
         [*paths, *["train.extra"] * len(parts)], [*config.train.stages, *parts], strict=True
@@ -288,7 +287,7 @@ def check_own_keys(config: ConfigDict) -> None:
         if entry.masked_lm_prob:
             raise UserError(
                 f"config.{path}.masked_lm_prob is {entry.masked_lm_prob:g}, but has no effect with "
-                f"config.data.{reason}; leave it at 0"
+                "config.data.corruption=none; leave it at 0"
             )
 
 

@@ -27,8 +27,9 @@ TOKENIZER: Section = {
         "A vocab.txt (wordpiece); a .model file or a tokenizer.json (sentencepiece); a "
         "vocab.json with merges.txt beside it (byte_bpe, moses_bpe and bert_bpe) or a "
         "tokenizer.json (byte_bpe, bert_bpe, tokenizer_json); a vocab.txt with bpe.codes beside "
-        "it (fastbpe); or a directory with these files. If empty, a vocabulary is trained on the "
-        "training documents, with model.vocab_size (--vocab_size of prepare) tokens.",
+        "it (fastbpe); or a directory with these files. If empty, a vocabulary is trained, with "
+        "model.vocab_size (--vocab_size of prepare) tokens, on training documents of up to 64 MiB "
+        "(16 MiB for sentencepiece), drawn evenly.",
         change=Change.WITH_STORE,
         is_path=True,
     ),
@@ -36,22 +37,14 @@ TOKENIZER: Section = {
         "",
         "Tokens that the vocabulary of data.vocab or of init_from gets in addition, for the words "
         "of this text: a number, or a file with a word on each line (not byte_bpe). A number "
-        "chooses those that save most tokens in the training documents. They take the place of "
-        "[unusedN] first, then new ids at the end, by which model.vocab_size grows; the ids of all "
-        "other tokens stay. A new row of the embeddings begins as the mean of the rows of the "
-        "pieces that the token replaces. For wordpiece, byte_bpe and sentencepiece (unigram).",
+        "chooses those that save most tokens in training documents of up to 64 MiB, drawn evenly. "
+        "They take the place of [unusedN] first, then new ids at the end, by which "
+        "model.vocab_size grows; the ids of all other tokens stay. A new row of the embeddings "
+        "begins as the mean of the rows of the pieces that the token replaces. For wordpiece, "
+        "byte_bpe and sentencepiece (unigram).",
         is_path=True,
         in_store=True,
         omitted="",
-    ),
-    "vocab_from": _tokenizer_field(
-        "sample",
-        "Text that a vocabulary is trained on. sample: training documents of up to 64 MiB (16 MiB "
-        "for sentencepiece), drawn evenly. counts: the words of all training documents, which "
-        "are counted first (wordpiece, byte_bpe, moses_bpe and bert_bpe only).",
-        choices=("sample", "counts"),
-        change=Change.WITH_STORE,
-        omitted="sample",
     ),
     "special_tokens": _tokenizer_field(
         "bert",
@@ -125,17 +118,6 @@ def check_tokenizer(data: ConfigDict) -> None:
     if data.add_tokens.isdecimal() and not int(data.add_tokens):
         raise UserError(
             f"config.data.add_tokens is {data.add_tokens}; leave it empty to add no tokens"
-        )
-    counted = ("wordpiece", "byte_bpe", "moses_bpe", "bert_bpe")
-    if data.vocab_from == "counts" and data.tokenizer not in counted:
-        raise UserError(
-            f"config.data.vocab_from is counts, but config.data.tokenizer={data.tokenizer} is not "
-            "trained on counts of words; set it to sample"
-        )
-    if data.vocab_from == "counts" and data.vocab:
-        raise UserError(
-            f"config.data.vocab_from is counts, but config.data.vocab is {data.vocab}, so no "
-            "vocabulary is trained; leave one of them out"
         )
     needed = {"fastbpe": "roberta", "moses_bpe": "xlm"}.get(data.tokenizer)
     if needed and data.special_tokens != needed:

@@ -1,4 +1,4 @@
-"""Opens the input of a run, a token store or TFRecord rows, and makes its batches."""
+"""Opens the token store of a run and makes its batches."""
 
 import dataclasses
 import time
@@ -12,21 +12,18 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.batches.rows import records
 from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.config import check_vocabulary
 from bert_jax.parallel import multihost
 from bert_jax.reports import corpus_report
-from bert_jax.store import record_store
 from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
-from bert_jax.store.record_store import RecordStore
 from bert_jax.store.token_store import METADATA, TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.named_sources import check_sampling
 from bert_jax.text.sources import join_inputs
 from bert_jax.training import workdir
-from bert_jax.training.stages import Stage, resolve_stages
+from bert_jax.training.stages import Stage
 
 # On a network file system, another machine's new files may appear some seconds late.
 _VISIBLE_WITHIN_SECONDS = 10
@@ -39,7 +36,7 @@ class RunInput:
     """The input of a run.
 
     Attributes:
-      train: The training split, or rows that were converted from TFRecord files.
+      train: The training split.
       heldout: The held-out split; None if no document was held out.
       tokenizer: The tokenizer of both.
       metadata: The metadata of the store.
@@ -47,7 +44,7 @@ class RunInput:
         is none.
     """
 
-    train: TokenStore | RecordStore
+    train: TokenStore
     heldout: TokenStore | None
     tokenizer: tokenizers.Tokenizer
     metadata: dict[str, Any]
@@ -57,17 +54,10 @@ class RunInput:
         self, spec: StreamSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
     ) -> Stream:
         """Opens the batches of a stage; see `Stream`."""
-        if isinstance(self.train, RecordStore):
-            spec = dataclasses.replace(spec, **records.PARTS)
         return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
 
     def reports(self, config: ConfigDict, stages: Sequence[Stage]) -> list[dict[str, Any]]:
-        """Measures what the stages of each length see of the text; see `corpus_report.measure`.
-
-        Rows that were converted from TFRecord files are not measured: the list is empty.
-        """
-        if isinstance(self.train, RecordStore):
-            return []
+        """Measures what the stages of each length see of the text; see `corpus_report.measure`."""
         of_length: dict[int, list[Stage]] = {}
         for stage in stages:
             of_length.setdefault(stage.max_seq_length, []).append(stage)
@@ -83,12 +73,6 @@ class RunInput:
 
     def describe(self) -> str:
         """Describes the size of the input in a sentence."""
-        if isinstance(self.train, RecordStore):
-            return (
-                f"{self.train.num_rows:,} records of TFRecord files to train on, with the pairs "
-                "and masks in them; nothing is held out, because records do not name their "
-                "documents: evaluate with python -m bert_jax.evaluate --workdir=DIR --data=TEXTS"
-            )
         heldout = self.heldout.num_documents if self.heldout else 0
         report = self.metadata.get("report", {})
         ends = "the ends of " if report.get("heldout") == "ends" else ""
@@ -99,7 +83,7 @@ class RunInput:
 
 
 def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
-    """Opens the token store or the rows of a run, and prepares them first if they are missing.
+    """Opens the token store of a run, and prepares it first if it is missing.
 
     A store that `config.data.store` names must exist, and the config must have its values (see
     `settings.complete`). A store inside the work directory is prepared if it is missing, and must
@@ -217,14 +201,9 @@ def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Ru
 
 
 def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
-    """Opens a store or rows, and checks that they fit the config."""
+    """Opens a store, and checks that it fits the config."""
     tokenizer, metadata = tokenizers.load(path / "tokenizer"), read_metadata(path)
     check_vocabulary(config, tokenizer.vocab_size, str(path))
-    if config.data.format == record_store.FORMAT:
-        rows = RecordStore(path)
-        for stage in resolve_stages(config):
-            rows.select(stage.max_seq_length, stage.max_predictions_per_seq)
-        return RunInput(rows, None, tokenizer, metadata)
     train, heldout = TokenStore(path / "train"), path / "heldout"
     check_sampling(train.sources, config.data.sampling_exponent, config.data.source_weights)
     heldout_store = TokenStore(heldout) if heldout.exists() else None

@@ -170,7 +170,7 @@ class PretrainingRun:
             raise UserError(
                 "config.checkpoint.keep_best, config.train.early_stopping_patience and "
                 "config.eval.other_text need held-out documents, but there are none: the corpus is "
-                "too small or consists of TFRecord files, or config.data.heldout_fraction is 0"
+                "too small, or config.data.heldout_fraction is 0"
             )
         self.config, self.directory, self.trainer = config, directory, trainer
         self.num_steps = total_steps(config.train)

@@ -127,7 +127,7 @@ def summarize(
     else:
         say(
             f"Step {results['step']:,} is not evaluated: no document was held out (the corpus is "
-            "too small or consists of TFRecord files, or config.data.heldout_fraction is 0)"
+            "too small, or config.data.heldout_fraction is 0)"
         )
     if results.get("stopped_early"):
         print("ended early: the latest evaluations brought no lower held-out loss")

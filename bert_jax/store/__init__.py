@@ -1,1 +1,1 @@
-"""The token store: its format, its preparation, and rows of TFRecord files."""
+"""The token store: its format and its preparation."""

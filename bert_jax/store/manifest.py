@@ -272,19 +272,15 @@ SPLIT_FILES = (
     r"(tokens-\d+\.bin|word_starts\.bin|checksums\.npz"
     r"|(sentence_starts|document_starts|shard_starts|token_counts(_[\w-]+)?)\.npy)"
 )
-_TOKENIZED = (
-    rf"tokenized/\d{{5,}}/((train|heldout)/{SPLIT_FILES}"
-    r"|(documents|clusters)\.npy|(keys|unsorted)\.bin)"
-)
+_TOKENIZED = rf"tokenized/\d{{5,}}/((train|heldout)/{SPLIT_FILES}|documents\.npy)"
 _SPLIT = rf"(train|heldout)/((\d{{5,}}/)?{SPLIT_FILES}|parts\.json)"
 STORE_FILES = (
-    rf"{_SPLIT}|rows-\d+\.bin|token_counts\.npy|checksums\.npz"
-    r"|metadata\.json|standard_input\.txt"
+    rf"{_SPLIT}|metadata\.json|standard_input\.txt"
     r"|tokenizer/(bert_jax_tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
     r"|bpe\.codes)"
-    rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.(jsonl?|tsv)|\d{{5,}}-\w+/{_SPLIT}"
+    rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.jsonl?|\d{{5,}}-\w+/{_SPLIT}"
     rf"|single-\d{{5,}}/{SPLIT_FILES}"
-    rf"|(pairs-\d{{5,}}|bucket_starts)\.npy|fates\.bin|(\d{{5,}}-\w+/unfinished/)?{_TOKENIZED})"
+    rf"|fates-\d{{5,}}\.npy|(\d{{5,}}-\w+/unfinished/)?{_TOKENIZED})"
 )
 
 

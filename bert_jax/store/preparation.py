@@ -22,7 +22,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.processes import num_cores
 from bert_jax.base.progress import Progress, say
-from bert_jax.store import duplicates, record_store, reductions
+from bert_jax.store import duplicates, reductions
 from bert_jax.store.engines import Engine, LocalProcesses
 from bert_jax.store.manifest import (
     SPLIT_FILES,
@@ -31,16 +31,15 @@ from bert_jax.store.manifest import (
     empty_directory,
     given_tokenizer,
     open_corpus,
-    store_options,
 )
 from bert_jax.store.plan import UNFINISHED, Directory, Plan, computed_once, make_plan
 from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.stages import append, tokenized
-from bert_jax.store.token_store import read_metadata, store_path, write_metadata
+from bert_jax.store.token_store import read_metadata, store_path
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.named_sources import check_sampling, language_of, named_inputs
 from bert_jax.text.sentences import LANGUAGES
-from bert_jax.text.sources import BUILT_IN, TFDS_PREFIX, join_inputs, split_inputs
+from bert_jax.text.sources import join_inputs, split_inputs
 
 
 def is_standard_input(data: ConfigDict) -> bool:
@@ -54,7 +53,7 @@ def prepare(
     output: str | os.PathLike,
     engine: Engine | None = None,
 ) -> dict[str, Any]:
-    """Writes a token store, or a `RecordStore` of TFRecord files, unless it is finished already.
+    """Writes a token store, unless it is finished already.
 
     Args:
       data: The `data` section of a checked config.
@@ -70,13 +69,6 @@ def prepare(
       UserError: The corpus, the options or the directory cannot be used.
     """
     output = store_path(output)
-    is_static = data.format == record_store.FORMAT
-    non_files = [i for i in split_inputs(data.input) if i == BUILT_IN or i.startswith(TFDS_PREFIX)]
-    if is_static and non_files:
-        raise UserError(
-            f"data.input is {non_files[0]!r}, but with data.format={data.format} it must "
-            "be globs of TFRecord files"
-        )
     if (output / "metadata.json").exists():
         metadata = read_metadata(output)
         check_metadata(metadata, output, data, vocab_size)
@@ -97,9 +89,6 @@ def prepare(
             f"rules: {', '.join(LANGUAGES)})"
         )
     check_sampling(named_inputs(data.sources), data.sampling_exponent, data.source_weights)
-    if is_static:
-        _convert_records(data, vocab_size, output)
-        return read_metadata(output)
     # What the tokenizer lacks is said before the text is read.
     if data.vocab:
         given_tokenizer(data, vocab_size)
@@ -131,10 +120,7 @@ def _run(
     heldout = computed_once(
         output, "heldout.json", lambda: reductions.choose_heldout(output, plan, data)
     )
-    if reductions.counts_words(data):
-        engine.map(output, plan, "words", parts)
-        engine.map(output, plan, "merge", reductions.groups_of_parts(plan))
-    elif not data.vocab:
+    if data.add_tokens or not data.vocab:
         if reductions.holds_out_ends(heldout):
             engine.map(output, plan, "ends", parts)
         computed_once(output, "sample.json", lambda: reductions.choose_sample(output, plan, data))
@@ -146,38 +132,10 @@ def _run(
     )
     engine.map(output, plan, "tokenize", parts)
     if data.duplicates != "keep":
-        number = len(parts)
-        computed_once(output, "buckets.json", lambda: duplicates.make_buckets(output, number))
-        engine.map(output, plan, "pairs", duplicates.pair_numbers(output, number))
-        computed_once(output, "fates.json", lambda: duplicates.decide(output, number))
+        computed_once(output, "fates.json", lambda: duplicates.decide(output, len(parts)))
         engine.map(output, plan, "select", parts)
     reductions.finish(output, plan, data)
     files.remove_directory(output / UNFINISHED)
-
-
-def _convert_records(data: ConfigDict, vocab_size: int, output: Directory) -> None:
-    """Writes a `RecordStore`."""
-    # This import loads TensorFlow, which takes seconds.
-    from bert_jax.store.google_tfrecord import write_rows
-
-    options, sources = store_options(data, vocab_size), open_corpus(data).sources
-    with (
-        empty_directory(output, STORE_FILES),
-        files.local_output(output, last=("metadata.json",)) as local,
-    ):
-        tokenizer = given_tokenizer(data, vocab_size)
-        tokenizer.save(local / "tokenizer")
-        rows = write_rows(sources, tokenizer, local)
-        metadata = {
-            "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
-            "vocab_size": tokenizer.vocab_size,
-            "splits": {"train": {"records": rows}},
-            "dropped_documents": {},
-            "first_dropped": {},
-            "options": options,
-            "sources": sources,
-        }
-        write_metadata(local, metadata)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ See `bert_jax.store.plan` for the files.
 import json
 from collections import Counter, deque
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.store import duplicates, preparation_report, word_counts
+from bert_jax.store import duplicates, preparation_report
 from bert_jax.store.heldout import choose
 from bert_jax.store.manifest import given_tokenizer, tokenizer_options
 from bert_jax.store.part import Part, write_parts
@@ -29,29 +30,18 @@ from bert_jax.store.plan import (
     result_name,
 )
 from bert_jax.store.split_writer import SplitWriter
-from bert_jax.store.stages import (
-    counts_path,
-    heldout_text,
-    part_directory,
-    part_name,
-    vocabulary_weights,
-)
+from bert_jax.store.stages import heldout_text, part_directory, part_name
 from bert_jax.store.token_store import PARTS_VERSION, SPLITS, write_metadata
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import NUM_FIRST
 from bert_jax.text.formats import FormatGuess
+from bert_jax.text.named_sources import REPEAT_UNIT, repeats
 from bert_jax.text.sources import Source, source_name
 from bert_jax.tokenizers import extension
 
-# The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
-# the trainers need more memory.
-VOCABULARY_SAMPLE_BYTES = {
-    "wordpiece": 2**26,
-    "sentencepiece": 2**24,
-    "byte_bpe": 2**26,
-    "moses_bpe": 2**26,
-    "bert_bpe": 2**26,
-}
+# The most text that a vocabulary is made from. Frequencies hardly change with more text, but more
+# memory is needed, most of all by SentencePiece's trainer.
+_SAMPLE_BYTES, _SENTENCEPIECE_SAMPLE_BYTES = 2**26, 2**24
 
 
 def _results(output: Directory, plan: Plan, stage: str) -> Iterator[dict[str, Any]]:
@@ -132,12 +122,13 @@ def holds_out_ends(heldout: dict[str, Any]) -> bool:
 def choose_sample(output: Directory, plan: Plan, data: ConfigDict) -> dict[str, Any]:
     """Returns the content of sample.json.
 
-    It has the documents that the vocabulary is trained on, and the index of the first document of
+    It has the documents that the vocabulary is made from, and the index of the first document of
     each part. A document whose end is held out counts as two here.
     """
     heldout = read_file(output, "heldout.json")
     weights = vocabulary_weights(heldout, data)
-    sample = DocumentSample(VOCABULARY_SAMPLE_BYTES[data.tokenizer])
+    trains_sentencepiece = data.tokenizer == "sentencepiece" and not data.vocab
+    sample = DocumentSample(_SENTENCEPIECE_SAMPLE_BYTES if trains_sentencepiece else _SAMPLE_BYTES)
     index, lengths = 0, []
     stage = "ends" if holds_out_ends(heldout) else "count"
     for part, result in enumerate(_results(output, plan, stage)):
@@ -152,16 +143,26 @@ def choose_sample(output: Directory, plan: Plan, data: ConfigDict) -> dict[str, 
     return {"first_documents": _starts(lengths), "chosen": sample.chosen()}
 
 
+def vocabulary_weights(heldout: dict[str, Any], data: ConfigDict) -> dict[str, int]:
+    """Returns how often a trained vocabulary sees the text of each source, at least once.
+
+    Args:
+      heldout: The content of heldout.json.
+
+    Returns:
+      The weights by name, in units of 1 / REPEAT_UNIT. The least is 1.
+    """
+    sizes = {name: of_source["bytes"] for name, of_source in heldout["sources"].items()}
+    found = repeats(sizes, data.sampling_exponent, data.source_weights)
+    least = min(found.values())
+    return {name: REPEAT_UNIT * number // least for name, number in found.items()}
+
+
 def parts_with_sample(output: Directory, plan: Plan) -> list[int]:
-    """Returns the numbers of the parts with documents that the vocabulary is trained on."""
+    """Returns the numbers of the parts with documents that the vocabulary is made from."""
     sample = read_file(output, "sample.json")
     parts = np.searchsorted(sample["first_documents"], sample["chosen"], side="right") - 1
     return np.unique(parts).tolist()
-
-
-def groups_of_parts(plan: Plan) -> range:
-    """Returns the number of the first part of each group whose counts of words are added."""
-    return range(len(plan.parts))[:: word_counts.GROUP_PARTS]
 
 
 def make_tokenizer(
@@ -172,13 +173,13 @@ def make_tokenizer(
     Returns:
       The content of vocabulary.json.
     """
-    counts, words = [], {}
-    if counts_words(data):
-        paths = [counts_path(output, "merge", number) for number in groups_of_parts(plan)]
-        counts = word_counts.most_frequent(paths)
+    words = {}
     if data.vocab:
         tokenizer = given_tokenizer(data, vocab_size)
         if data.add_tokens:
+            words_of = extension.words_of(tokenizer)
+            of_texts = map(words_of, _sentences(output, plan))
+            counts = list(Counter(chain.from_iterable(of_texts)).items())
             words["tokens_per_word_before"] = extension.tokens_per_word(tokenizer, counts)
             tokenizer = extension.extend(tokenizer, data.add_tokens, counts)
             words["tokens_per_word"] = extension.tokens_per_word(tokenizer, counts)
@@ -186,12 +187,10 @@ def make_tokenizer(
             say(f"a word of the text has {after:.3f} tokens; {before:.3f} without data.add_tokens")
     else:
         say(f"training a {data.tokenizer} vocabulary of {vocab_size} tokens")
-        options = {"vocab_size": vocab_size, **tokenizer_options(data)}
-        if data.vocab_from == "counts":
-            tokenizer = tokenizers.train_on_counts(data.tokenizer, counts, **options)
-        else:
-            options["sentencepiece_type"] = data.sentencepiece_type
-            tokenizer = tokenizers.train(data.tokenizer, _sentences(output, plan), **options)
+        options = {"sentencepiece_type": data.sentencepiece_type, **tokenizer_options(data)}
+        tokenizer = tokenizers.train(
+            data.tokenizer, _sentences(output, plan), vocab_size=vocab_size, **options
+        )
         if tokenizer.num_unused:
             say(
                 f"{tokenizer.num_unused:,} of the {vocab_size:,} tokens are [unusedN]: all "
@@ -206,11 +205,6 @@ def make_tokenizer(
         "unk": tokenizer.special_tokens.unk,
         "words": words,
     }
-
-
-def counts_words(data: ConfigDict) -> bool:
-    """Returns whether the vocabulary is made from the counts of all words."""
-    return bool(data.add_tokens) or data.vocab_from == "counts"
 
 
 def _sentences(output: Directory, plan: Plan) -> Iterator[str]:
@@ -295,7 +289,7 @@ def _check_source(plan: Plan, name: str, results: list[dict[str, Any]], data: Co
     num_copies = sum(result["dropped"].get("duplicate", 0) for result in results)
     if num_train < least and num_copies:
         raise UserError(
-            f"data.duplicates={data.duplicates} leaves {num_train} of {total + num_copies} "
+            f"data.duplicates=exact leaves {num_train} of {total + num_copies} "
             f"documents{of_source} to train on, but data.rows={data.rows} needs {least}: "
             "set data.duplicates to keep"
         )

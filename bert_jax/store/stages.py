@@ -5,13 +5,9 @@ it runs. A user's mistake is a result too, so that no engine tries the same part
 
     count      the sizes of the documents
     ends       the same where the end of each document is held out
-    sample     the sentences of the documents that the vocabulary is trained on
-    words      how often each word occurs in the training documents, if the vocabulary is made from
-               counts
-    merge      the sums of these counts over a group of parts
+    sample     the sentences of the documents that the vocabulary is made from
     tokenize   the tokens of the part, train/N and heldout/N
-    pairs      the pairs of documents with a key in common, see `bert_jax.store.duplicates`
-    select     train/N and heldout/N without copies of other documents
+    select     train/N and heldout/N without copies, see `bert_jax.store.duplicates`
 """
 
 import contextlib
@@ -28,12 +24,11 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.store import duplicates, word_counts
+from bert_jax.store import duplicates
 from bert_jax.store.heldout import HeldOut, HeldOutText, is_held_out_by_id
-from bert_jax.store.manifest import given_tokenizer, open_corpus, tokenizer_options
+from bert_jax.store.manifest import open_corpus
 from bert_jax.store.plan import (
     UNFINISHED,
     Directory,
@@ -54,8 +49,6 @@ from bert_jax.store.tokenization import (
 )
 from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.corpus import Corpus, Document
-from bert_jax.text.named_sources import REPEAT_UNIT, repeats
-from bert_jax.tokenizers import extension
 
 
 class _Part(NamedTuple):
@@ -189,57 +182,8 @@ def _sample(part: _Part) -> dict[str, Any]:
     return {}
 
 
-def _words(part: _Part) -> dict[str, Any]:
-    if part.data.add_tokens:
-        words_of = extension.words_of(given_tokenizer(part.data))
-    else:
-        words_of = tokenizers.training_words_of(part.data.tokenizer, **tokenizer_options(part.data))
-    texts = (
-        text
-        for document in part.marked()
-        if not document.is_heldout
-        for text in document_sentences(document, part.data.language)
-    )
-    word_counts.write_counts(texts, words_of, counts_path(part.output, "words", part.number))
-    return {}
-
-
-def _merge(part: _Part) -> dict[str, Any]:
-    group = range(len(part.plan.parts))[part.number : part.number + word_counts.GROUP_PARTS]
-    paths = [counts_path(part.output, "words", number) for number in group]
-    weights = vocabulary_weights(read_file(part.output, "heldout.json"), part.data)
-    word_counts.merge_counts(
-        paths,
-        counts_path(part.output, "merge", part.number),
-        [weights[part.plan.source_name(number)] / REPEAT_UNIT for number in group],
-    )
-    part.advance(part.plan.megabytes(part.number))
-    return {}
-
-
-def vocabulary_weights(heldout: dict[str, Any], data: ConfigDict) -> dict[str, int]:
-    """Returns how often a trained vocabulary sees the text of each source, at least once.
-
-    Args:
-      heldout: The content of heldout.json.
-
-    Returns:
-      The weights by name, in units of 1 / REPEAT_UNIT. The least is 1.
-    """
-    sizes = {name: of_source["bytes"] for name, of_source in heldout["sources"].items()}
-    found = repeats(sizes, data.sampling_exponent, data.source_weights)
-    least = min(found.values())
-    return {name: REPEAT_UNIT * number // least for name, number in found.items()}
-
-
-def counts_path(output: Directory, stage: str, number: int) -> Directory:
-    """Returns the path of the counts of words that a stage writes."""
-    return (output / UNFINISHED / result_name(stage, number)).with_suffix(".tsv")
-
-
 def _tokenize(part: _Part) -> dict[str, Any]:
-    kind = part.data.duplicates
-    documents = None if kind == "keep" else duplicates.PartDocuments()
+    documents = None if part.data.duplicates == "keep" else duplicates.PartDocuments()
     counts: Counter[str] = Counter()
     splits = _final_splits(part)
     moved = list(splits.values())
@@ -256,22 +200,16 @@ def _tokenize(part: _Part) -> dict[str, Any]:
             ):
                 append(writers[SPLITS[document.is_heldout]], document)
                 if documents:
-                    documents.append(document.place, document.num_bytes, document.is_heldout)
-        described = documents.write(directory / moved[0], kind) if documents else {}
+                    documents.append(document)
+        sources = documents.write(directory / moved[0]) if documents else []
     return {
-        "described": described,
+        "sources": sources,
         "splits": {name: writer.counts for name, writer in writers.items()},
         "counts": counts,
         "guesses": part.corpus.guesses,
         "dropped": part.corpus.bad.dropped,
         "first_dropped": part.corpus.bad.first_dropped,
     }
-
-
-def _find_pairs(part: _Part) -> dict[str, Any]:
-    duplicates.find_pairs(part.output, len(part.plan.parts), part.number)
-    part.advance(part.plan.megabytes(part.number))
-    return {}
 
 
 def _select(part: _Part) -> dict[str, Any]:
@@ -303,10 +241,7 @@ STAGES = {
     "count": Stage(_count, "counting documents"),
     "ends": Stage(_count_ends, "counting documents"),
     "sample": Stage(_sample, "reading for the vocabulary"),
-    "words": Stage(_words, "counting words"),
-    "merge": Stage(_merge, "adding the counts of words"),
     "tokenize": Stage(_tokenize, "tokenizing"),
-    "pairs": Stage(_find_pairs, "comparing documents"),
     "select": Stage(_select, "removing copies"),
 }
 

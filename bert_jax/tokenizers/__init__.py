@@ -6,8 +6,6 @@ from bert_jax.tokenizers.factory import (
     from_file,
     load,
     train,
-    train_on_counts,
-    training_words_of,
     vocabulary_files,
 )
 from bert_jax.tokenizers.sequence import TokenRow
@@ -23,7 +21,5 @@ __all__ = [
     "from_file",
     "load",
     "train",
-    "train_on_counts",
-    "training_words_of",
     "vocabulary_files",
 ]

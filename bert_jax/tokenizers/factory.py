@@ -246,21 +246,20 @@ def train(
     own = known.own(options)
     if known.words:
         counts = list(Counter(chain.from_iterable(map(known.words(**own), texts))).items())
-        return train_on_counts(
-            kind, counts, vocab_size=vocab_size, special_tokens=special_tokens, **own
+        vocabulary = known.train(counts, vocab_size=vocab_size, special_tokens=special_tokens)
+    else:
+        vocabulary = known.train(
+            texts,
+            vocab_size=vocab_size,
+            sentencepiece_type=sentencepiece_type,
+            special_tokens=special_tokens,
+            **own,
         )
-    vocabulary = known.train(
-        texts,
-        vocab_size=vocab_size,
-        sentencepiece_type=sentencepiece_type,
-        special_tokens=special_tokens,
-        **own,
-    )
     return known.tokenizer(vocabulary, special_tokens=special_tokens, **own)
 
 
 def training_words_of(kind: str, **options: Any) -> training_words.WordsOfText:
-    """Returns a function of a text that returns the words to count for `train_on_counts`.
+    """Returns a function of a text that returns the words that a vocabulary is trained on.
 
     Args:
       kind: "wordpiece", "byte_bpe", "moses_bpe" or "bert_bpe".
@@ -268,28 +267,3 @@ def training_words_of(kind: str, **options: Any) -> training_words.WordsOfText:
     """
     known = KINDS[kind]
     return known.words(**known.own(options))
-
-
-def train_on_counts(
-    kind: str,
-    counts: training.WordCounts,
-    *,
-    vocab_size: int,
-    special_tokens: SpecialTokens = SPECIAL_TOKENS,
-    **options: Any,
-) -> Tokenizer:
-    """Returns the tokenizer that `train` returns for a text with these words.
-
-    Args:
-      kind: "wordpiece", "byte_bpe", "moses_bpe" or "bert_bpe".
-      counts: Words, as `training_words_of` returns them, and how often each occurs.
-      vocab_size: The number of tokens.
-      special_tokens: As for `train`.
-      options: As for `from_file`.
-
-    Raises:
-      UserError: As for `train`.
-    """
-    known = KINDS[kind]
-    vocabulary = known.train(counts, vocab_size=vocab_size, special_tokens=special_tokens)
-    return known.tokenizer(vocabulary, special_tokens=special_tokens, **known.own(options))

@@ -1,7 +1,6 @@
 """A run on several named sources: results of each, interruption, pages, refusals."""
 
 import json
-import sys
 
 import pytest
 
@@ -13,7 +12,7 @@ from bert_jax.pretraining import run as pretrain
 from bert_jax.pretraining.input import open_run_input
 from bert_jax.training import workdir
 from configs import multilingual
-from tests import runs, stores
+from tests import stores
 from tests.runs import assert_same_bits, final_state
 from tests.small_run import (  # noqa: F401
     TEXT,
@@ -126,17 +125,6 @@ def test_other_text_has_a_format_of_its_own(finished, tmp_path):
     assert scored["num_sequences"] == 8 and "by_source" not in scored
     with pytest.raises(UserError, match="data.format=documents"):
         evaluation.evaluate_workdir(finished[1], text)
-
-
-@pytest.mark.usefixtures("tensorflow")
-def test_exported_rows_have_the_shares_of_the_store(finished, tmp_path):
-    digests = []
-    for name, flags in (("a", []), ("b", ["0.7"]), ("c", ["0"])):
-        command = [sys.executable, "-m", "bert_jax.export_tfrecord", "--dupe_factor=1"]
-        command += [f"--store={finished[1]}/data", f"--output={tmp_path / name}"]
-        runs.succeed([*command, *(f"--sampling_exponent={value}" for value in flags)])
-        digests.append(stores.digest(tmp_path / name))
-    assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_given_store_names_its_sources(texts, tmp_path):

@@ -1,7 +1,5 @@
 """Runs and commands on a token store of several parts."""
 
-import sys
-
 import pytest
 
 from bert_jax import inspect
@@ -11,7 +9,7 @@ from bert_jax.pretraining import run as pretrain
 from bert_jax.pretraining import settings
 from bert_jax.pretraining.input import open_run_input
 from bert_jax.training.stages import resolve_stages
-from tests import runs, stores
+from tests import stores
 from tests.runs import assert_same_bits, final_state
 from tests.small_run import (  # noqa: F401
     compiled_once,
@@ -62,13 +60,6 @@ def test_report_and_inspection(made, tmp_path):
     assert {key: one[key] for key in same} == {key: parts[key] for key in same}
     _, described, _ = inspect.read_batch(config, 5)
     assert {row[0] for row in described["rows"]} <= set(range(32))
-
-
-@pytest.mark.usefixtures("tensorflow")
-def test_export_as_tfrecords(made, tmp_path):
-    command = [sys.executable, "-m", "bert_jax.export_tfrecord", f"--store={made[1]}"]
-    printed = runs.succeed([*command, f"--output={tmp_path}/out", "--dupe_factor=2"])
-    assert "records of 128 tokens" in printed
 
 
 def test_random_documents_of_the_whole_store_are_refused(made, tmp_path):

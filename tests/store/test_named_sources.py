@@ -13,8 +13,8 @@ from bert_jax.config import validate_data
 from bert_jax.store import manifest, plan
 from bert_jax.store.heldout import HeldOut
 from bert_jax.store.part import write_parts
+from bert_jax.store.reductions import vocabulary_weights
 from bert_jax.store.split_writer import SplitWriter
-from bert_jax.store.stages import vocabulary_weights
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.named_sources import REPEAT_UNIT
@@ -82,8 +82,7 @@ def test_files_of_a_small_source_alone_are_a_part(texts, tmp_path):
     assert (store.sources, list(store.by_source())) == (["de"], ["de"])
 
 
-@pytest.mark.parametrize("vocab_from", ["sample", "counts"])
-def test_small_sources_count_more_in_a_vocabulary(tmp_path, vocab_from):
+def test_small_sources_count_more_in_a_vocabulary(tmp_path):
     """With the exponent 0, a source of a tenth of the text counts as much as the other."""
     rng = np.random.default_rng(3)
     for name, letters, number in (("en", "abcdefgh", 100), ("de", "stuvwxyz", 10)):
@@ -94,7 +93,7 @@ def test_small_sources_count_more_in_a_vocabulary(tmp_path, vocab_from):
     source, pieces = f"en={tmp_path}/en,de={tmp_path}/de", {}
     for exponent in (1.0, 0.0):
         output = tmp_path / str(exponent)
-        made(source, output, 240, vocab_from=vocab_from, sampling_exponent=exponent)
+        made(source, output, 240, sampling_exponent=exponent)
         tokens = [
             token.removeprefix("##") for token in tokenizers.load(output / "tokenizer").tokens
         ]

@@ -53,13 +53,12 @@ def test_a_dump_in_parts_has_the_same_text(tmp_path):
     assert stores[0]["dropped_documents"] == {"fewer than 200 characters": 6}
 
 
-@pytest.mark.parametrize("vocab_from", ["sample", "counts"])
-def test_the_language_of_a_dump_divides_the_text_of_a_vocabulary(tmp_path, vocab_from):
+def test_the_language_of_a_dump_divides_the_text_of_a_vocabulary(tmp_path):
     """With English rules, a sentence would end after "Am 3.", and its next word begin a text."""
     text = "Am 3. Oktober war er bzw. Anna da. " * 10
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + "".join(page(f"P{n}", text) for n in range(4)) + END)
-    trained = {"tokenizer": "byte_bpe", "lowercase": False, "vocab_from": vocab_from}
+    trained = {"tokenizer": "byte_bpe", "lowercase": False}
     found = [
         make(options(str(path), language=code, **trained), tmp_path / f"store{code}", 300)
         for code in ("", "de", "en")

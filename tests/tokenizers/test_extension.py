@@ -201,8 +201,8 @@ def test_words_of_a_file(tmp_path):
 def test_what_cannot_be_added_is_refused():
     with pytest.raises(UserError, match="is 6, but the text has only 4 tokens .* set it to 4 or"):
         extend(with_placeholders(), "6", COUNTS)
-    herbert = tokenizers.train_on_counts(
-        "bert_bpe", [("the", 7)], vocab_size=20, special_tokens=tokenizers.CONVENTIONS["herbert"]
+    herbert = tokenizers.train(
+        "bert_bpe", ["the"] * 7, vocab_size=20, special_tokens=tokenizers.CONVENTIONS["herbert"]
     )
     with pytest.raises(UserError, match="add_tokens is 3, but .* kind bert_bpe; only wordpiece, b"):
         extended_size(herbert, "3")

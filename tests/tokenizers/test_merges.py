@@ -10,6 +10,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax import tokenizers
 from bert_jax.text.sources import built_in_files
+from bert_jax.tokenizers.factory import training_words_of
 from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
 from bert_jax.tokenizers.training_words import without_long_runs
 
@@ -60,7 +61,7 @@ def test_tokens_are_those_of_the_library(kind, size, options, convention):
         )
         backend = library.Tokenizer(models.WordPiece(unk_token=special.unk))
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        words_of = tokenizers.training_words_of(kind, **options)
+        words_of = training_words_of(kind, **options)
         texts = [" ".join(words_of(text)) for text in texts]
     else:
         trainer = trainers.BpeTrainer(

@@ -1,65 +1,22 @@
-"""Vocabularies trained on the counts of all words."""
+"""The vocabulary of a store: what training lacks, and added tokens."""
 
-import functools
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
-from bert_jax.store import word_counts
-from bert_jax.store.engines import LocalProcesses
 from bert_jax.store.heldout import HeldOut
 from bert_jax.store.preparation import prepare
-from bert_jax.text.sentences import split_sentences
-from tests.stores import VOCAB_SIZE, digest, options, write_speeches
-
-BYTE_BPE = {"tokenizer": "byte_bpe", "lowercase": False}
+from bert_jax.tokenizers import extension
+from tests.stores import VOCAB_SIZE, digest, make, options, write_speeches
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     return write_speeches(tmp_path_factory.mktemp("corpus") / "texts", 40)
-
-
-def make(texts, output, engine=None, **changes):
-    data = options(texts, vocab_from="counts", **changes)
-    return prepare(data, VOCAB_SIZE, output, engine=engine)
-
-
-@pytest.mark.parametrize("changes", [{}, BYTE_BPE])
-def test_one_vocabulary_from_any_parts_and_engine(texts, tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(word_counts, "GROUP_PARTS", 3)
-    # Several sorted files for each part.
-    monkeypatch.setattr(word_counts, "_COUNTED_CHARACTERS", 3000)
-    metadata = make(texts, tmp_path / "one", **changes)
-    assert metadata["options"]["vocab_from"] == "counts"
-    make_parts = functools.partial(make, texts, part_bytes=8000, **changes)
-    make_parts(tmp_path / "parts", LocalProcesses(1))
-    assert len(list((tmp_path / "parts" / "train").glob("0*"))) > 6
-    found = {name: digest(tmp_path / name / "tokenizer") for name in ("one", "parts")}
-    assert found["one"] == found["parts"]
-    # It is the vocabulary that the library trains on the text without the held-out documents.
-    paths = [Path(source["path"]) for source in metadata["sources"]]
-    kept = [path.read_text("utf-8") for i, path in enumerate(paths) if i not in HeldOut(0.05)]
-    trained = tokenizers.train(
-        changes.get("tokenizer", "wordpiece"),
-        [sentence for text in kept for sentence in split_sentences(text)],
-        vocab_size=VOCAB_SIZE,
-        lowercase=not changes,
-    )
-    assert trained.fingerprint == tokenizers.load(tmp_path / "one" / "tokenizer").fingerprint
-
-
-def test_the_most_frequent_words_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(word_counts, "_TRAINED_BYTES", 4)
-    paths = [tmp_path / "a", tmp_path / "b"]
-    for path, text in zip(paths, ["to be or not to be", "to do or not at all, é"], strict=True):
-        word_counts.write_counts([text], str.split, path)
-    assert paths[0].read_text() == "be\t2\nnot\t1\nor\t1\nto\t2\n"
-    # At equal counts, the last words in order stay.
-    assert dict(word_counts.most_frequent(paths)) == {"to": 3, "or": 2}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +45,7 @@ class TestAddedTokens:
     @pytest.fixture(scope="class")
     def vocab(self, texts, tmp_path_factory):
         directory = tmp_path_factory.mktemp("base") / "store"
-        make(texts, directory)
+        make(options(texts), directory)
         return str(directory / "tokenizer" / "vocab.txt")
 
     def test_they_do_not_depend_on_parts_and_processes(self, texts, vocab, tmp_path):
@@ -99,7 +56,14 @@ class TestAddedTokens:
         assert digest(tmp_path / "one" / "tokenizer") == digest(tmp_path / "many" / "tokenizer")
         tokens = tokenizers.load(tmp_path / "one" / "tokenizer").tokens
         assert tokens[:VOCAB_SIZE] == Path(vocab).read_text().splitlines()
+        # They are those of the words of all documents that are not held out.
+        old, counts = tokenizers.from_file("wordpiece", vocab, lowercase=True), Counter()
+        for number, source in enumerate(one["sources"]):
+            if number not in HeldOut(0.05):
+                counts.update(extension.words_of(old)(Path(source["path"]).read_text("utf-8")))
+        assert tokens == extension.extend(old, "30", [*counts.items()]).tokens
         report = one["report"]
+        assert report["tokens_per_word_before"] == extension.tokens_per_word(old, [*counts.items()])
         assert report["tokens_per_word"] < report["tokens_per_word_before"]
         # The same settings find the store finished; others are refused.
         assert prepare(data, VOCAB_SIZE + 30, tmp_path / "one") == one
