@@ -28,8 +28,8 @@ Hardware: 64 to 512 TPU v3 in the paper; two CPU cores and 2 GB of memory for `t
 is ours and takes five minutes.
 Expected: the table's dev scores (README of google-research/albert). Not reproduced with this code.
 `tiny` with --config.data.max_sentence_tokens=0: a held-out masked-LM loss of 5.25 (17.9 % right);
-unigram frequencies have 6.03 (6.9 %). Reproduced. It recognizes some pairs with a random B, but does
-not learn the order (docs/family.md).
+unigram frequencies have 6.03 (6.9 %). Reproduced. It recognizes some pairs with a random B, but
+does not learn the order (docs/family.md).
 """
 
 from bert_jax import load_config
