@@ -24,7 +24,7 @@ from bert_jax.models.bert_config import MAX_WIDTH
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
-TASKS = (*GLUE_TASKS, "ax", "table", "squad", "ner", "multiple_choice", "seq2seq")
+TASKS = (*GLUE_TASKS, "ax", "table", "squad", "ner", "multiple_choice")
 # All GLUE tasks, one after another.
 ALL = "all"
 # Tasks with an output for each token.
@@ -49,8 +49,8 @@ FINETUNING: Section = {
     ),
     "task": Field(
         "mrpc",
-        "Task to learn: a GLUE task, squad, ner, multiple_choice, or a task on your own rows: "
-        "table, which gives each a label, or seq2seq, which generates text.",
+        "Task to learn: a GLUE task, squad, ner, multiple_choice, or table, which gives each of "
+        "your own rows a label.",
         choices=TASKS,
     ),
     "from_scratch": Field(
@@ -206,7 +206,6 @@ FILLED_IN: Section = {
             "token_classification",
             "question_answering",
             "multiple_choice",
-            "seq2seq",
         ),
     ),
     "labels": Field((), "The labels of the task in the order of the logits."),
@@ -324,11 +323,6 @@ def validate(config: ConfigDict) -> None:
             "config.data.input is missing; set it to the task's folder (glue_data/MRPC), its files "
             "(train=FILE,validation=FILE) or tfds:NAME"
         )
-    if config.task == "seq2seq" and config.seq2seq.source_column == config.seq2seq.target_column:
-        raise UserError(
-            f"config.seq2seq.source_column and target_column are both "
-            f"{config.seq2seq.source_column!r}; they must differ"
-        )
     _check_features(config)
     check_common(config)
 
@@ -343,11 +337,6 @@ def _check_features(config: ConfigDict) -> None:
                 f"config.optimizer.{key} is {value:g}, but has no effect with "
                 f"config.train.features, where the encoder is not trained; leave it at {default:g}"
             )
-    if layers and config.task == "seq2seq":
-        raise UserError(
-            f"config.train.features is {config.train.features}, but config.task is seq2seq, which "
-            "trains encoder and decoder; leave it empty"
-        )
     if size and config.task not in _TOKEN_TASKS:
         raise UserError(
             f"config.train.bilstm_size is {size}, but config.task is {config.task}; a BiLSTM is "

@@ -1,14 +1,12 @@
 """The batches of fine-tuning, and a model's outputs for all rows of a split."""
 
 import functools
-import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
-from bert_jax.base.batch import DENOISING_FIELDS, host_rows
+from bert_jax.base.batch import host_rows
 from bert_jax.batches.random_keys import permuted, random_key
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost
@@ -17,7 +15,6 @@ from bert_jax.training.loop import DivergedError
 from bert_jax.training.trainer import Trainer
 
 _ROWS_AT_ONCE = 4096
-_REPORT_SECONDS = 30.0
 
 
 class ExampleOrder:
@@ -83,7 +80,7 @@ def _lengths(rows: TokenRows) -> np.ndarray:
 
 
 def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
-    """Removes columns in which all sequences of a batch are padded, but not from targets.
+    """Removes columns in which all sequences of a batch are padded.
 
     Args:
       multiple: The batch is cut to the length of its longest sequence, rounded up to a multiple of
@@ -95,11 +92,8 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
     full = mask.shape[-1]
     longest = int(mask.sum(axis=-1).max())
     length = min(full, -(-longest // multiple) * multiple)
-    targets = DENOISING_FIELDS if "decoder_input_ids" in batch else ()
     return {
-        name: array[..., :length]
-        if array.ndim > 1 and array.shape[-1] == full and name not in targets
-        else array
+        name: array[..., :length] if array.ndim > 1 and array.shape[-1] == full else array
         for name, array in batch.items()
     }
 
@@ -132,7 +126,6 @@ def predict(
     batch_size: int,
     stop: Callable[[], bool] = lambda: False,
     length_multiple: int = 0,
-    report: Callable[[str], None] = lambda text: None,
 ) -> dict[str, np.ndarray] | None:
     """Computes the model's outputs for all rows, in order.
 
@@ -141,8 +134,6 @@ def predict(
       batch_size: The rows of a batch; rounded up to a multiple of the data shards.
       stop: Called after every batch; True ends the prediction without results.
       length_multiple: See `cut`; outputs for padding that was cut are NO_PROBABILITY.
-      report: Called every `_REPORT_SECONDS` with the progress in words; generating texts takes
-        minutes.
 
     Returns:
       The model's outputs by name, float32, with one row for each input row; None if stopped.
@@ -163,8 +154,7 @@ def predict(
 
     length = rows.take(np.arange(1))["input_ids"].shape[-1]
     outputs: dict[str, list[np.ndarray]] = {}
-    started = reported = time.monotonic()
-    for number, batch in enumerate(trainer.put(batches()), 1):
+    for batch in trainer.put(batches()):
         was_cut = length - batch["input_ids"].shape[-1]
         for name, values in trainer.eval_step(params, batch).items():
             values = np.asarray(values)
@@ -172,11 +162,6 @@ def predict(
                 padding = [(0, 0), (0, was_cut), *[(0, 0)] * (values.ndim - 2)]
                 values = np.pad(values, padding, constant_values=NO_PROBABILITY)
             outputs.setdefault(name, []).append(values)
-        now, done = time.monotonic(), min(number * size, len(rows))
-        if now - reported >= _REPORT_SECONDS and done < len(rows) and multihost.is_first():
-            left = timedelta(seconds=round((now - started) / done * (len(rows) - done)))
-            report(f"predicted {done:,} of {len(rows):,} rows, {left} left")
-            reported = now
         if stop():
             return None
     found = {name: np.concatenate(parts)[: len(rows)] for name, parts in outputs.items()}

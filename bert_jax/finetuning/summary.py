@@ -20,7 +20,6 @@ _TEXTS = {
     "question_answering": "'Who came?' 'Only Ada came to see us.'",
     "token_classification": "'Ada lives in London.'",
     "multiple_choice": "'Where do fish live?' 'in trees' 'in water'",
-    "seq2seq": "'Ada came to see us, and we talked for hours.'",
 }
 # The number of classes to print.
 _MAX_CLASSES = 20

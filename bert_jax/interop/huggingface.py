@@ -16,7 +16,6 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
 from bert_jax.interop.family import Family
-from bert_jax.interop.generation import read_generation, write_generation
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import dropout_warnings, read_family_keys, write_family_keys
 from bert_jax.interop.names import Tensor, collect_weights, export_weights, foreign_names
@@ -106,7 +105,6 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
         family=family_name,
         terms=terms,
         embedding=embedding,
-        generation=read_generation(path, config) if model["num_decoder_layers"] else {},
         **head,
     )
 
@@ -159,8 +157,6 @@ def write_huggingface(
         **keys,
         **(_head_config(pretrained) if pretrained.head else {}),
     }
-    if model["num_decoder_layers"] and not pretrained.head:
-        write_generation(pretrained, path)
     if pretrained.tokenizer:
         write_huggingface_tokenizer(pretrained.tokenizer, path, family, pretrained.max_length)
     write_training(pretrained, path)

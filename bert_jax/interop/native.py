@@ -53,8 +53,7 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
     terms = read_terms({"config": values}, load_family(family_name), model_config.causal)
     head: dict[str, Any] = {}
     model: nn.Module = PreTrainingModel(model_config, make_terms(terms))
-    # A model fine-tuned on seq2seq is one of pre-training, with other weights.
-    if workdir.is_finetuning(config) and config.head != "seq2seq":
+    if workdir.is_finetuning(config):
         head = {
             "head": config.head,
             "labels": tuple(config.labels),

@@ -58,7 +58,6 @@ class Pretrained:
       bilstm_size: The size of the BiLSTM below the head; 0 for none.
       multi_label: Whether an example may have any number of labels.
       embedding: How a text becomes a vector.
-      generation: The settings of generation, as `interop.generation.search_of` takes them.
     """
 
     source: str
@@ -75,7 +74,6 @@ class Pretrained:
     bilstm_size: int = 0
     multi_label: bool = False
     embedding: Embedding = Embedding()
-    generation: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def model_config(self) -> BertConfig:

@@ -99,15 +99,6 @@ def task_flops_per_sequence(
     return float(frozen + 3 * trained)
 
 
-def seq2seq_flops_per_sequence(config: BertConfig, length: int, target_length: int) -> float:
-    """Computes the FLOPs of forward and backward for one source and its target.
-
-    Args:
-      length, target_length: The tokens of a source (S) and of a target (T).
-    """
-    return 3.0 * (_encoder(config, length, None) + decoder_flops(config, length, target_length))
-
-
 def _encoder(config: BertConfig, length: float, mean_square: float | None) -> float:
     layers = range(config.num_hidden_layers)
     blocks = sum(_block(config, length, mean_square, layer) for layer in layers)

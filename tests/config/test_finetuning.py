@@ -53,12 +53,6 @@ def test_defaults_are_valid(task):
             "config.optimizer.layer_decay is 0.9, but has no effect",
         ),
         ("ner", {"mesh__data": 0}, "config.mesh.data is 0"),
-        (
-            "seq2seq",
-            {"seq2seq__target_column": "source"},
-            "config.seq2seq.source_column and target_column are both 'source'",
-        ),
-        ("seq2seq", {"seq2seq__length_penalty": 11.0}, "config.seq2seq.length_penalty is 11"),
     ],
 )
 def test_refusals(task, values, words):

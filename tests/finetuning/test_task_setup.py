@@ -38,7 +38,7 @@ def begin(files, setup=None, **overrides):
     setup = setup or task_setup.open_task_setup(config)
     config = filled_in(config, setup.model, setup.task.head, setup.task.labels)
     stage = task_setup.make_stage(config, setup.task.rows("train"))
-    trainer = task_setup.make_trainer(config, stage, setup.tokenizer)
+    trainer = task_setup.make_trainer(config, stage)
     params = jax.device_get(task_setup.first_state(config, trainer, setup).params)
     return setup, flatten(params, trainer.model_config)
 
