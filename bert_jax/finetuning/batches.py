@@ -1,6 +1,5 @@
 """The batches of fine-tuning, and a model's outputs for all rows of a split."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,41 +19,15 @@ _ROWS_AT_ONCE = 4096
 class ExampleOrder:
     """Chooses the rows of each step, as a pure function of the arguments.
 
-    Every epoch has each row once, in its own keyed order. A batch may span two epochs. With
-    `window` above 0, the examples of each `window` steps are sorted by length and divided among
-    these steps, which then run in a keyed order.
+    Every epoch has each row once, in its own keyed order. A batch may span two epochs.
     """
 
-    def __init__(
-        self, rows: TokenRows, *, batch_size: int, num_steps: int, seed: int, window: int = 0
-    ):
-        self.num_rows, self.batch_size = len(rows), batch_size
-        self.num_steps, self.seed = num_steps, seed
-        self.window = window
-        self.length_R = _lengths(rows) if window else None
-        # Steps mostly come in order, so one window is cached.
-        self._window_SxB = functools.lru_cache(maxsize=1)(self._sorted_window)
+    def __init__(self, rows: TokenRows, *, batch_size: int, seed: int):
+        self.num_rows, self.batch_size, self.seed = len(rows), batch_size, seed
 
     def rows_of_step(self, step: int) -> np.ndarray:
         """Returns the row numbers of a step counted from 0, int64 [batch_size]."""
-        if self.length_R is None:
-            return self._rows_of_steps(step, step + 1)
-        first = step - step % self.window
-        return self._window_SxB(first)[step - first]
-
-    def _sorted_window(self, first: int) -> np.ndarray:
-        """Returns int64 [steps, batch_size] for the window that begins at step `first`."""
-        # The last window ends with the run, so the run has exactly the rows of its epochs.
-        end = min(first + self.window, self.num_steps)
-        row_N = self._rows_of_steps(first, end)
-        by_length_N = row_N[np.argsort(self.length_R[row_N], kind="stable")]
-        key = random_key(self.seed, first, self.window)
-        order_S = permuted(np.arange(end - first), end - first, key)
-        return by_length_N.reshape(-1, self.batch_size)[order_S]
-
-    def _rows_of_steps(self, first: int, end: int) -> np.ndarray:
-        """Returns int64 [(end - first) * batch_size], before any sorting."""
-        position_N = np.arange(first * self.batch_size, end * self.batch_size)
+        position_N = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         epoch_N, index_N = np.divmod(position_N, self.num_rows)
         row_N = np.empty_like(index_N)
         for epoch in np.unique(epoch_N):
@@ -68,15 +41,6 @@ def all_rows(rows: TokenRows) -> Iterator[dict[str, np.ndarray]]:
     """Yields all rows of a split once, in order, a few thousand at a time."""
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         yield rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
-
-
-def _lengths(rows: TokenRows) -> np.ndarray:
-    """Computes the length of each row, int64 [R]; with choices, of the longest choice."""
-    parts = []
-    for batch in all_rows(rows):
-        length_Rx = batch["attention_mask"].sum(axis=-1)
-        parts.append(length_Rx.reshape(len(length_Rx), -1).max(axis=-1))
-    return np.concatenate(parts)
 
 
 def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:

@@ -159,13 +159,7 @@ class FinetuningRun:
                 f"{self.rows.unknown_fraction:.0%} of the tokens of the training examples are "
                 f"unknown to the vocabulary of {config.init_from}; take a model for this language"
             )
-        self.order = ExampleOrder(
-            self.rows,
-            batch_size=config.train.batch_size,
-            num_steps=self.num_steps,
-            seed=config.seed,
-            window=config.data.group_by_length,
-        )
+        self.order = ExampleOrder(self.rows, batch_size=config.train.batch_size, seed=config.seed)
 
     def claim_data(self) -> None:
         """Refuses data that have changed since the beginning of the run."""

@@ -106,9 +106,6 @@ def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:
     commands = {
         "predict": f"predict --model={path} {METHODS[head]} {texts}",
         "score it on other labeled rows": f"evaluate --workdir={path} --data=FILE",
+        "load it in transformers": f"convert --input={path} --output=DIR --to=huggingface",
     }
-    if not config.train.features:
-        # `transformers` has no class for a head on several layers.
-        export = f"convert --input={path} --output=DIR --to=huggingface"
-        commands["load it in transformers"] = export
     say_next(commands)

@@ -17,7 +17,6 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config.common import check_scanned
-from bert_jax.config.finetuning import feature_layers
 from bert_jax.finetuning.batches import all_rows
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
@@ -108,28 +107,14 @@ def _read_pretrained(config: ConfigDict) -> Pretrained:
 
 
 def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
-    """Refuses positions and layers that the weights do not have."""
+    """Refuses positions that the weights do not have."""
     check_scanned(config, model)
-    positions, layers = model["max_position_embeddings"], model["num_hidden_layers"]
+    positions = model["max_position_embeddings"]
     if config.data.max_seq_length > positions:
         raise UserError(
             f"config.data.max_seq_length is {config.data.max_seq_length}, longer than the "
             f"{positions} positions of {config.init_from}"
         )
-    # Blocks that share their parameters can only be frozen together.
-    blocks = model["layer_groups"] or layers
-    if not -1 <= config.optimizer.frozen_layers <= blocks:
-        raise UserError(
-            f"config.optimizer.frozen_layers is {config.optimizer.frozen_layers}; it must be from "
-            f"-1 (none) to {blocks}, the number of blocks with their own parameters in "
-            f"{config.init_from}"
-        )
-    for layer in feature_layers(config):
-        if not -layers - 1 <= layer <= layers:
-            raise UserError(
-                f"config.train.features has {layer}; it must be from {-layers - 1} to {layers}, "
-                f"because {config.init_from} has {layers} blocks"
-            )
 
 
 def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
@@ -179,22 +164,16 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     Raises:
       UserError: As for `Trainer.create`, or the batch cannot be split over the devices.
     """
-    features, bilstm_size = feature_layers(config), config.train.bilstm_size
-    num_labels = len(config.labels)
-    rates = LayerRates(
-        config.model.layer_groups or config.model.num_hidden_layers,
-        decay=config.optimizer.layer_decay,
-        decay_offset=config.optimizer.layer_decay_offset,
-        frozen_layers=config.optimizer.frozen_layers,
-        frozen_encoder=bool(features),
-    )
-    rates = rates if rates != LayerRates(rates.num_layers) else None
+    num_labels, decay = len(config.labels), config.optimizer.layer_decay
+    # Blocks that share their parameters have one rate.
+    num_layers = config.model.layer_groups or config.model.num_hidden_layers
+    rates = LayerRates(num_layers, decay) if decay != 1 else None
 
     def make_model(model_config: BertConfig) -> TaskModel:
-        return make_task_model(config.head, num_labels, model_config, features, bilstm_size)
+        return make_task_model(config.head, num_labels, model_config)
 
     def flops(model_config: BertConfig, stage: Stage) -> float:
-        return task_flops_per_sequence(make_model(model_config), stage.max_seq_length, rates)
+        return task_flops_per_sequence(make_model(model_config), stage.max_seq_length)
 
     parts = make_model, make_task_loss(config.head, num_labels)
     trainer = Trainer.create(config, *parts, [stage], flops_per_sequence=flops, rates=rates)

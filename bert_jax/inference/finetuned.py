@@ -104,9 +104,7 @@ class FineTuned(Bert):
         }
         self._answering = defaults | trained.get("squad", {})
         self.text_columns = text_columns(trained)
-        model = make_task_model(
-            self.head, len(self.labels), self.config, pretrained.features, pretrained.bilstm_size
-        )
+        model = make_task_model(self.head, len(self.labels), self.config)
 
         def outputs(params: Any, inputs: Inputs) -> jax.Array:
             batch = inputs.fields()

@@ -172,11 +172,7 @@ def write_huggingface(
 def _check_head(pretrained: Pretrained, family: Family) -> None:
     """Raises UserError if `transformers` has no class for a fine-tuned model."""
     problem = ""
-    if pretrained.features:
-        problem = "reads the states of several layers (config.train.features)"
-    elif pretrained.bilstm_size:
-        problem = "has a BiLSTM (config.train.bilstm_size)"
-    elif pretrained.model["causal"] and TASK_MODELS[pretrained.head].POOLED:
+    if pretrained.model["causal"] and TASK_MODELS[pretrained.head].POOLED:
         problem = "is causal and pools the last token"
     elif pretrained.head not in family.task_classes:
         problem = f"is a {family.title} with a head for {pretrained.head}"
