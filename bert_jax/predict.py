@@ -1,4 +1,4 @@
-"""Fills masks, scores sentences, generates text and solves tasks with a trained model.
+"""Fills masks, scores sentences and solves tasks with a trained model.
 
     python -m bert_jax.predict --model=PATH fill-mask "Paris is the [MASK] of France."
     python -m bert_jax.predict --model=PATH next-sentence "It rained." "We stayed in."
@@ -6,9 +6,6 @@
     python -m bert_jax.predict --model=ELECTRA detect "The chef ate the guests."
     python -m bert_jax.predict --model=PATH features --input=FILE.jsonl --output=FILE.npz
     python -m bert_jax.predict --model=PATH attention "It rained." --output=view.html
-
-    python -m bert_jax.predict --model=BART denoise "Paris is the <mask> of France."
-    python -m bert_jax.predict --model=BART generate --input=FILE.jsonl --output=OUT.jsonl
 
     python -m bert_jax.predict --model=FINE_TUNED classify "A fine film." ["and its pair"]
     python -m bert_jax.predict --model=FINE_TUNED answer "Who came?" "Only Ada came to see us."
@@ -19,9 +16,8 @@
 Every command but attention takes --input; --json prints a line such as the output would contain.
 PATH is a work directory (its best checkpoint if one was kept, otherwise the newest; or the one of
 --step), a Hugging Face directory, or a Google checkpoint. FINE_TUNED is a work directory of
-fine-tuning, or a Hugging Face directory with a task head. BART is a model with a decoder; one that
-was fine-tuned on configs/finetune/seq2seq.py generates what it has learned. In Python,
-`bert_jax.load(PATH)` has the same methods.
+fine-tuning, or a Hugging Face directory with a task head. In Python, `bert_jax.load(PATH)` has the
+same methods.
 """
 
 import inspect
@@ -39,15 +35,7 @@ from bert_jax.base import compilation_cache, cpu_allocator, files
 from bert_jax.base.errors import printable
 from bert_jax.base.progress import Progress, terminal
 from bert_jax.config import cli
-from bert_jax.inference.verbs import (
-    TEXT_OR_PAIR,
-    VERBS,
-    Item,
-    Verb,
-    format_of,
-    predict_file,
-    read_examples,
-)
+from bert_jax.inference.verbs import TEXT_OR_PAIR, VERBS, Item, Verb, format_of, predict_file
 
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
@@ -116,15 +104,6 @@ def define_flags() -> None:
         "with_no_answer",
         None,
         "answer: allow 'no answer'; by default only for models fine-tuned on SQuAD 2.0.",
-    )
-    flags.DEFINE_integer(
-        "num_beams", None, "denoise, generate: beams of the search; 1 takes the likeliest token."
-    )
-    flags.DEFINE_integer(
-        "max_new_tokens", None, "denoise, generate: largest number of tokens in a text."
-    )
-    flags.DEFINE_float(
-        "length_penalty", None, "denoise, generate: above 0 prefers longer texts among the beams."
     )
     flags.DEFINE_bool("json", False, "Print one JSON object; not for features and attention.")
     flags.DEFINE_string(
@@ -196,11 +175,7 @@ def main(argv: list[str]) -> None:
         if name in _WRITERS:
             command.predict(bert, **example)
         elif args.input:
-            # Generation takes long, so the examples are counted for the remaining time.
-            total = None
-            if command.generates:
-                total = sum(1 for _ in read_examples(name, args.input))
-            with Progress(name, total, "examples") as progress:
+            with Progress(name, None, "examples") as progress:
                 count = predict_file(
                     name, bert, args.input, args.output, progress.advance, **options
                 )
@@ -250,8 +225,6 @@ def _print_result(example: Item, result: Item) -> None:
     for name, value in result.items():
         if isinstance(value, float):
             print(f"{name.replace('_', ' ')}: {value:.4f}")
-        if len(result) == 1 and isinstance(value, str):
-            print(printable(value))
         if name == "probabilities":
             # The choices of a command line are named by their index.
             texts = {str(i): text for i, text in enumerate(example.get("choices", ()))}

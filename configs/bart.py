@@ -18,9 +18,9 @@ dropout for all steps.
 
 Hardware: 256 TPU chips or more for `base` and `large` (the authors' command used 256 GPUs); two CPU
 cores and 2 GB of memory for `tiny`, whose recipe is ours and takes five to nine CPU minutes.
-Expected: `large`: SQuAD 1.1 F1 94.6, MNLI 89.9, ROUGE-L on CNN/DailyMail 40.9 (README of fairseq's
-examples/bart). Not reproduced with this code. `tiny`: a held-out denoising loss of 1.52 (74.0 %
-right); unigram frequencies have 6.15 (4.6 %). Reproduced.
+Expected: `large`: SQuAD 1.1 F1 94.6, MNLI 89.9 (README of fairseq's examples/bart). Not reproduced
+with this code. `tiny`: a held-out denoising loss of 1.52 (74.0 % right); unigram frequencies have
+6.15 (4.6 %). Reproduced.
 """
 
 from bert_jax import load_config

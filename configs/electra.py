@@ -17,12 +17,12 @@ flops_computation.py of google-research/electra.
 
 `tiny` is our own recipe, which follows configs/tiny.py.
 
-For fine-tuning, the authors use layer_decay 0.8 (large: 0.9), squared at the top block, a rate of
-1e-4 (large: 5e-5) and 10 % warm-up:
+For fine-tuning, the authors use layer_decay 0.8 (large: 0.9), squared at the top block (here it is
+not), a rate of 1e-4 (large: 5e-5) and 10 % warm-up:
 
     python -m bert_jax.finetune --config=configs/finetune/glue.py:mrpc \\
         --config.init_from=WORKDIR --config.optimizer.layer_decay=0.8 \\
-        --config.optimizer.layer_decay_offset=1 --config.schedule.peak_learning_rate=1e-4
+        --config.schedule.peak_learning_rate=1e-4
 
 Hardware: one GPU or TPU chip for small, a TPU slice for base and large; two CPU cores and 2 GB
 of memory for tiny, which takes five minutes.

@@ -32,7 +32,7 @@ PAGES = {
 # Files that the site has; links to others, such as scripts, become text.
 _SHOWN = (".md", ".txt", ".png")
 # The kinds of fine-tuning configs; their keys differ.
-_TASKS = ("table", "squad", "ner", "multiple_choice", "seq2seq")
+_TASKS = ("table", "squad", "ner", "multiple_choice")
 
 
 def on_files(files, config):

@@ -10,7 +10,7 @@ from bert_jax.config import default_config, fields, finetune_config
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "launch" / "README.md"]
 CONFIGS = sorted((ROOT / "configs").rglob("*.py"))
-ENTRIES = (default_config(), *map(finetune_config, ("table", "squad", "ner", "seq2seq")))
+ENTRIES = (default_config(), *map(finetune_config, ("table", "squad", "ner")))
 KEYS = {path for config in ENTRIES for path in fields(config)}
 KEYS |= {path.rpartition(".")[0] for path in KEYS}
 KEYS |= {f"train.stages.{key}" for key in default_config().train.stages[0]}

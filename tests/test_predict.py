@@ -58,14 +58,6 @@ def test_next_sentence_and_score(model, bert):
     assert f"pseudo perplexity: {bert.score('-a b').perplexity:.4f}" in finished.stdout
 
 
-def test_a_model_without_a_decoder_generates_no_text(model):
-    finished = run(f"--model={model}", "generate", "a b", "--num_beams=2")
-    assert finished.returncode == 1 and "Traceback" not in finished.stderr
-    assert "generates no text: generate needs a BART, pre-trained (configs/" in finished.stderr
-    finished = run(f"--model={model}", "score", "a b", "--num_beams=2")
-    assert finished.returncode == 2 and "--num_beams has no effect on score" in finished.stderr
-
-
 def test_features(model, bert, tmp_path):
     source, output = tmp_path / "texts.jsonl", tmp_path / "f.npz"
     source.write_text(

@@ -15,20 +15,16 @@ from bert_jax.config.common import (
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
     check_common,
-    layer_numbers,
 )
 from bert_jax.config.model import MODEL, check_model
 from bert_jax.config.schema import Field, Section, build, check, free_field, to_dict
 from bert_jax.config.task_sections import TASK_SECTIONS
-from bert_jax.models.bert_config import MAX_WIDTH
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
-TASKS = (*GLUE_TASKS, "ax", "table", "squad", "ner", "multiple_choice", "seq2seq")
+TASKS = (*GLUE_TASKS, "ax", "table", "squad", "ner", "multiple_choice")
 # All GLUE tasks, one after another.
 ALL = "all"
-# Tasks with an output for each token.
-_TOKEN_TASKS = ("ner", "squad")
 _DROPOUT = MODEL["hidden_dropout_prob"]
 
 
@@ -49,8 +45,8 @@ FINETUNING: Section = {
     ),
     "task": Field(
         "mrpc",
-        "Task to learn: a GLUE task, squad, ner, multiple_choice, or a task on your own rows: "
-        "table, which gives each a label, or seq2seq, which generates text.",
+        "Task to learn: a GLUE task, squad, ner, multiple_choice, or table, which gives each of "
+        "your own rows a label.",
         choices=TASKS,
     ),
     "from_scratch": Field(
@@ -84,13 +80,6 @@ FINETUNING: Section = {
             "step is compiled once per length. 0 pads all batches to the same length.",
             at_least=0,
         ),
-        "group_by_length": Field(
-            0,
-            "Number of steps whose examples are sorted by length together. Batches then have less "
-            "padding: with 50, SST-2 takes less than half the time on a CPU. 0 draws batches at "
-            "random, as google-research/bert does.",
-            at_least=0,
-        ),
         "bad_rows": Field(
             "refuse",
             "What to do with a row that cannot be used (missing columns, an unknown label, an "
@@ -110,21 +99,6 @@ FINETUNING: Section = {
         ),
         "batch_size": Field(32, "Examples in each step, over all devices.", above=0),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
-        "features": Field(
-            "",
-            "Layers of a frozen encoder whose concatenated states the head reads: the "
-            "feature-based approach of the BERT paper (section 5.3), which worked best with "
-            '"-4,-3,-2,-1". 0 is the embeddings, 1 the first block and -1 the last. Tasks with one '
-            "label per sequence read the states of [CLS]. Use a learning rate 10 to 100 times "
-            "higher than for fine-tuning. If empty, the encoder is fine-tuned.",
-        ),
-        "bilstm_size": Field(
-            0,
-            "Units in each direction of two BiLSTM layers before the output layer, for ner and "
-            "squad. The paper uses 768. 0 means no BiLSTM.",
-            at_least=0,
-            at_most=MAX_WIDTH,
-        ),
     },
     "optimizer": {
         **COMMON["optimizer"],
@@ -135,19 +109,6 @@ FINETUNING: Section = {
             "everywhere, as BERT does. It acts on the encoder only; a decoder has the full rate.",
             above=0,
             at_most=1,
-        ),
-        "layer_decay_offset": Field(
-            0,
-            "Additional powers of layer_decay for all of the encoder, including the top block; 1 "
-            "in ELECTRA.",
-            at_least=0,
-        ),
-        "frozen_layers": Field(
-            -1,
-            "Number of layers, counted from the first, that are frozen together with the "
-            "embeddings. 0 freezes the embeddings only; -1 trains everything. It acts on the "
-            "encoder only; a decoder is trained whole.",
-            at_least=-1,
         ),
     },
     "schedule": {
@@ -206,7 +167,6 @@ FILLED_IN: Section = {
             "token_classification",
             "question_answering",
             "multiple_choice",
-            "seq2seq",
         ),
     ),
     "labels": Field((), "The labels of the task in the order of the logits."),
@@ -221,15 +181,6 @@ def _section(task: str) -> Section:
 def finetune_config(task: str) -> ConfigDict:
     """Returns the defaults for a task (one of `TASKS`), locked."""
     return build(_section(task), {"task": task}).lock()
-
-
-def feature_layers(config: ConfigDict) -> tuple[int, ...]:
-    """Returns the layers of `config.train.features`.
-
-    Raises:
-      UserError: They are not numbers.
-    """
-    return layer_numbers(config.train.features, "config.train.features")
 
 
 def filled_in(
@@ -274,7 +225,6 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
         config = build(section, values)
         check(config, section)
         check_model(config.model)
-        _check_features(config)
     except UserError as error:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error
     return config
@@ -324,32 +274,4 @@ def validate(config: ConfigDict) -> None:
             "config.data.input is missing; set it to the task's folder (glue_data/MRPC), its files "
             "(train=FILE,validation=FILE) or tfds:NAME"
         )
-    if config.task == "seq2seq" and config.seq2seq.source_column == config.seq2seq.target_column:
-        raise UserError(
-            f"config.seq2seq.source_column and target_column are both "
-            f"{config.seq2seq.source_column!r}; they must differ"
-        )
-    _check_features(config)
     check_common(config)
-
-
-def _check_features(config: ConfigDict) -> None:
-    """Refuses keys that have no effect on this task or with frozen features."""
-    layers, size = feature_layers(config), config.train.bilstm_size
-    for key in ("frozen_layers", "layer_decay", "layer_decay_offset"):
-        value, default = config.optimizer[key], FINETUNING["optimizer"][key].default
-        if layers and value != default:
-            raise UserError(
-                f"config.optimizer.{key} is {value:g}, but has no effect with "
-                f"config.train.features, where the encoder is not trained; leave it at {default:g}"
-            )
-    if layers and config.task == "seq2seq":
-        raise UserError(
-            f"config.train.features is {config.train.features}, but config.task is seq2seq, which "
-            "trains encoder and decoder; leave it empty"
-        )
-    if size and config.task not in _TOKEN_TASKS:
-        raise UserError(
-            f"config.train.bilstm_size is {size}, but config.task is {config.task}; a BiLSTM is "
-            f"for {' and '.join(_TOKEN_TASKS)}, whose heads read the state of every token"
-        )

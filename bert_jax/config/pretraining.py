@@ -81,11 +81,6 @@ PRETRAINING: Section = {
             'embeddings: "0,2,4,7,9,11" for a student of 6 blocks. 0 is the first block. The '
             "widths must be the same. If empty, all weights are new.",
         ),
-        "teacher_head": Field(
-            False,
-            "Whether a run that begins with teacher_layers also takes the dense layer and the "
-            "LayerNorm of the teacher's masked-LM head.",
-        ),
         "temperature": Field(
             2.0, "Divisor of the logits of teacher and student in soft_targets.", at_least=1
         ),
@@ -100,9 +95,6 @@ PRETRAINING: Section = {
         ),
         "batch_size": Field(256, "Sequences in each step, over all devices.", above=0),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
-        "freeze_positions": Field(
-            False, "Whether the position table is not trained and keeps its initial values."
-        ),
         "stages": Field(
             (
                 {"fraction": 0.9, "max_seq_length": 128},

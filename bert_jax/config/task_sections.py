@@ -68,49 +68,4 @@ TASK_SECTIONS: dict[str, Section] = {
             "empty, the sorted types of the training set.",
         ),
     },
-    "seq2seq": {
-        "source_column": Field("source", "Column of the text to read."),
-        "target_column": Field("target", "Column of the text to generate."),
-        "max_target_length": Field(
-            128,
-            "Largest number of tokens in a target or a generated text, including <s> and </s>. "
-            "Longer targets are truncated.",
-            at_least=3,
-        ),
-        "label_smoothing": Field(
-            0.1,
-            "Share of the probability of each target token that the loss spreads evenly over all "
-            "other tokens.",
-            at_least=0,
-            below=1,
-        ),
-        "num_beams": Field(
-            1,
-            "Beams of the search in evaluation and prediction. 1 takes the most likely token each "
-            "time; the authors of BART use 4 or 6, which takes a multiple of the time.",
-            above=0,
-        ),
-        "length_penalty": Field(
-            1.0,
-            "Beams are ranked by their log-probability / length ** length_penalty. A higher value "
-            "prefers longer texts.",
-            at_least=-10,
-            at_most=10,
-        ),
-        "no_repeat_ngram_size": Field(
-            0, "No sequence of this many tokens is generated twice. 0 allows it.", at_least=0
-        ),
-        "min_length": Field(
-            0,
-            "Smallest number of tokens in a generated text, including the two special tokens "
-            "before it.",
-            at_least=0,
-        ),
-        "lead_sentences": Field(
-            3,
-            "Number of sentences at the start of the source that are the baseline in the "
-            "results: 3 for news in the literature, 1 for summaries of one sentence.",
-            above=0,
-        ),
-    },
 }

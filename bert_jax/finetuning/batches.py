@@ -1,14 +1,11 @@
 """The batches of fine-tuning, and a model's outputs for all rows of a split."""
 
-import functools
-import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
-from bert_jax.base.batch import DENOISING_FIELDS, host_rows
+from bert_jax.base.batch import host_rows
 from bert_jax.batches.random_keys import permuted, random_key
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost
@@ -17,47 +14,20 @@ from bert_jax.training.loop import DivergedError
 from bert_jax.training.trainer import Trainer
 
 _ROWS_AT_ONCE = 4096
-_REPORT_SECONDS = 30.0
 
 
 class ExampleOrder:
     """Chooses the rows of each step, as a pure function of the arguments.
 
-    Every epoch has each row once, in its own keyed order. A batch may span two epochs. With
-    `window` above 0, the examples of each `window` steps are sorted by length and divided among
-    these steps, which then run in a keyed order.
+    Every epoch has each row once, in its own keyed order. A batch may span two epochs.
     """
 
-    def __init__(
-        self, rows: TokenRows, *, batch_size: int, num_steps: int, seed: int, window: int = 0
-    ):
-        self.num_rows, self.batch_size = len(rows), batch_size
-        self.num_steps, self.seed = num_steps, seed
-        self.window = window
-        self.length_R = _lengths(rows) if window else None
-        # Steps mostly come in order, so one window is cached.
-        self._window_SxB = functools.lru_cache(maxsize=1)(self._sorted_window)
+    def __init__(self, rows: TokenRows, *, batch_size: int, seed: int):
+        self.num_rows, self.batch_size, self.seed = len(rows), batch_size, seed
 
     def rows_of_step(self, step: int) -> np.ndarray:
         """Returns the row numbers of a step counted from 0, int64 [batch_size]."""
-        if self.length_R is None:
-            return self._rows_of_steps(step, step + 1)
-        first = step - step % self.window
-        return self._window_SxB(first)[step - first]
-
-    def _sorted_window(self, first: int) -> np.ndarray:
-        """Returns int64 [steps, batch_size] for the window that begins at step `first`."""
-        # The last window ends with the run, so the run has exactly the rows of its epochs.
-        end = min(first + self.window, self.num_steps)
-        row_N = self._rows_of_steps(first, end)
-        by_length_N = row_N[np.argsort(self.length_R[row_N], kind="stable")]
-        key = random_key(self.seed, first, self.window)
-        order_S = permuted(np.arange(end - first), end - first, key)
-        return by_length_N.reshape(-1, self.batch_size)[order_S]
-
-    def _rows_of_steps(self, first: int, end: int) -> np.ndarray:
-        """Returns int64 [(end - first) * batch_size], before any sorting."""
-        position_N = np.arange(first * self.batch_size, end * self.batch_size)
+        position_N = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         epoch_N, index_N = np.divmod(position_N, self.num_rows)
         row_N = np.empty_like(index_N)
         for epoch in np.unique(epoch_N):
@@ -73,17 +43,8 @@ def all_rows(rows: TokenRows) -> Iterator[dict[str, np.ndarray]]:
         yield rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
 
 
-def _lengths(rows: TokenRows) -> np.ndarray:
-    """Computes the length of each row, int64 [R]; with choices, of the longest choice."""
-    parts = []
-    for batch in all_rows(rows):
-        length_Rx = batch["attention_mask"].sum(axis=-1)
-        parts.append(length_Rx.reshape(len(length_Rx), -1).max(axis=-1))
-    return np.concatenate(parts)
-
-
 def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
-    """Removes columns in which all sequences of a batch are padded, but not from targets.
+    """Removes columns in which all sequences of a batch are padded.
 
     Args:
       multiple: The batch is cut to the length of its longest sequence, rounded up to a multiple of
@@ -95,11 +56,8 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
     full = mask.shape[-1]
     longest = int(mask.sum(axis=-1).max())
     length = min(full, -(-longest // multiple) * multiple)
-    targets = DENOISING_FIELDS if "decoder_input_ids" in batch else ()
     return {
-        name: array[..., :length]
-        if array.ndim > 1 and array.shape[-1] == full and name not in targets
-        else array
+        name: array[..., :length] if array.ndim > 1 and array.shape[-1] == full else array
         for name, array in batch.items()
     }
 
@@ -132,7 +90,6 @@ def predict(
     batch_size: int,
     stop: Callable[[], bool] = lambda: False,
     length_multiple: int = 0,
-    report: Callable[[str], None] = lambda text: None,
 ) -> dict[str, np.ndarray] | None:
     """Computes the model's outputs for all rows, in order.
 
@@ -141,8 +98,6 @@ def predict(
       batch_size: The rows of a batch; rounded up to a multiple of the data shards.
       stop: Called after every batch; True ends the prediction without results.
       length_multiple: See `cut`; outputs for padding that was cut are NO_PROBABILITY.
-      report: Called every `_REPORT_SECONDS` with the progress in words; generating texts takes
-        minutes.
 
     Returns:
       The model's outputs by name, float32, with one row for each input row; None if stopped.
@@ -163,8 +118,7 @@ def predict(
 
     length = rows.take(np.arange(1))["input_ids"].shape[-1]
     outputs: dict[str, list[np.ndarray]] = {}
-    started = reported = time.monotonic()
-    for number, batch in enumerate(trainer.put(batches()), 1):
+    for batch in trainer.put(batches()):
         was_cut = length - batch["input_ids"].shape[-1]
         for name, values in trainer.eval_step(params, batch).items():
             values = np.asarray(values)
@@ -172,11 +126,6 @@ def predict(
                 padding = [(0, 0), (0, was_cut), *[(0, 0)] * (values.ndim - 2)]
                 values = np.pad(values, padding, constant_values=NO_PROBABILITY)
             outputs.setdefault(name, []).append(values)
-        now, done = time.monotonic(), min(number * size, len(rows))
-        if now - reported >= _REPORT_SECONDS and done < len(rows) and multihost.is_first():
-            left = timedelta(seconds=round((now - started) / done * (len(rows) - done)))
-            report(f"predicted {done:,} of {len(rows):,} rows, {left} left")
-            reported = now
         if stop():
             return None
     found = {name: np.concatenate(parts)[: len(rows)] for name, parts in outputs.items()}

@@ -130,8 +130,7 @@ def score_file(
     with config.unlocked():
         # The trainer needs a stage of at least one step.
         config.train.num_epochs = float(config.train.batch_size)
-    tokenizer = tokenizers.load(directory / workdir.TOKENIZER)
-    trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows), tokenizer)
+    trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
     folder = workdir.checkpoint_folder(directory, step)
     with closing(Checkpointer(folder, read_only=True)) as checkpoints:
         restored = checkpoints.restore_params(trainer.abstract_state().params, step)
@@ -144,7 +143,6 @@ def score_file(
         rows,
         batch_size=config.eval.batch_size,
         length_multiple=config.data.length_multiple,
-        report=say,
     )
     return {"step": step, "num_rows": len(rows), **task.score(rows, outputs)}
 

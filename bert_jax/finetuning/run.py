@@ -1,7 +1,7 @@
 """A run of fine-tuning: `finetune` has the same steps as `bert_jax.pretraining.run.train`."""
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -152,20 +152,14 @@ class FinetuningRun:
         self.num_steps = self.stage.num_steps
         check_profile(self.config.profile, self.num_steps)
         check_installed(self.config)
-        self.trainer = task_setup.make_trainer(self.config, self.stage, setup.tokenizer)
+        self.trainer = task_setup.make_trainer(self.config, self.stage)
         self.warnings += warmup_warnings([self.stage])
         if self.rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
             self.warnings.append(
                 f"{self.rows.unknown_fraction:.0%} of the tokens of the training examples are "
                 f"unknown to the vocabulary of {config.init_from}; take a model for this language"
             )
-        self.order = ExampleOrder(
-            self.rows,
-            batch_size=config.train.batch_size,
-            num_steps=self.num_steps,
-            seed=config.seed,
-            window=config.data.group_by_length,
-        )
+        self.order = ExampleOrder(self.rows, batch_size=config.train.batch_size, seed=config.seed)
 
     def claim_data(self) -> None:
         """Refuses data that have changed since the beginning of the run."""
@@ -216,7 +210,7 @@ class FinetuningRun:
     def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
         scores = {}
         for split in self.splits:
-            outputs = self.predict(state.params, self.task.rows(split), guard, recorder.message)
+            outputs = self.predict(state.params, self.task.rows(split), guard)
             if outputs is None:
                 return
             scores[split] = self.task.score(self.task.rows(split), outputs)
@@ -232,11 +226,7 @@ class FinetuningRun:
         recorder.log_evaluation(step, line, text)
 
     def predict(
-        self,
-        params: Any,
-        rows: TokenRows,
-        guard: PreemptionGuard,
-        report: Callable[[str], None] = say,
+        self, params: Any, rows: TokenRows, guard: PreemptionGuard
     ) -> dict[str, Any] | None:
         """Computes the model's outputs for all rows; None if the run must stop."""
         return predict(
@@ -246,7 +236,6 @@ class FinetuningRun:
             batch_size=self.config.eval.batch_size,
             stop=guard.poll,
             length_multiple=self.config.data.length_multiple,
-            report=report,
         )
 
     def is_over(self) -> bool:

@@ -20,7 +20,6 @@ _TEXTS = {
     "question_answering": "'Who came?' 'Only Ada came to see us.'",
     "token_classification": "'Ada lives in London.'",
     "multiple_choice": "'Where do fish live?' 'in trees' 'in water'",
-    "seq2seq": "'Ada came to see us, and we talked for hours.'",
 }
 # The number of classes to print.
 _MAX_CLASSES = 20
@@ -107,9 +106,6 @@ def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:
     commands = {
         "predict": f"predict --model={path} {METHODS[head]} {texts}",
         "score it on other labeled rows": f"evaluate --workdir={path} --data=FILE",
+        "load it in transformers": f"convert --input={path} --output=DIR --to=huggingface",
     }
-    if not config.train.features:
-        # `transformers` has no class for a head on several layers.
-        export = f"convert --input={path} --output=DIR --to=huggingface"
-        commands["load it in transformers"] = export
     say_next(commands)

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,16 +17,12 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config.common import check_scanned
-from bert_jax.config.finetuning import feature_layers
 from bert_jax.finetuning.batches import all_rows
-from bert_jax.interop.generation import search_of, task_keys, token_keys
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.models import BertConfig
-from bert_jax.models.generation import Search
 from bert_jax.models.task_models import TaskModel, make_task_model
-from bert_jax.objectives.seq2seq import Seq2Seq, make_seq2seq_model
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import read_pretrained
@@ -36,7 +31,7 @@ from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
-from bert_jax.training.flops import seq2seq_flops_per_sequence, task_flops_per_sequence
+from bert_jax.training.flops import task_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.stages import Stage, curve_of_run
 from bert_jax.training.state import TrainState
@@ -97,9 +92,6 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
         model, family = pretrained.model, pretrained.family
         tokenizer = pretrained.tokenizer
     _check_model(config, model)
-    if config.task == "seq2seq":
-        # Settings that cannot be followed are refused before any work.
-        _search(config, model, tokenizer)
     task = make_task(config, config.data.input, tokenizer)
     return TaskSetup(model, family, tokenizer, task, pretrained)
 
@@ -115,32 +107,14 @@ def _read_pretrained(config: ConfigDict) -> Pretrained:
 
 
 def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
-    """Refuses positions and layers that the weights do not have."""
+    """Refuses positions that the weights do not have."""
     check_scanned(config, model)
-    positions, layers = model["max_position_embeddings"], model["num_hidden_layers"]
-    if config.task == "seq2seq" and not model["num_decoder_layers"]:
-        raise UserError(
-            f"config.task is seq2seq, but {config.init_from} has no decoder; it must be a BART"
-        )
+    positions = model["max_position_embeddings"]
     if config.data.max_seq_length > positions:
         raise UserError(
             f"config.data.max_seq_length is {config.data.max_seq_length}, longer than the "
             f"{positions} positions of {config.init_from}"
         )
-    # Blocks that share their parameters can only be frozen together.
-    blocks = model["layer_groups"] or layers
-    if not -1 <= config.optimizer.frozen_layers <= blocks:
-        raise UserError(
-            f"config.optimizer.frozen_layers is {config.optimizer.frozen_layers}; it must be from "
-            f"-1 (none) to {blocks}, the number of blocks with their own parameters in "
-            f"{config.init_from}"
-        )
-    for layer in feature_layers(config):
-        if not -layers - 1 <= layer <= layers:
-            raise UserError(
-                f"config.train.features has {layer}; it must be from {-layers - 1} to {layers}, "
-                f"because {config.init_from} has {layers} blocks"
-            )
 
 
 def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
@@ -184,63 +158,27 @@ def check_segments(config: ConfigDict, rows: TokenRows) -> None:
         )
 
 
-def make_trainer(config: ConfigDict, stage: Stage, tokenizer: Tokenizer) -> Trainer:
+def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     """Builds the trainer of a filled-in config.
-
-    Args:
-      tokenizer: Provides the special tokens of generated texts.
 
     Raises:
       UserError: As for `Trainer.create`, or the batch cannot be split over the devices.
     """
-    features, bilstm_size = feature_layers(config), config.train.bilstm_size
-    num_labels = len(config.labels)
-    rates = LayerRates(
-        config.model.layer_groups or config.model.num_hidden_layers,
-        decay=config.optimizer.layer_decay,
-        decay_offset=config.optimizer.layer_decay_offset,
-        frozen_layers=config.optimizer.frozen_layers,
-        frozen_encoder=bool(features),
-    )
-    rates = rates if rates != LayerRates(rates.num_layers) else None
+    num_labels, decay = len(config.labels), config.optimizer.layer_decay
+    # Blocks that share their parameters have one rate.
+    num_layers = config.model.layer_groups or config.model.num_hidden_layers
+    rates = LayerRates(num_layers, decay) if decay != 1 else None
 
     def make_model(model_config: BertConfig) -> TaskModel:
-        return make_task_model(config.head, num_labels, model_config, features, bilstm_size)
+        return make_task_model(config.head, num_labels, model_config)
 
     def flops(model_config: BertConfig, stage: Stage) -> float:
-        return task_flops_per_sequence(make_model(model_config), stage.max_seq_length, rates)
+        return task_flops_per_sequence(make_model(model_config), stage.max_seq_length)
 
-    def seq2seq_flops(model_config: BertConfig, stage: Stage) -> float:
-        target_length = config.seq2seq.max_target_length
-        return seq2seq_flops_per_sequence(model_config, stage.max_seq_length, target_length)
-
-    if config.head == "seq2seq":
-        search = _search(config, config.model, tokenizer)
-        parts = make_seq2seq_model, Seq2Seq(search, config.seq2seq.label_smoothing)
-        trainer = Trainer.create(
-            config, *parts, [stage], flops_per_sequence=seq2seq_flops, rates=rates
-        )
-    else:
-        parts = make_model, make_task_loss(config.head, num_labels)
-        trainer = Trainer.create(config, *parts, [stage], flops_per_sequence=flops, rates=rates)
+    parts = make_model, make_task_loss(config.head, num_labels)
+    trainer = Trainer.create(config, *parts, [stage], flops_per_sequence=flops, rates=rates)
     check_batch(config, trainer.mesh)
     return trainer
-
-
-def _search(config: ConfigDict, model: Mapping[str, Any], tokenizer: Tokenizer) -> Search:
-    """Returns how the texts of config.task=seq2seq are generated.
-
-    Raises:
-      UserError: A setting does not fit the model.
-    """
-    length = config.seq2seq.max_target_length
-    keys = token_keys(tokenizer) | task_keys(config.seq2seq)
-    source = config.init_from
-    names = {key: f"config.seq2seq.{key}" for key in config.seq2seq}
-    names["max_new_tokens"] = "config.seq2seq.max_target_length"
-    return search_of(
-        keys, {}, model=model, default_max_new_tokens=length, source=source, names=names
-    )
 
 
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:

@@ -41,9 +41,8 @@ MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
 GENERATOR, REPLACED_TOKEN = "generator", "replaced_token"
 
 
-# The methods that only fine-tuned models have, and those that only models that generate have.
+# The methods that only fine-tuned models have.
 _OF_HEADS = ("classify", "answer", "tag", "tag_texts", "entities", "choose")
-_OF_GENERATORS = ("denoise", "generate")
 
 
 class MissingMethodError(UserError, AttributeError):
@@ -66,15 +65,6 @@ class Bert:
     """
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in _OF_GENERATORS:
-            raise MissingMethodError(
-                f"{self.source} generates no text: {name} needs a BART, pre-trained "
-                "(configs/bart.py) or fine-tuned on configs/finetune/seq2seq.py"
-            )
-        if name in _OF_HEADS and getattr(self, "text_columns", ()):
-            raise MissingMethodError(
-                f"{self.source} generates text and has no {name}: use generate"
-            )
         if name in _OF_HEADS:
             raise MissingMethodError(
                 f"{self.source} has no task head: it must be a work directory of python -m "
@@ -404,10 +394,7 @@ class Bert:
         ]
 
     def run(
-        self,
-        rows: Sequence[TokenRow],
-        program: Callable[[Inputs], jax.Array],
-        generated_tokens: int = 0,
+        self, rows: Sequence[TokenRow], program: Callable[[Inputs], jax.Array]
     ) -> list[np.ndarray]:
         """Runs a compiled program on all rows in batches; see `run_in_batches`."""
         return run_in_batches(
@@ -415,7 +402,6 @@ class Bert:
             program,
             max_length=self.config.max_position_embeddings,
             source=self.source,
-            generated_tokens=generated_tokens,
         )
 
     def _log_probs(self, inputs: Inputs, name: str, **fields: np.ndarray) -> jax.Array:

@@ -13,7 +13,6 @@ from scipy.special import expit, softmax
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.task_sections import TASK_SECTIONS
-from bert_jax.inference.bart import Bart
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.encode_text import (
     SecondTexts,
@@ -40,8 +39,6 @@ METHODS = {
     "question_answering": "answer",
     "token_classification": "tag",
     "multiple_choice": "choose",
-    # The class is `Bart`.
-    "seq2seq": "generate",
 }
 
 
@@ -107,9 +104,7 @@ class FineTuned(Bert):
         }
         self._answering = defaults | trained.get("squad", {})
         self.text_columns = text_columns(trained)
-        model = make_task_model(
-            self.head, len(self.labels), self.config, pretrained.features, pretrained.bilstm_size
-        )
+        model = make_task_model(self.head, len(self.labels), self.config)
 
         def outputs(params: Any, inputs: Inputs) -> jax.Array:
             batch = inputs.fields()
@@ -339,8 +334,7 @@ class FineTuned(Bert):
 def load_bert(path: str, step: int | None = None) -> Bert:
     """Reads a model, with a warning for each part that is left out; see `bert_jax.load`."""
     pretrained = formats.read(path, step=step)
-    kind = Bart if pretrained.model["num_decoder_layers"] else Bert
-    bert = (FineTuned if pretrained.head else kind)(pretrained)
+    bert = (FineTuned if pretrained.head else Bert)(pretrained)
     for warning in pretrained.warnings:
         warnings.warn(warning, stacklevel=3)
     return bert

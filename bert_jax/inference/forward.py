@@ -17,8 +17,6 @@ import numpy as np
 from bert_jax.base.errors import UserError
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
-from bert_jax.models.cached_decoder import generate_texts
-from bert_jax.models.generation import Search
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.term import Term
@@ -108,12 +106,6 @@ def log_probs(
     return jax.nn.log_softmax(logits)
 
 
-@partial(jax.jit, static_argnames=("config", "search"))
-def generated(config: BertConfig, params: Any, inputs: Inputs, search: Search) -> jax.Array:
-    """Generates a text for each row with the decoder, int32 [B, T]; see `generate`."""
-    return generate_texts(config, params, inputs.fields(), search)
-
-
 @partial(jax.jit, static_argnames="config")
 def replaced(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
     """Computes the probability that each token is replaced, float32 [B, L] (ELECTRA)."""
@@ -158,7 +150,6 @@ def run_in_batches(
     *,
     max_length: int,
     source: str,
-    generated_tokens: int = 0,
 ) -> list[np.ndarray]:
     """Runs all rows and returns the results of each row.
 
@@ -167,7 +158,6 @@ def run_in_batches(
       program: Returns an array with a result for each row of a batch.
       max_length: See `plan`.
       source: The path of the model, for messages.
-      generated_tokens: See `plan`.
 
     Raises:
       UserError: A result is NaN.
@@ -175,12 +165,7 @@ def run_in_batches(
     lengths = [len(row.input_ids_L) for row in rows]
     is_cpu = jax.default_backend() == "cpu"
     batch_tokens = _CPU_BATCH_TOKENS if is_cpu else _ACCELERATOR_BATCH_TOKENS
-    batches = plan(
-        lengths,
-        max_length=max_length,
-        batch_tokens=batch_tokens,
-        generated_tokens=generated_tokens,
-    )
+    batches = plan(lengths, max_length=max_length, batch_tokens=batch_tokens)
     results = [np.zeros(0)] * len(rows)
     running: deque[tuple[list[int], jax.Array]] = deque()
 
@@ -200,17 +185,13 @@ def run_in_batches(
     return results
 
 
-def plan(
-    lengths: Sequence[int], *, max_length: int, batch_tokens: int, generated_tokens: int = 0
-) -> Iterator[TextBatch]:
+def plan(lengths: Sequence[int], *, max_length: int, batch_tokens: int) -> Iterator[TextBatch]:
     """Splits texts into batches, the longest texts first.
 
     Args:
       lengths: The number of tokens in each text, at most `max_length`.
       max_length: The length of the longest row.
       batch_tokens: The number of tokens in a full batch, with padding.
-      generated_tokens: The number of tokens that are generated for each text, in all beams. They
-        count if they are more than those of the text.
 
     Yields:
       Batches, which together contain every text once.
@@ -219,7 +200,7 @@ def plan(
     first = 0
     while first < len(order):
         length = bucket(lengths[order[first]], max_length)
-        full = max(1, batch_tokens // max(length, generated_tokens))
+        full = max(1, batch_tokens // length)
         indices = order[first : first + full]
         first += full
         fitting = (rows for rows in _ROWS if len(indices) <= rows < full)

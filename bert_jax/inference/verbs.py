@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 from bert_jax.base import files
@@ -20,7 +19,7 @@ from bert_jax.text.readers import json_lines, open_text, text_lines, without_com
 from bert_jax.text.tables import read_rows
 
 # Examples are predicted in chunks, which bound the memory, and after which progress is shown.
-_CHUNK, _GENERATED_CHUNK = 256, 32
+_CHUNK = 256
 
 Item = dict[str, Any]
 
@@ -32,13 +31,11 @@ class Verb(NamedTuple):
       predict: (model, examples, **options) -> results, one for each example.
       words: The words of a command line as parameters, named by the fields of an example.
       options: The options of `predict`, which are flags of the command.
-      generates: Whether it generates texts, which takes long.
     """
 
     predict: Callable[..., list[Item]]
     words: inspect.Signature
     options: tuple[str, ...] = ()
-    generates: bool = False
 
 
 def predict_file(
@@ -68,9 +65,8 @@ def predict_file(
     files.check_output(output, (".jsonl",), source)
     verb, count = VERBS[name], 0
     examples = read_examples(name, source)
-    size = _GENERATED_CHUNK if verb.generates else _CHUNK
     with files.new_file(output) as stream:
-        while chunk := list(itertools.islice(examples, size)):
+        while chunk := list(itertools.islice(examples, _CHUNK)):
             items = [item for _, item in chunk]
             try:
                 results = verb.predict(bert, items, **options)
@@ -276,11 +272,6 @@ def _choose(bert: Any, items: list[Item]) -> list[Item]:
     ]
 
 
-def _generated(method: str, bert: Any, items: list[Item], **options: Any) -> list[Item]:
-    generated = getattr(bert, method)(texts_of(bert, items), **options)
-    return [{"prediction": text} for text in generated]
-
-
 def _objects(predictions: list[Any]) -> list[Item]:
     return [prediction._asdict() for prediction in predictions]
 
@@ -290,8 +281,6 @@ _PAIR = inspect.signature(lambda text, text_b: None)
 TEXT_OR_PAIR = inspect.signature(lambda text, text_b=None: None)
 _QUESTION = inspect.signature(lambda question, context: None)
 _CHOICES = inspect.signature(lambda context, *choices: None)
-# How a text is generated.
-_SEARCH = ("num_beams", "max_new_tokens", "length_penalty")
 VERBS = {
     "fill-mask": Verb(_fill_mask, TEXT_OR_PAIR, ("top_k",)),
     "next-sentence": Verb(_next_sentence, _PAIR),
@@ -301,6 +290,4 @@ VERBS = {
     "answer": Verb(_answer, _QUESTION, ("n_best", "with_no_answer")),
     "tag": Verb(_tag, _TEXT),
     "choose": Verb(_choose, _CHOICES),
-    "denoise": Verb(partial(_generated, "denoise"), _TEXT, _SEARCH, generates=True),
-    "generate": Verb(partial(_generated, "generate"), _TEXT, _SEARCH, generates=True),
 }

@@ -16,7 +16,6 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
 from bert_jax.interop.family import Family
-from bert_jax.interop.generation import read_generation, write_generation
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import dropout_warnings, read_family_keys, write_family_keys
 from bert_jax.interop.names import Tensor, collect_weights, export_weights, foreign_names
@@ -106,7 +105,6 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
         family=family_name,
         terms=terms,
         embedding=embedding,
-        generation=read_generation(path, config) if model["num_decoder_layers"] else {},
         **head,
     )
 
@@ -159,8 +157,6 @@ def write_huggingface(
         **keys,
         **(_head_config(pretrained) if pretrained.head else {}),
     }
-    if model["num_decoder_layers"] and not pretrained.head:
-        write_generation(pretrained, path)
     if pretrained.tokenizer:
         write_huggingface_tokenizer(pretrained.tokenizer, path, family, pretrained.max_length)
     write_training(pretrained, path)
@@ -176,11 +172,7 @@ def write_huggingface(
 def _check_head(pretrained: Pretrained, family: Family) -> None:
     """Raises UserError if `transformers` has no class for a fine-tuned model."""
     problem = ""
-    if pretrained.features:
-        problem = "reads the states of several layers (config.train.features)"
-    elif pretrained.bilstm_size:
-        problem = "has a BiLSTM (config.train.bilstm_size)"
-    elif pretrained.model["causal"] and TASK_MODELS[pretrained.head].POOLED:
+    if pretrained.model["causal"] and TASK_MODELS[pretrained.head].POOLED:
         problem = "is causal and pools the last token"
     elif pretrained.head not in family.task_classes:
         problem = f"is a {family.title} with a head for {pretrained.head}"

@@ -15,7 +15,6 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config.finetuning import feature_layers
 from bert_jax.config.stages import OWN_MODEL_KEYS
 from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS
@@ -53,17 +52,9 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
     terms = read_terms({"config": values}, load_family(family_name), model_config.causal)
     head: dict[str, Any] = {}
     model: nn.Module = PreTrainingModel(model_config, make_terms(terms))
-    # A model fine-tuned on seq2seq is one of pre-training, with other weights.
-    if workdir.is_finetuning(config) and config.head != "seq2seq":
-        head = {
-            "head": config.head,
-            "labels": tuple(config.labels),
-            "features": feature_layers(config),
-            "bilstm_size": config.train.bilstm_size,
-        }
-        model = make_task_model(
-            config.head, len(config.labels), model_config, head["features"], head["bilstm_size"]
-        )
+    if workdir.is_finetuning(config):
+        head = {"head": config.head, "labels": tuple(config.labels)}
+        model = make_task_model(config.head, len(config.labels), model_config)
     abstract = nn.unbox(abstract_params(model))
     with closing(Checkpointer(folder, read_only=True)) as checkpoints:
         restored = checkpoints.restore_params(abstract, step)

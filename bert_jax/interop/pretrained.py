@@ -54,11 +54,8 @@ class Pretrained:
       terms: The terms of pre-training, as `config.objective.terms` names them.
       head: The head of a fine-tuned model, a key of `models.task_models.TASK_MODELS`.
       labels: The names of the head's labels, in the order of the logits.
-      features: Layers that the head reads instead of the last layer.
-      bilstm_size: The size of the BiLSTM below the head; 0 for none.
       multi_label: Whether an example may have any number of labels.
       embedding: How a text becomes a vector.
-      generation: The settings of generation, as `interop.generation.search_of` takes them.
     """
 
     source: str
@@ -71,11 +68,8 @@ class Pretrained:
     terms: tuple[str, ...] = BERT_TERMS
     head: str = ""
     labels: tuple[str, ...] = ()
-    features: tuple[int, ...] = ()
-    bilstm_size: int = 0
     multi_label: bool = False
     embedding: Embedding = Embedding()
-    generation: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def model_config(self) -> BertConfig:
@@ -142,10 +136,8 @@ class Pretrained:
     def drop_head(self) -> None:
         """Drops the head of a fine-tuned model, with a warning."""
         self.warnings.append(f"the task head of {self.source} is left out")
-        heads = ("classifier/", "bilstm/")
-        self.weights = {n: x for n, x in self.weights.items() if not n.startswith(heads)}
+        self.weights = {n: x for n, x in self.weights.items() if not n.startswith("classifier/")}
         self.head, self.labels, self.multi_label = "", (), False
-        self.features, self.bilstm_size = (), 0
 
     def drop_unnamed(self, names: Collection[str], target: str) -> None:
         """Drops the weights that have no name in another program, with a warning."""

@@ -74,8 +74,7 @@ def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
     if config.scan_layers and not config.layer_groups:
         num_layers = {"/encoder": config.num_hidden_layers, "/decoder": config.num_decoder_layers}
         for stack, first, rest in [name.partition(f"{_LAYER}0/") for name in weights]:
-            # A BiLSTM has layers of the same name.
-            if first and stack.endswith(tuple(num_layers)):
+            if first:
                 layers = range(num_layers[stack[stack.rindex("/") :]])
                 single = [flat.pop(f"{stack}{_LAYER}{i}/{rest}") for i in layers]
                 flat[stack + _STACKED + rest] = np.stack(single)

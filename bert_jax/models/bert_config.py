@@ -10,7 +10,7 @@ import numpy as np
 # mesh, so a checkpoint fits every mesh.
 VOCAB_MULTIPLE = 128
 # The sizes of a stored config are not trusted. These limits are far above all published models.
-_MAX_ROWS, MAX_WIDTH, _MAX_DEPTH = 10_000_000, 2**17, 1000
+_MAX_ROWS, _MAX_WIDTH, _MAX_DEPTH = 10_000_000, 2**17, 1000
 
 
 def _key(default: Any, comment: str, *, is_required: bool = False, **facts: Any) -> Any:
@@ -41,7 +41,7 @@ class BertConfig:
         at_most=_MAX_ROWS,
     )
     hidden_size: int = _key(
-        768, "Width of the encoder (H).", is_required=True, above=0, at_most=MAX_WIDTH
+        768, "Width of the encoder (H).", is_required=True, above=0, at_most=_MAX_WIDTH
     )
     num_hidden_layers: int = _key(
         12, "Number of Transformer blocks (L).", is_required=True, above=0, at_most=_MAX_DEPTH
@@ -57,7 +57,7 @@ class BertConfig:
         "Width of the feed-forward layer, 4H in the paper.",
         is_required=True,
         above=0,
-        at_most=MAX_WIDTH,
+        at_most=_MAX_WIDTH,
     )
     hidden_act: str = _key(
         "gelu",
@@ -116,7 +116,7 @@ class BertConfig:
         "Width of the embedding tables and of the decoder tied to them (E). A layer projects the "
         "embeddings to hidden_size (ALBERT, ELECTRA). 0 means hidden_size, without that layer.",
         at_least=0,
-        at_most=MAX_WIDTH,
+        at_most=_MAX_WIDTH,
     )
     layer_groups: int = _key(
         0,

@@ -13,40 +13,6 @@ from bert_jax.models.dropout import Dropout
 from bert_jax.models.heads import HeadTransform, OutputLayer, pooled_token
 
 Outputs = dict[str, jax.Array]
-# "a randomly initialized two-layer 768-dimensional BiLSTM before the classification layer"
-NUM_BILSTM_LAYERS = 2
-
-
-class BiLstm(nn.Module):
-    """The recurrent layers of the feature-based approach (section 5.3).
-
-    Kernels are initialized as in flax's LSTMs (LeCun's normal, recurrent ones orthogonal), not
-    with BERT's initializer.
-
-    Attributes:
-      config: Defines the dtype of the computation.
-      size: The number of units in each direction.
-    """
-
-    config: BertConfig
-    size: int
-
-    @nn.compact
-    def __call__(self, states_BxLxE: jax.Array, attention_mask_BxL: jax.Array) -> jax.Array:
-        """Returns [B, L, 2 * size]; the backward direction starts at the last real token."""
-        lengths_B = jnp.sum(attention_mask_BxL.astype(jnp.int32), axis=1)
-        for i in range(NUM_BILSTM_LAYERS):
-            forward, backward = (
-                nn.RNN(
-                    nn.OptimizedLSTMCell(self.size, dtype=self.config.dtype, parent=None),
-                    name=f"layer_{i}_{direction}",
-                )
-                for direction in ("forward", "backward")
-            )
-            both = nn.Bidirectional(forward, backward, name=f"layer_{i}")
-            states_BxLxE = both(states_BxLxE, seq_lengths=lengths_B)
-            states_BxLxE = nn.with_logical_constraint(states_BxLxE, ("batch", None, None))
-        return states_BxLxE
 
 
 class TaskModel(nn.Module):
@@ -55,11 +21,6 @@ class TaskModel(nn.Module):
     Attributes:
       config: The encoder's hyperparameters.
       num_outputs: The number of outputs for each sequence, token or choice.
-      features: Layers whose concatenated states the head reads. The encoder is then not
-        trained (paper, section 5.3). 0 is the embeddings, 1 the first block, -1 the last
-        one. If empty, the head reads the last block or the pooler.
-      bilstm_size: Units per direction of a `BiLstm` between the encoder and the head, for
-        models with an output per token; 0 for none.
     """
 
     # Batch fields that the model is called with.
@@ -73,19 +34,13 @@ class TaskModel(nn.Module):
 
     config: BertConfig
     num_outputs: int
-    features: tuple[int, ...] = ()
-    bilstm_size: int = 0
 
     def setup(self):
         has_pooler = self.config.classifier_pooling == "pooler"
-        self.bert = BertEncoder(
-            self.config, has_pooler=self.POOLED and has_pooler and not self.features
-        )
-        if not has_pooler and not self.features:
+        self.bert = BertEncoder(self.config, has_pooler=self.POOLED and has_pooler)
+        if not has_pooler:
             # Weights of the masked-LM head are its initial weights.
             self.mlm = HeadTransform(self.config)
-        if self.bilstm_size:
-            self.bilstm = BiLstm(self.config, self.bilstm_size)
         self.classifier = OutputLayer(self.config, self.num_outputs)
         self.dropout = Dropout(self.DROPOUT)
 
@@ -109,25 +64,15 @@ class TaskModel(nn.Module):
         return {"logits": logits}
 
     def encoded(self, inputs: tuple[jax.Array, ...], deterministic: bool) -> jax.Array:
-        """Returns the input of the head, after dropout: [B, D'] if pooled, else [B, L, D']."""
-        if self.features:
-            # A frozen encoder has no dropout, so its features are the same at every step.
-            layers = self.bert.hidden_states(*inputs, deterministic=True)
-            chosen = [layers[i] for i in self.features]
+        """Returns the input of the head, after dropout: [B, D] if pooled, else [B, L, D]."""
+        hidden_BxLxD, encoded = self.bert(*inputs, deterministic=deterministic)
+        if self.config.num_decoder_layers:
+            hidden_BxLxD, encoded = self._decoded(hidden_BxLxD, inputs, deterministic)
+        encoded = encoded if self.POOLED else hidden_BxLxD
+        if self.config.classifier_pooling != "pooler":
             if self.POOLED:
-                chosen = [pooled_token(self.config, layer, inputs[2]) for layer in chosen]
-            encoded = jax.lax.stop_gradient(jnp.concatenate(chosen, axis=-1))
-        else:
-            hidden_BxLxD, encoded = self.bert(*inputs, deterministic=deterministic)
-            if self.config.num_decoder_layers:
-                hidden_BxLxD, encoded = self._decoded(hidden_BxLxD, inputs, deterministic)
-            encoded = encoded if self.POOLED else hidden_BxLxD
-            if self.config.classifier_pooling != "pooler":
-                if self.POOLED:
-                    encoded = pooled_token(self.config, hidden_BxLxD, inputs[2])
-                encoded = self.mlm(encoded)
-        if self.bilstm_size:
-            encoded = self.bilstm(encoded, attention_mask_BxL=inputs[2])
+                encoded = pooled_token(self.config, hidden_BxLxD, inputs[2])
+            encoded = self.mlm(encoded)
         return self.dropout(encoded, deterministic)
 
     def _decoded(
@@ -206,12 +151,6 @@ def num_outputs(head: str, num_labels: int) -> int:
     return fixed.get(head, max(1, num_labels))
 
 
-def make_task_model(
-    head: str,
-    num_labels: int,
-    config: BertConfig,
-    features: tuple[int, ...] = (),
-    bilstm_size: int = 0,
-) -> Any:
+def make_task_model(head: str, num_labels: int, config: BertConfig) -> Any:
     """Builds the model of a head (a key of TASK_MODELS); `num_labels` 0 means regression."""
-    return TASK_MODELS[head](config, num_outputs(head, num_labels), tuple(features), bilstm_size)
+    return TASK_MODELS[head](config, num_outputs(head, num_labels))

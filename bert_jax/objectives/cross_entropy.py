@@ -51,34 +51,6 @@ def sliced_cross_entropy(
     return _sums_of_slices(sums, inputs.hidden_BxLxE, targets_BxL, weights_BxL)
 
 
-def smoothed_cross_entropy(
-    inputs: DecoderInputs,
-    targets_BxL: jax.Array,
-    weights_BxL: jax.Array,
-    *,
-    smoothing: float,
-    vocab_size: int,
-) -> tuple[jax.Array, jax.Array]:
-    """Computes what `sliced_cross_entropy` does, with smoothed targets.
-
-    The probability of a target is 1 - `smoothing`; the rest is spread evenly over the other tokens
-    (label_smoothed_cross_entropy.py of fairseq).
-    """
-    other = smoothing / (vocab_size - 1)
-
-    def sums(hidden_BxSxE, targets_BxS, weights_BxS):
-        logits_BxSxW = vocabulary_logits(hidden_BxSxE, inputs.table_WxE, inputs.bias_W)
-        loss, correct = token_sums(logits_BxSxW, targets_BxS, weights_BxS)
-        # The ids beyond the vocabulary get none of the smoothing.
-        is_token_W = jnp.arange(logits_BxSxW.shape[-1]) < vocab_size
-        total_BxS = vocab_size * jax.nn.logsumexp(logits_BxSxW, axis=-1)
-        total_BxS -= jnp.sum(jnp.where(is_token_W, logits_BxSxW, 0.0), axis=-1)
-        smoothed = (1 - smoothing - other) * loss + other * jnp.sum(weights_BxS * total_BxS)
-        return smoothed, correct
-
-    return _sums_of_slices(sums, inputs.hidden_BxLxE, targets_BxL, weights_BxL)
-
-
 def sliced_divergence(
     student: DecoderInputs, teacher: DecoderInputs, weights_BxL: jax.Array, temperature: float
 ) -> tuple[jax.Array, jax.Array]:

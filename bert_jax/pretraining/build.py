@@ -24,7 +24,6 @@ from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms import make_terms
 from bert_jax.training import workdir
 from bert_jax.training.flops import pretraining_flops_per_sequence
-from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.objective import declared_fields, make_objective
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.state import abstract_params
@@ -158,7 +157,6 @@ def make_trainer(
         abstract = nn.unbox(abstract_params(model))
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
 
-    layers = config.model.num_hidden_layers
     return Trainer.create(
         config,
         lambda model_config: PreTrainingModel(model_config, objective.terms),
@@ -176,7 +174,6 @@ def make_trainer(
         ),
         fields=declared_fields(config),
         frozen=frozen,
-        rates=LayerRates(layers, frozen_positions=True) if config.train.freeze_positions else None,
         devices=devices,
     )
 

@@ -191,8 +191,7 @@ def take_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> We
     """Makes the weights of a student that begins with layers of its teacher.
 
     As in extract_distilbert.py of transformers' distillation project, the embeddings and the
-    decoder's bias are the teacher's too. All other weights of the heads are drawn from the seed,
-    unless `config.objective.teacher_head` is set.
+    decoder's bias are the teacher's too. All other weights of the heads are drawn from the seed.
 
     Raises:
       UserError: The teacher lacks a layer, or its layers have another shape.
@@ -207,7 +206,7 @@ def take_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> We
     weights = {
         name: value
         for name, value in keep_layers(teacher.weights, layers).items()
-        if config.objective.teacher_head or not head_of(name) or name == "mlm/output_bias"
+        if not head_of(name) or name == "mlm/output_bias"
     }
     for name, shape in model_shapes(model).items():
         if name in weights and weights[name].shape != shape:

@@ -6,7 +6,6 @@ from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.tasks.glue import SPECS, GlueTask
 from bert_jax.tasks.multiple_choice import MultipleChoiceTask
 from bert_jax.tasks.ner import NerTask
-from bert_jax.tasks.seq2seq import Seq2SeqTask
 from bert_jax.tasks.squad import SquadTask
 from bert_jax.tasks.table import TableTask
 from bert_jax.tasks.task import Task
@@ -18,7 +17,6 @@ TASKS: dict[str, type[Task]] = {
     "squad": SquadTask,
     "ner": NerTask,
     "multiple_choice": MultipleChoiceTask,
-    "seq2seq": Seq2SeqTask,
 }
 
 

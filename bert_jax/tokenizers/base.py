@@ -366,10 +366,6 @@ class Tokenizer(abc.ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """Converts ids to text, with special tokens spelled out."""
 
-    def decode_text(self, ids: Sequence[int]) -> str:
-        """Converts ids to text, without special tokens."""
-        return self.decode([int(i) for i in ids if i not in self.special_ids])
-
 
 def _texts_between(text: str, found: Sequence[tuple[int, int, int]]) -> list[str]:
     """Returns the texts before, between and after the spans that a finder has found."""

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import jax
 
 from bert_jax.models import BertConfig
-from bert_jax.models.task_models import NUM_BILSTM_LAYERS, TaskModel
+from bert_jax.models.task_models import TaskModel
 from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.term import Term
 from bert_jax.parallel.chips import CHIPS
-from bert_jax.training.layer_rates import LayerRates
 
 # Dense bf16 FLOP/s of one jax device; GPUs are from the vendor's data sheets.
 PEAK_FLOPS_PER_SECOND = {
@@ -57,55 +56,25 @@ def pretraining_flops_per_sequence(
     return flops
 
 
-def task_flops_per_sequence(
-    model: TaskModel, length: int, rates: LayerRates | None = None
-) -> float:
+def task_flops_per_sequence(model: TaskModel, length: int) -> float:
     """Computes the FLOPs of forward and backward for one sequence of a task.
-
-    Blocks above the highest layer of `model.features` do not run. Frozen weights have no backward
-    pass. For all other weights, the backward pass counts twice the forward pass.
 
     Args:
       model: The encoder and the head.
       length: Tokens of a sequence; each of C choices is a sequence.
-      rates: Defines which weights are frozen; None for none.
     """
     c, width = model.config, model.config.hidden_size
-    rates = rates or LayerRates(c.num_groups)
-    depths = [layer % (c.num_hidden_layers + 1) for layer in model.features]
-    num_run = max(depths, default=c.num_hidden_layers)
-    frozen_layers = num_run if rates.frozen_encoder else rates.frozen_layers
-    # LayerRates counts blocks with shared parameters as one.
-    num_frozen = sum(c.group_of(layer) < frozen_layers for layer in range(num_run))
-    projection = _embeddings(c, length)
     num_read = length if model.PER_TOKEN else 1
     # The dense layers between the encoder and the head: a pooler, or that of the masked-LM head.
     num_dense = num_read if c.classifier_pooling != "pooler" else int(model.POOLED)
-    if model.features or (c.classifier_pooling == "pooler" and c.pooler_act == "none"):
+    if c.classifier_pooling == "pooler" and c.pooler_act == "none":
         num_dense = 0
-    head_width = width * max(1, len(model.features))
-    trained = 2 * width**2 * num_dense + _bilstm(head_width, model.bilstm_size, length)
-    head_width = 2 * model.bilstm_size or head_width
-    trained += 2 * num_read * head_width * model.num_outputs
-    trained += sum(_block(c, length, layer=layer) for layer in range(num_frozen, num_run))
+    head = 2 * width**2 * num_dense + 2 * num_read * width * model.num_outputs
+    forward = _encoder(c, length, None) + head
     if c.num_decoder_layers:
         # The decoder reads the same tokens; its logits are not computed.
-        trained += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
-    frozen = sum(_block(c, length, layer=layer) for layer in range(num_frozen))
-    if frozen_layers < 0:
-        trained += projection
-    else:
-        frozen += projection
-    return float(frozen + 3 * trained)
-
-
-def seq2seq_flops_per_sequence(config: BertConfig, length: int, target_length: int) -> float:
-    """Computes the FLOPs of forward and backward for one source and its target.
-
-    Args:
-      length, target_length: The tokens of a source (S) and of a target (T).
-    """
-    return 3.0 * (_encoder(config, length, None) + decoder_flops(config, length, target_length))
+        forward += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
+    return 3.0 * forward
 
 
 def _encoder(config: BertConfig, length: float, mean_square: float | None) -> float:
@@ -132,11 +101,6 @@ def _block(
         inside = length * (2 * config.window + 1) - config.window * (config.window + 1)
         scores = min(scores, inside)
     return 2 * length * (4 * width**2 + feed_forward) + 4 * scores * width
-
-
-def _bilstm(width: int, size: int, length: int) -> int:
-    """Computes the FLOPs of a BiLSTM's forward pass, with four gates in two directions."""
-    return 2 * length * 2 * 4 * size * (width + size + (NUM_BILSTM_LAYERS - 1) * 3 * size)
 
 
 def peak_flops_per_second(device: jax.Device) -> float | None:

@@ -9,7 +9,6 @@ import optax
 from flax import linen as nn
 
 from bert_jax.objectives.objective import Batch, Metrics, Objective
-from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.state import TrainState
 
 # Folded into a microbatch's dropout key to make its key for sampling.
@@ -24,7 +23,6 @@ def make_train_step(
     *,
     seed: int,
     accumulation_steps: int = 1,
-    rates: LayerRates | None = None,
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, Metrics]]:
     """Builds the function (state, batch, frozen) -> (state, metrics).
 
@@ -39,8 +37,6 @@ def make_train_step(
     """
 
     def loss(params, batch, key, totals, frozen):
-        if rates:
-            params = rates.without_gradients(params)
         rngs = {"dropout": key, "sample": jax.random.fold_in(key, _SAMPLE)}
         return objective.loss(model, params, batch, rngs, totals, frozen)
 

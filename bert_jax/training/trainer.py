@@ -141,7 +141,6 @@ class Trainer:
                 objective,
                 seed=config.seed,
                 accumulation_steps=config.train.gradient_accumulation_steps,
-                rates=rates,
             )
 
             def eval_step(params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:

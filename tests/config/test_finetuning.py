@@ -8,7 +8,6 @@ from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, finetune_config, to_dict
 from bert_jax.config.finetuning import (
     TASKS,
-    feature_layers,
     filled_in,
     from_dict,
     user_config,
@@ -39,26 +38,7 @@ def test_defaults_are_valid(task):
         ("mrpc", {"sweep__seeds": ()}, "config.sweep.seeds is .*at least one value"),
         ("mrpc", {"sweep__seeds": (1, 1)}, "config.sweep.seeds is .*no repeated value"),
         ("mrpc", {"sweep__learning_rates": (0.0,)}, "config.sweep.learning_rates"),
-        ("ner", {"train__features": "last"}, "config.train.features is 'last'"),
-        ("ner", {"train__features": ","}, "config.train.features is ','"),
-        ("table", {"train__bilstm_size": 8}, "config.task is table; a BiLSTM is for ner and squad"),
-        (
-            "ner",
-            {"train__features": "-1", "optimizer__frozen_layers": 1},
-            "config.optimizer.frozen_layers is 1, but has no effect with config.train.features",
-        ),
-        (
-            "ner",
-            {"train__features": "-1", "optimizer__layer_decay": 0.9},
-            "config.optimizer.layer_decay is 0.9, but has no effect",
-        ),
         ("ner", {"mesh__data": 0}, "config.mesh.data is 0"),
-        (
-            "seq2seq",
-            {"seq2seq__target_column": "source"},
-            "config.seq2seq.source_column and target_column are both 'source'",
-        ),
-        ("seq2seq", {"seq2seq__length_penalty": 11.0}, "config.seq2seq.length_penalty is 11"),
     ],
 )
 def test_refusals(task, values, words):
@@ -69,11 +49,6 @@ def test_refusals(task, values, words):
 def test_pretraining_config_is_refused():
     with pytest.raises(UserError, match="for pre-training .python -m bert_jax.main"):
         validate(default_config())
-
-
-def test_feature_layers():
-    assert feature_layers(changed("ner", train__features="-4,-3, 0")) == (-4, -3, 0)
-    assert feature_layers(changed("ner")) == ()
 
 
 def test_filled_in_takes_the_model_from_the_weights_except_dropout():

@@ -33,11 +33,9 @@ class FakeRows:
         }
 
 
-def stream(num_steps, batch_size, num_rows, seed, window=0):
+def stream(num_steps, batch_size, num_rows, seed):
     """Returns the rows of all steps, [steps, batch]."""
-    order = ExampleOrder(
-        FakeRows(num_rows), batch_size=batch_size, num_steps=num_steps, seed=seed, window=window
-    )
+    order = ExampleOrder(FakeRows(num_rows), batch_size=batch_size, seed=seed)
     return np.stack([order.rows_of_step(step) for step in range(num_steps)])
 
 
@@ -53,22 +51,6 @@ def test_every_epoch_has_every_row_once_in_its_own_order():
 def test_batch_may_be_larger_than_the_data():
     batch = stream(2, 16, 5, 0)[1]
     assert len(batch) == 16 and set(batch) == set(range(5))
-
-
-def test_window_groups_examples_of_similar_length():
-    """40 rows of 1 to 16 tokens, 22 steps of 4 in windows of 5: the last has 2."""
-    plain, grouped = stream(22, 4, 40, 3), stream(22, 4, 40, 3, window=5)
-    orders = []
-    for first in range(0, 22, 5):
-        there, here = plain[first : first + 5], grouped[first : first + 5]
-        assert sorted(there.ravel()) == sorted(here.ravel()), "the same rows in other batches"
-        lengths = np.minimum(here, 15)
-        by_length = lengths[np.argsort(lengths.sum(axis=1))]
-        assert np.all(by_length[:-1].max(axis=1) <= by_length[1:].min(axis=1))
-        orders.append(tuple(np.argsort(lengths.sum(axis=1))))
-    assert len(set(orders[:-1])) > 1, "short ones do not always come first"
-    np.testing.assert_array_equal(grouped, stream(22, 4, 40, 3, window=5))
-    assert not np.array_equal(grouped, stream(22, 4, 40, 4, window=5))
 
 
 def make_trainer(head, num_labels):
@@ -88,10 +70,9 @@ def trainer():
     return make_trainer("sequence_classification", 2)
 
 
-@pytest.mark.parametrize("window", [0, 3])
-def test_batches_resume_at_any_step(trainer, window):
+def test_batches_resume_at_any_step(trainer):
     rows = FakeRows(11)
-    order = ExampleOrder(rows, batch_size=4, num_steps=6, seed=5, window=window)
+    order = ExampleOrder(rows, batch_size=4, seed=5)
     whole = list(training_batches(rows, order, trainer, first_step=0, end_step=6))
     rest = list(training_batches(rows, order, trainer, first_step=4, end_step=6))
     assert len(whole) == 6 and len(rest) == 2
@@ -126,7 +107,7 @@ def test_common_padding_is_cut(trainer):
     assert cut(batch, 5)["input_ids"].shape == (2, 5)
     assert cut(batch, 32)["input_ids"].shape == cut(batch, 0)["input_ids"].shape == (2, 16)
     rows, steps = FakeRows(11), {"first_step": 0, "end_step": 6}
-    order = ExampleOrder(rows, batch_size=4, num_steps=6, seed=5)
+    order = ExampleOrder(rows, batch_size=4, seed=5)
     batches = list(training_batches(rows, order, trainer, length_multiple=2, **steps))
     whole = list(training_batches(rows, order, trainer, **steps))
     assert len({batch["input_ids"].shape for batch in batches}) > 1

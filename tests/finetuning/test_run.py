@@ -57,7 +57,7 @@ def final_state(directory):
     config = workdir.load_config(directory)
     setup = task_setup.open_task_setup(config_of(directory), directory)
     stage = task_setup.make_stage(config, setup.task.rows("train"))
-    trainer = task_setup.make_trainer(config, stage, setup.tokenizer)
+    trainer = task_setup.make_trainer(config, stage)
     with closing(Checkpointer(directory / workdir.CHECKPOINTS, read_only=True)) as checkpoints:
         state, _ = checkpoints.restore_newest(trainer.abstract_state())
     best = formats.read(directory)

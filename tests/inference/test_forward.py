@@ -27,11 +27,3 @@ def test_the_shapes_are_few_and_the_padding_is_small():
     assert len(shapes) <= len(forward.LENGTHS) + 1
     padded = sum(batch.rows * batch.length for batch in plan)
     assert 1 - sum(lengths) / padded < 0.2
-
-
-def test_generated_tokens_make_batches_smaller():
-    """Beams of a long text take more memory than the texts that are read."""
-    plan = forward.plan([8] * 17, max_length=512, batch_tokens=1024, generated_tokens=4 * 64)
-    assert [batch.rows for batch in plan] == [4, 4, 4, 4, 1]
-    plan = forward.plan([8] * 2, max_length=512, batch_tokens=1024, generated_tokens=5000)
-    assert [batch.rows for batch in plan] == [1, 1]

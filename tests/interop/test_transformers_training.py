@@ -42,7 +42,7 @@ def test_fine_tuning_steps_match_pytorch(tmp_path, monkeypatch):
     rows = setting.task.rows("train")
     num_steps = task_setup.make_stage(config, rows).num_steps
     stage = task_setup.make_stage(config, rows)
-    trainer = task_setup.make_trainer(config, stage, setting.tokenizer)
+    trainer = task_setup.make_trainer(config, stage)
     state = task_setup.first_state(config, trainer, setting)
     order = ExampleOrder(rows, batch_size=8, num_steps=num_steps, seed=config.seed)
 

@@ -7,7 +7,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
@@ -30,20 +29,16 @@ MASK_BxL = (np.arange(9) < np.array([[9], [5], [7], [3]])).astype(np.int32)
 INPUTS = {"input_ids": IDS_BxL, "token_type_ids": TYPES_BxL, "attention_mask": MASK_BxL}
 
 
-def built(head, num_labels=3, features=(), bilstm_size=0, **changes):
+def built(head, num_labels=3, **changes):
     """Returns a model and its weights, which are random (biases too)."""
     config = dataclasses.replace(CONFIG, **changes)
-    model = make_task_model(head, num_labels, config, features, bilstm_size)
+    model = make_task_model(head, num_labels, config)
     return model, randomized(nn.unbox(init_params(model, 0)), seed=1, scale=0.1)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def run(model, params, batch=INPUTS):
     return model.apply({"params": params}, batch, deterministic=True)
-
-
-def gradient(model, params):
-    return jax.jit(jax.grad(lambda p: jnp.sum(run(model, p)["logits"] ** 2)))(params)
 
 
 def encode(params, has_pooler):
@@ -90,45 +85,6 @@ def test_each_choice_is_scored_as_its_own_sequence():
     expected = run(single, params)["logits"].reshape(2, 2)
     assert logits.shape == (2, 2)
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("head", "at", "scan_layers"),
-    [
-        pytest.param("sequence_classification", 0, False, marks=pytest.mark.slow),
-        ("token_classification", slice(None), True),
-    ],
-)
-def test_features_concatenate_the_chosen_layers_without_gradients(head, at, scan_layers):
-    model, params = built(head, features=(-1, 0), scan_layers=scan_layers)
-    encoder = BertEncoder(dataclasses.replace(CONFIG, scan_layers=scan_layers), False)
-    layers = jax.jit(
-        functools.partial(encoder.apply, deterministic=True, method=BertEncoder.hidden_states)
-    )({"params": params["bert"]}, *INPUTS.values())
-    assert len(layers) == 3
-    expected = affine(jnp.concatenate([layers[2], layers[0]], axis=-1)[:, at], params)
-    np.testing.assert_allclose(run(model, params)["logits"], expected, rtol=1e-5, atol=1e-6)
-    gradients = gradient(model, params)
-    assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradients["bert"]))
-    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients["classifier"]))
-
-
-@pytest.mark.slow
-def test_features_go_through_a_bilstm_that_ignores_padding():
-    model, params = built("token_classification", features=(0,), bilstm_size=7)
-    assert len(params["bilstm"]) == 4 and params["classifier"]["dense"]["kernel"].shape == (14, 3)
-    logits = run(model, params)["logits"]
-    for row, length in enumerate(MASK_BxL.sum(axis=1)):
-        alone = {name: x[row : row + 1, :length] for name, x in INPUTS.items()}
-        expected = run(model, params, alone)["logits"][0]
-        np.testing.assert_allclose(logits[row, :length], expected, rtol=1e-4, atol=1e-6)
-        # Embeddings have no context: the two directions carry it from one end to the other.
-        changed = [expected]
-        for position in (0, -1):
-            ids_1xL = alone["input_ids"].copy()
-            ids_1xL[0, position] ^= 1
-            changed.append(run(model, params, alone | {"input_ids": ids_1xL})["logits"][0])
-        assert np.all(changed[0][-1] != changed[1][-1]) and np.all(changed[0][0] != changed[2][0])
 
 
 def test_dropout_before_the_head_only_in_training():

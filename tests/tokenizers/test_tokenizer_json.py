@@ -51,7 +51,6 @@ def test_special_tokens_in_a_text_are_plain_text(path):
     assert not {0, 1, 2, 4} & {*ids.tolist()} and ours.decode(ids.tolist()) == "a <mask> <bos>"
     masked = ours.encode_masked("the <mask> of")
     assert (masked == ours.mask_id).sum() == 1
-    assert ours.decode_text(masked.tolist()) == "the  of"
 
 
 def test_spans_leave_out_the_space_before_a_word(path):
