@@ -154,7 +154,9 @@ def open_text(
         try:
             unpacked = _COMPRESSIONS.get(suffix, lambda stored: stored)
             encoding = _encoding_of(stored, unpacked, encoding)
-            stored.seek(0)
+            # A pipe cannot go back, and has not been read: `peek` keeps what it shows.
+            if stored.seekable():
+                stored.seek(0)
             stream = unpacked(stored)
             if encoding != "utf-8":
                 stream = io.BufferedReader(_AsUtf8(stream, encoding), _BLOCK_BYTES)
