@@ -17,7 +17,7 @@ WRONG = {
     "model": [1, None],
     "model.num_attention_heads": [0, -2, 5, 2.5, "two"],
     "model.hidden_size": [-4, 0, 10**23, 1e4, None],
-    "model.vocab_size": [10**15, 0, 199],
+    "model.vocab_size": [10**15, 0, 100],
     "model.num_hidden_layers": [20_000, -1, True],
     "model.hidden_act": ["swish", None],
     "model.intermediate_size": [10**12, []],
