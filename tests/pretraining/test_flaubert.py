@@ -21,7 +21,8 @@ pytest.importorskip("sacremoses")
 
 
 def run_config(texts, **overrides):
-    overrides = {"model.vocab_size": 300, "model.intermediate_size": 64} | overrides
+    sizes = {"model.vocab_size": 300, "model.intermediate_size": 64}
+    overrides = sizes | {"schedule.warmup_steps": 100.0} | overrides
     return small_run(texts, flaubert.get_config("tiny"), **overrides)
 
 
