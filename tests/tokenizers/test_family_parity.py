@@ -270,10 +270,12 @@ def test_init_from_takes_the_same_tokenizer(given, tokenizer, name, models, tmp_
         export(name, tokenizer, tmp_path)
         source = tmp_path
     config = default_config()
-    pretrained = SimpleNamespace(model={}, family="bert", tokenizer=tokenizer)
+    model = {"vocab_size": tokenizer.vocab_size}
+    pretrained = SimpleNamespace(model=model, family="bert", tokenizer=tokenizer)
     values = settings._of_weights(config, tmp_path, pretrained, str(source))
     data = config.data
-    data.update({key.removeprefix("data."): values[key] for key in values if key != "family"})
+    keys = [key for key in values if key.startswith("data.")]
+    data.update({key.removeprefix("data."): values[key] for key in keys})
     if given == "directory":
         data.vocab = str(source)
     validate_data(data)
