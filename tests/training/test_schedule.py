@@ -117,10 +117,12 @@ def test_the_shape_of_xlm():
     config.train.extra.update(warmup_steps=0.0)
     with pytest.raises(UserError, match="steps 501 to 550 have the shape inverse_root without"):
         schedule_of(config)
-    # Too small a fraction is no warm-up.
-    config.schedule.warmup_steps = 1e-3
+    config.schedule.warmup_steps = 0.0
     with pytest.raises(UserError, match="steps 1 to 500 have the shape inverse_root without"):
         schedule_of(config)
+    # A small fraction is one step.
+    config.schedule.warmup_steps, config.train.extra.steps = 1e-3, ()
+    np.testing.assert_allclose(schedule_of(config)[0](1), 6e-4, rtol=1e-6)
 
 
 def test_the_shapes_that_end_at_a_factor():
