@@ -8,14 +8,13 @@ For a fine-tuning run, --data is a labeled file in the format of its validation 
 the sentence embeddings of any model on pairs with a similarity, such as STS-B.
 """
 
-import warnings
 from typing import Any
 
 from absl import flags
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.base.progress import Progress, empty_table, say, terminal
+from bert_jax.base.progress import Progress, empty_table, terminal
 from bert_jax.config import cli
 from bert_jax.config.data import DATA
 from bert_jax.training import workdir
@@ -150,12 +149,10 @@ def _score_pairs() -> dict[str, Any]:
     if jax.process_count() > 1:
         raise UserError("--sts runs in one process")
     pairs = read_pairs(args.sts)
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: say(f"warning: {message}")
-        bert = load_bert(args.workdir, args.step)
-        embedding = bert.embedding_with(args.pooling, None, args.max_length)
-        with Progress("evaluate", 2 * len(pairs.first), "sentences") as progress:
-            results = score_pairs(bert, pairs, embedding, progress.advance)
+    bert = load_bert(args.workdir, args.step)
+    embedding = bert.embedding_with(args.pooling, None, args.max_length)
+    with Progress("evaluate", 2 * len(pairs.first), "sentences") as progress:
+        results = score_pairs(bert, pairs, embedding, progress.advance)
     title = (
         f"Similarity ({embedding.similarity}) of embeddings ({embedding.pooling}) on {pairs.path}"
     )

@@ -23,7 +23,6 @@ same methods.
 import inspect
 import json
 import sys
-import warnings
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -162,29 +161,23 @@ def main(argv: list[str]) -> None:
     # Imported late to load JAX after the checks.
     import bert_jax
 
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(
-            f"warning: {message}", file=sys.stderr, flush=True
-        )
-        compilation_cache.keep_compiled_programs()
-        bert = bert_jax.load(args.model, args.step)
-        # A model of another kind says what it lacks, before a file is read.
-        if name not in _WRITERS:
-            getattr(bert, name.replace("-", "_"))
-        options = {option: args[option].value for option in command.options}
-        if name in _WRITERS:
-            command.predict(bert, **example)
-        elif args.input:
-            with Progress(name, None, "examples") as progress:
-                count = predict_file(
-                    name, bert, args.input, args.output, progress.advance, **options
-                )
-            format = format_of(name, epath.Path(args.input))
-            print(f"{args.input} was read as {format}")
-            print(f"predictions for {count:,} examples are in {args.output}")
-        else:
-            (result,) = command.predict(bert, [example], **options)
-            _print_result(example, result)
+    compilation_cache.keep_compiled_programs()
+    bert = bert_jax.load(args.model, args.step)
+    # A model of another kind says what it lacks, before a file is read.
+    if name not in _WRITERS:
+        getattr(bert, name.replace("-", "_"))
+    options = {option: args[option].value for option in command.options}
+    if name in _WRITERS:
+        command.predict(bert, **example)
+    elif args.input:
+        with Progress(name, None, "examples") as progress:
+            count = predict_file(name, bert, args.input, args.output, progress.advance, **options)
+        format = format_of(name, epath.Path(args.input))
+        print(f"{args.input} was read as {format}")
+        print(f"predictions for {count:,} examples are in {args.output}")
+    else:
+        (result,) = command.predict(bert, [example], **options)
+        _print_result(example, result)
 
 
 def _command(words: list[str]) -> tuple[str, Item]:

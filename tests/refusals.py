@@ -9,7 +9,7 @@ def one_sentence(status, stderr) -> str:
     """Returns the message of a failed command, without the leading `error: `."""
     assert status in (1, 2), stderr
     assert stderr.startswith("error: ") and stderr.count("\n") == 1, stderr
-    assert "Traceback" not in stderr, stderr
+    assert "--traceback shows more" not in stderr, stderr
     return stderr.removeprefix("error: ").strip()
 
 

@@ -1,17 +1,17 @@
 """Runs a command: parses its flags and reports a user's mistake in one sentence.
 
-Exit status: 0 on success and after --help; 1 for a mistake in values or data, or for a bug, which
-is shown with its traceback; 2 for a mistake in the flags; 130 after Ctrl-C; 70 for a bug in one of
-several processes.
+Exit status: 0 on success and after --help; 1 for a mistake in values or data, and for an error that
+nobody foresaw; 2 for a mistake in the flags; 130 after Ctrl-C; 70 for an unforeseen error in one of
+several processes. --traceback shows where an error comes from.
 """
 
 import contextlib
-import errno
 import gc
 import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -26,14 +26,6 @@ from bert_jax.base.errors import UserError, printable
 from bert_jax.config import finetuning
 from bert_jax.config.command_line import ABSL_FLAGS, UsageError, config_source, parse
 
-# Errors of a disk or path that the user can fix.
-_USER_ERRNOS = frozenset(
-    getattr(errno, name)
-    for name in (
-        "ENOSPC EDQUOT EFBIG EROFS EIO ESTALE ETXTBSY EACCES EPERM ENOENT ENOTDIR EISDIR EEXIST "
-        "ENAMETOOLONG ELOOP"
-    ).split()
-)
 # The status of one of several processes after an unexpected error. The usual cause is that
 # another process died, and a restart continues the run; status 1 would mean a mistake.
 CRASHED = 70
@@ -66,6 +58,12 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
         "MODULE:NAME of a part from outside bert_jax that a stored file may name.",
         allow_override=True,
     )
+    flags.DEFINE_boolean(
+        "traceback", False, "Also show where an error comes from.", allow_override=True
+    )
+    warnings.showwarning = lambda message, *_: print(
+        printable(f"warning: {message}"), file=sys.stderr, flush=True
+    )
 
     def parse_flags(argv: list[str]) -> list[str]:
         try:
@@ -79,7 +77,7 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
     try:
         app.run(main, flags_parser=parse_flags)
     except (Exception, KeyboardInterrupt) as error:
-        status = _report(error, bug_status=1)
+        status = _report(error, unforeseen=1)
         sys.stdout.flush()
         os._exit(status)
 
@@ -186,7 +184,7 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
         multihost.check_equal(_same_on_all(values))
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:
-        multihost.leave_failed(_report(error, bug_status=CRASHED))
+        multihost.leave_failed(_report(error, unforeseen=CRASHED))
 
 
 def _same_on_all(values: flags.FlagValues) -> dict[str, Any]:
@@ -201,17 +199,33 @@ def _same_on_all(values: flags.FlagValues) -> dict[str, Any]:
     return same
 
 
-def _report(error: BaseException, bug_status: int) -> int:
-    """Prints an error in one sentence, or a bug with its traceback; returns the exit status."""
-    crash = "".join(traceback.format_exception(error)).rstrip(), bug_status
-    message, status = _ending(error) or crash
+def _report(error: BaseException, unforeseen: int) -> int:
+    """Prints an error in one sentence; returns the exit status.
+
+    Args:
+      unforeseen: The exit status of an error that is none of the expected ones.
+    """
+    message, status = _ending(error) or (f"error: {_in_one_line(error)}", unforeseen)
+    if message and flags.FLAGS.is_parsed() and flags.FLAGS.traceback:
+        traceback.print_exception(error)
     if message:
         print(printable(message), file=sys.stderr, flush=True)
     return status
 
 
+def _in_one_line(error: BaseException) -> str:
+    """Describes an error that nobody foresaw: its type, its text, and the place in this package."""
+    package = os.path.dirname(bert_jax.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if frame.filename.startswith(package)]
+    frame = (ours or frames)[-1]
+    place = f"{os.path.relpath(frame.filename, os.path.dirname(package))}:{frame.lineno}"
+    text = " ".join(str(error).split())[:1000]
+    return f"{type(error).__name__}: {text} ({place}; --traceback shows more)"
+
+
 def _ending(error: BaseException) -> tuple[str, int] | None:
-    """Returns the message and exit status of an expected error; None for a bug."""
+    """Returns the message and exit status of an expected error; None for another."""
     match error:
         case UserError():
             return f"error: {error}", 1
@@ -244,7 +258,7 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
                 "config.eval.batch_size or, in a new run, a smaller config.train.batch_size",
                 1,
             )
-        case OSError() if error.errno in _USER_ERRNOS:
+        case OSError() if error.strerror:
             return f"error: {error.filename or 'writing'}: {error.strerror}", 1
     if problem := files.storage_problem(error):
         return f"error: storage or network: {problem}", 1

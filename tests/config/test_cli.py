@@ -275,11 +275,20 @@ def test_exit_status_and_message(body, status, error):
     assert (result.returncode, result.stderr) == (status, error)
 
 
-def test_bugs_keep_their_traceback():
-    for body in ("1 / 0", "raise OSError(errno.EBADF, 'Bad')"):
-        result = run(body)
-        assert result.returncode == 1
-        assert "Traceback" in result.stderr
+def test_unforeseen_errors_are_one_line():
+    found = run("1 / 0")
+    assert found.returncode == 1
+    line = (
+        r"error: ZeroDivisionError: division by zero \(bert_jax/config/cli.py:\d+; --traceback .*\n"
+    )
+    assert re.fullmatch(line, found.stderr)
+    shown = run("1 / 0", "--traceback").stderr
+    assert shown.startswith("Traceback (most recent call last):\n") and found.stderr in shown
+
+
+def test_python_warnings_are_one_line():
+    found = run("import warnings; warnings.warn('one row was cut')")
+    assert (found.returncode, found.stderr) == (0, "warning: one row was cut\n")
 
 
 def test_help_and_verbosity():
