@@ -40,8 +40,8 @@ def main() -> None:
 
 
 def models() -> None:
-    print("| model | layers | hidden states | outputs | gradients | entries of gradients |")
-    print("|---|---|---:|---:|---:|---:|")
+    print("| model | hidden states | outputs | gradients | entries of gradients |")
+    print("|---|---:|---:|---:|---:|")
     for name in (*parity.RANDOM, *parity.REAL):
         random = name in parity.RANDOM
         if not random and package_folder(name) is None:
@@ -52,14 +52,11 @@ def models() -> None:
             else (parity.real_model, parity.real_errors)
         )
         reference = read_golden(f"{'model' if random else 'real'}_{name}")
-        for scan_layers in (False, True):
-            errors = errors_of(name, scan_layers)
-            largest = [
-                parity.states_error(model_of(name, scan_layers), reference),
-                *(max(kind.values()) for kind in errors),
-            ]
-            layers = "scanned" if scan_layers else "one by one"
-            print(f"| {name} | {layers} | {' | '.join(f'{error:.1e}' for error in largest)} |")
+        largest = [
+            parity.states_error(model_of(name), reference),
+            *(max(kind.values()) for kind in errors_of(name)),
+        ]
+        print(f"| {name} | {' | '.join(f'{error:.1e}' for error in largest)} |")
         theirs = [f"{key}: {value:.1e}" for key, value in float32_errors(reference).items()]
         print(f"PyTorch's own float32 error, {name}: {', '.join(theirs)}")
     if package_folder("antiberty"):

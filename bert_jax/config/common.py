@@ -1,13 +1,10 @@
 """The config keys that pre-training and fine-tuning share, with the same meaning."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.model import layers_differ
 from bert_jax.config.schema import Change, Field, Section, free_field, steering_field
 
 # The shapes of the learning rate that have an exponent, those that have an end factor, and all.
@@ -84,11 +81,6 @@ COMMON: Section = {
         "the position table) make up 1.5 % of BERT-base.",
         at_least=0,
         at_most=1,
-    ),
-    "scan_layers": Field(
-        False,
-        "Whether the blocks run as one lax.scan over stacked parameters. Compile time then does "
-        "not grow with depth, but steps are slower.",
     ),
     "fused_attention": Field(
         True,
@@ -269,23 +261,6 @@ def layer_numbers(text: str, key: str) -> tuple[int, ...]:
         raise UserError(
             f"{key} is {text!r}; it must be layer numbers separated by commas, such as -4,-3,-2,-1"
         ) from None
-
-
-def check_scanned(config: ConfigDict, model: Mapping[str, Any]) -> None:
-    """Refuses `config.scan_layers` if the layers of the model differ.
-
-    Args:
-      model: The keys of `config.model`, which in fine-tuning come from the initial weights.
-
-    Raises:
-      UserError: The message names the keys.
-    """
-    if config.scan_layers and layers_differ(model):
-        raise UserError(
-            f"config.scan_layers is True, but layers with config.model.norm={model['norm']} "
-            f"and config.model.global_every={model['global_every']} differ and cannot be "
-            "scanned; set it to False"
-        )
 
 
 def check_common(config: ConfigDict) -> None:

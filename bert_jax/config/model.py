@@ -67,7 +67,8 @@ def check_model(model: Mapping[str, Any], source: str = "") -> None:
             f"{source}config.model.rope_theta is {model['rope_theta']:g}, but heads are "
             f"{head_depth} wide; rotary positions need an even width"
         )
-    if model["layer_groups"] and layers_differ(model):
+    differs = model["norm"] == "pre_and_final" or model["global_every"] > 1
+    if model["layer_groups"] and differs:
         raise UserError(
             f"{source}config.model.layer_groups is {model['layer_groups']}, but layers with "
             f"config.model.norm={model['norm']} and config.model.global_every="
@@ -79,8 +80,3 @@ def check_model(model: Mapping[str, Any], source: str = "") -> None:
                 f"{source}config.model.{key} is {model[key]}, but config.model.head_transform is "
                 f"False; without that layer it must be {' or '.join(map(str, allowed))}"
             )
-
-
-def layers_differ(model: Mapping[str, Any]) -> bool:
-    """Returns whether the blocks of a model differ, so that they cannot be scanned or shared."""
-    return model["norm"] == "pre_and_final" or model["global_every"] > 1

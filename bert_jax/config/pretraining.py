@@ -13,7 +13,6 @@ from bert_jax.config.common import (
     GRADIENT_ACCUMULATION_STEPS,
     check_common,
     check_profile,
-    check_scanned,
     layer_numbers,
 )
 from bert_jax.config.data import DATA, check_data
@@ -221,7 +220,6 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
     check_data(config.data)
     check_packing(config)
     check_common(config)
-    check_scanned(config, config.model)
     check_own_keys(config)
     check_profile(config.profile, total_steps(config.train))
 

@@ -16,7 +16,6 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config.common import check_scanned
 from bert_jax.finetuning.batches import all_rows
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
@@ -108,7 +107,6 @@ def _read_pretrained(config: ConfigDict) -> Pretrained:
 
 def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
     """Refuses positions that the weights do not have."""
-    check_scanned(config, model)
     positions = model["max_position_embeddings"]
     if config.data.max_seq_length > positions:
         raise UserError(

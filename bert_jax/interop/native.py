@@ -47,7 +47,7 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
     directory, folder, step = _split(path)
     config = workdir.load_config(directory)
     family_name = family_name or config.family
-    model_config = BertConfig(**config.model, scan_layers=config.scan_layers)
+    model_config = BertConfig(**config.model)
     values = config_lib.to_dict(config)
     terms = read_terms({"config": values}, load_family(family_name), model_config.causal)
     head: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
         named = {key: value for key, value in keys.items() if not isinstance(value, list)}
         config.data.update(named)
         pretrained.tokenizer.save(path / workdir.TOKENIZER)
-    model_config = BertConfig(**config.model, scan_layers=config.scan_layers)
+    model_config = BertConfig(**config.model)
     params = unflatten(pretrained.weights, model_config)
     state = TrainState(jnp.zeros([], jnp.int32), params, opt_state=())
     pretrained.weights = {}

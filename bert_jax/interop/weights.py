@@ -1,9 +1,8 @@
 """A model's parameters as flat weights, the common form of all conversions.
 
 The *flat* form is a dict from the path of each parameter, joined by "/", to a numpy
-array: `bert/encoder/layer_0/attention/query_kernel`. In the model, scanned layers are one
-stacked tensor; in the flat form every layer is separate. The model pads its vocabulary;
-the flat form has only the rows of the vocabulary.
+array: `bert/encoder/layer_0/attention/query_kernel`. The model pads its vocabulary; the flat form
+has only the rows of the vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +21,7 @@ from bert_jax.training.state import abstract_params, init_params
 
 ENCODER = "bert/"
 POOLER = "bert/pooler"
-# The paths of blocks, also in BART's decoder and ELECTRA's generator, contain these names.
-_LAYER, _STACKED = "/layer_", "/layers/layer/"
-_LAYERS = f"bert/encoder{_LAYER}"
+_LAYERS = "bert/encoder/layer_"
 
 Weights = dict[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]
@@ -50,34 +47,17 @@ def head_labels(config: BertConfig, terms: Sequence[str]) -> dict[str, str]:
 
 def flatten(params: Any, config: BertConfig) -> Weights:
     """Turns the model's parameters into flat weights, all of them views."""
-    flat = {}
-    for name, value in traverse_util.flatten_dict(params, sep="/").items():
-        stack, stacked, rest = name.partition(_STACKED)
-        if stacked:
-            for i in range(value.shape[0]):
-                flat[f"{stack}{_LAYER}{i}/{rest}"] = value[i]
-        else:
-            flat[name] = value
+    flat = traverse_util.flatten_dict(params, sep="/")
     cut_vocabulary(flat, config.vocab_size)
     return flat
 
 
 def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
-    """Inverts `flatten` for a model with this config; layers are stacked if the config scans them.
-
-    A head that the weights lack is absent from the result too.
-    """
+    """Inverts `flatten`; a head that the weights lack is absent from the result too."""
     flat = dict(weights)
     for name in filter(has_vocabulary, flat):
         padding = [(0, config.padded_vocab_size - config.vocab_size)]
         flat[name] = np.pad(flat[name], padding + [(0, 0)] * (flat[name].ndim - 1))
-    if config.scan_layers and not config.layer_groups:
-        num_layers = {"/encoder": config.num_hidden_layers, "/decoder": config.num_decoder_layers}
-        for stack, first, rest in [name.partition(f"{_LAYER}0/") for name in weights]:
-            if first:
-                layers = range(num_layers[stack[stack.rindex("/") :]])
-                single = [flat.pop(f"{stack}{_LAYER}{i}/{rest}") for i in layers]
-                flat[stack + _STACKED + rest] = np.stack(single)
     return traverse_util.unflatten_dict(flat, sep="/")
 
 

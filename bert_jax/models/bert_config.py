@@ -218,7 +218,6 @@ class BertConfig:
     )
     sinusoidal_positions: float = 0.0
     dtype: Any = np.dtype("float32")
-    scan_layers: bool = False
     remat: str = "none"
     # The devices whose kernel computes attention, "tpu" or "gpu"; empty for none.
     fused_attention: str = ""

@@ -7,7 +7,7 @@ from bert_jax.models.attention import attention_bias
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.embeddings import embedded_rows, position_init
-from bert_jax.models.encoder import Block, rematerialized, scanned_blocks
+from bert_jax.models.encoder import Block, rematerialized
 from bert_jax.models.layers import LayerNorm
 
 
@@ -54,10 +54,7 @@ class Decoder(nn.Module):
             source_BxLxD,
             attention_bias(source_mask_BxL),
         )
-        if c.scan_layers:
-            layers = scanned_blocks(c.num_decoder_layers)(c, deterministic, False, name="layers")
-            return layers(hidden_BxTxD, *inputs)[0]
-        block = rematerialized(Block, c.remat, prevent_cse=True)
+        block = rematerialized(Block, c.remat)
         for i in range(c.num_decoder_layers):
             hidden_BxTxD = block(c, deterministic, name=f"layer_{i}")(hidden_BxTxD, *inputs)
         return hidden_BxTxD

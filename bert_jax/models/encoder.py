@@ -92,7 +92,7 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """`num_hidden_layers` blocks, one after another or scanned.
+    """`num_hidden_layers` blocks, one after another.
 
     If `config.layer_groups` is set, the blocks of a group share their parameters (ALBERT, Lan et
     al. 2020, section 3.1).
@@ -126,68 +126,15 @@ class Encoder(nn.Module):
         )
         final_norm = LayerNorm(c, name="layer_norm") if c.norm == "pre_and_final" else lambda x: x
         outputs = []
-        if not c.scan_layers or c.layer_groups:
-            block = rematerialized(Block, c.remat, prevent_cse=not c.scan_layers)
-            blocks = [block(c, deterministic, g, name=f"layer_{g}") for g in range(c.num_groups)]
-            groups = [c.group_of(i) for i in range(c.num_hidden_layers)]
-        if not c.scan_layers:
-            for group in groups:
-                seen = local_mask if c.is_local(group) else mask
-                hidden_BxLxD = blocks[group](hidden_BxLxD, *seen)
-                outputs.append(hidden_BxLxD)
-            outputs[-1] = final_norm(hidden_BxLxD)
-            return outputs if all_layers else outputs[-1]
-
-        if c.layer_groups:
-
-            def step(block, hidden_BxLxD, _):
-                hidden_BxLxD = block(hidden_BxLxD, *mask)
-                return hidden_BxLxD, hidden_BxLxD if all_layers else None
-
-            for group, block in enumerate(blocks):
-                repeated = nn.scan(
-                    step,
-                    # Only with this check does flax keep broadcast parameters that it initializes.
-                    # It refuses callbacks, which tests need.
-                    check_constancy_invariants=self.is_initializing(),
-                    variable_broadcast="params",
-                    split_rngs={"params": False, "dropout": True},
-                    length=groups.count(group),
-                )
-                hidden_BxLxD, outputs_KxBxLxD = repeated(block, hidden_BxLxD, None)
-                outputs += list(outputs_KxBxLxD) if all_layers else []
-            return outputs if all_layers else hidden_BxLxD
-
-        layers = scanned_blocks(c.num_hidden_layers)(c, deterministic, all_layers, name="layers")
-        hidden_BxLxD, outputs_NxBxLxD = layers(hidden_BxLxD, *mask)
-        return list(outputs_NxBxLxD) if all_layers else hidden_BxLxD
-
-
-def scanned_blocks(length: int) -> type[nn.Module]:
-    """Makes the class of some blocks with stacked parameters; see `_ScannedBlock`."""
-    return nn.scan(
-        _ScannedBlock,
-        check_constancy_invariants=False,
-        variable_axes={"params": 0},
-        split_rngs={"params": True, "dropout": True},
-        in_axes=nn.broadcast,
-        length=length,
-        metadata_params={nn.PARTITION_NAME: "layers"},
-    )
-
-
-class _ScannedBlock(nn.Module):
-    """A block with the (carry, output) signature that nn.scan needs."""
-
-    config: BertConfig
-    deterministic: bool
-    has_output: bool
-
-    @nn.compact
-    def __call__(self, hidden_BxLxD: jax.Array, *others: jax.Array | None):
-        block = rematerialized(Block, self.config.remat, prevent_cse=False)
-        hidden_BxLxD = block(self.config, self.deterministic, name="layer")(hidden_BxLxD, *others)
-        return hidden_BxLxD, hidden_BxLxD if self.has_output else None
+        block = rematerialized(Block, c.remat)
+        blocks = [block(c, deterministic, g, name=f"layer_{g}") for g in range(c.num_groups)]
+        for i in range(c.num_hidden_layers):
+            group = c.group_of(i)
+            seen = local_mask if c.is_local(group) else mask
+            hidden_BxLxD = blocks[group](hidden_BxLxD, *seen)
+            outputs.append(hidden_BxLxD)
+        outputs[-1] = final_norm(hidden_BxLxD)
+        return outputs if all_layers else outputs[-1]
 
 
 def _mask(
@@ -213,9 +160,9 @@ def _mask(
     return (bias, ends, None, None, attention_mask_BxL) if in_parts else (bias, ends)
 
 
-def rematerialized(block: type[nn.Module], policy: str, prevent_cse: bool) -> type[nn.Module]:
+def rematerialized(block: type[nn.Module], policy: str) -> type[nn.Module]:
     """Makes the class of a block that follows `config.remat`."""
     if policy == "none":
         return block
     keep = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}
-    return nn.remat(block, policy=keep[policy], prevent_cse=prevent_cse)
+    return nn.remat(block, policy=keep[policy])

@@ -121,10 +121,11 @@ class WeightedTerms:
 
     def teacher_model(self, config: BertConfig) -> PreTrainingModel:
         """Makes the teacher's model, with the dtype and the execution options of `config`."""
-        shared = ("dtype", "scan_layers", "fused_attention")
-        options = {name: getattr(config, name) for name in shared}
         terms = tuple(term for term in self.terms if term.needs_teacher)
-        return PreTrainingModel(dataclasses.replace(self.teacher, **options), terms)
+        teacher = dataclasses.replace(
+            self.teacher, dtype=config.dtype, fused_attention=config.fused_attention
+        )
+        return PreTrainingModel(teacher, terms)
 
     def _teacher_outputs(self, config: BertConfig, batch: Batch, frozen: Any) -> Mapping[str, Any]:
         """Computes the teacher's outputs, without dropout, by the names of the terms."""

@@ -29,7 +29,6 @@ PARAMETER_AXES = (
     "norm",
     "pooled",
     "classes",
-    "layers",
 )
 ACTIVATION_AXES = ("batch", "activation_heads", "activation_mlp", "activation_vocab")
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 
-from bert_jax.training.optimizer import STACKED_LAYERS, names_of
+from bert_jax.training.optimizer import names_of
 
 _EMBEDDINGS = (("bert", "embeddings"), ("bert", "embeddings_project"))
 _ENCODER = ("bert", "encoder")
@@ -29,7 +29,7 @@ class LayerRates:
     decay: float
 
     def factors(self, params: Any) -> Any:
-        """Makes a tree of float32 numpy arrays that broadcast against the leaves of `params`."""
+        """Makes a tree of float32 numbers like `params`."""
         return jax.tree_util.tree_map_with_path(self._factor, params)
 
     def scaling(self) -> optax.GradientTransformation:
@@ -40,18 +40,12 @@ class LayerRates:
 
         return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
-    def _factor(self, path: tuple, leaf: Any) -> np.ndarray:
+    def _factor(self, path: tuple, _: Any) -> np.ndarray:
         names = names_of(path)
         part = tuple(names[:2])
+        depth = self.num_layers + 1
         if part in _EMBEDDINGS:
-            return self._of_depth(np.array(0))
-        if part == _ENCODER and names[2] == STACKED_LAYERS:
-            depths = 1 + np.arange(self.num_layers)
-            return self._of_depth(depths.reshape(-1, *[1] * (len(leaf.shape) - 1)))
-        if part == _ENCODER:
-            return self._of_depth(np.array(1 + int(names[2].removeprefix("layer_"))))
-        return np.ones((), np.float32)
-
-    def _of_depth(self, depth: np.ndarray) -> np.ndarray:
-        """Computes the factor at a depth: 0 for the embeddings, from 1 for the blocks."""
-        return np.asarray(self.decay ** (self.num_layers + 1 - depth), np.float32)
+            depth = 0
+        elif part == _ENCODER:
+            depth = 1 + int(names[2].removeprefix("layer_"))
+        return np.array(self.decay ** (self.num_layers + 1 - depth), np.float32)

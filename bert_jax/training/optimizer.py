@@ -16,8 +16,6 @@ from bert_jax.models.embeddings import has_vocabulary
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 # The usual root mean square of Adam's directions (Liu et al. 2025, section 2.2).
 _USUAL_RMS = 0.2
-# Parameters stacked over layers by nn.scan live below this name.
-STACKED_LAYERS = "layers"
 
 
 class AdamMoments(NamedTuple):
@@ -39,11 +37,11 @@ def make_optimizer(
 
     adamw: google-research/bert's AdamWeightDecayOptimizer. It clips by the global norm, then
     updates by the rate times m / (sqrt(v) + eps) + decay * parameter.
-    lamb: the same update, scaled for each tensor of each layer by |parameter| / |update| (You et
-    al. 2020, algorithm 2), except for LayerNorm and biases.
-    stable_adamw: adamw's update, divided for each tensor of each layer by max(1, RMS), where RMS is
-    the root mean square of g / sqrt(v) (Wortsman et al. 2023, algorithm 2). As in ModernBERT,
-    query, key and value are one tensor, and so are both inputs of a gated feed-forward layer.
+    lamb: the same update, scaled for each tensor by |parameter| / |update| (You et al. 2020,
+    algorithm 2), except for LayerNorm and biases.
+    stable_adamw: adamw's update, divided for each tensor by max(1, RMS), where RMS is the root mean
+    square of g / sqrt(v) (Wortsman et al. 2023, algorithm 2). As in ModernBERT, query, key and
+    value are one tensor, and so are both inputs of a gated feed-forward layer.
     muon: Muon (Jordan 2024) for the matrices of the encoder's blocks, adamw for the rest. Muon's
     update is scaled to the usual size of Adam's, so that both have the same rate and decay (Liu et
     al. 2025, arXiv:2502.16982, equation 4).
@@ -73,7 +71,7 @@ def make_optimizer(
     else:
         chain += [direction, decay]
     if config.name == "lamb":
-        chain.append(optax.masked(scale_by_layer_trust_ratio(), decayed))
+        chain.append(optax.masked(scale_by_trust_ratio(), decayed))
     if scaling:
         chain.append(scaling)
     chain.append(optax.scale_by_learning_rate(schedule))
@@ -172,7 +170,7 @@ def _limit_updates(
 
         def mean_square(path, gradient, nu):
             square = jnp.square(gradient) / jnp.maximum(nu, eps**2)
-            mean = jnp.mean(square, axis=_axes(path, square), keepdims=True)
+            mean = jnp.mean(square, keepdims=True)
             # Rows that only pad the vocabulary are zero and do not count.
             is_padded = has_vocabulary("/".join(names_of(path)))
             return mean * (len(square) / vocab_size) if is_padded else mean
@@ -229,40 +227,32 @@ def _muon_for_blocks(
 def matrix_axes(path: tuple, param: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
     """Returns the axes of rows and columns of a matrix of the encoder's blocks, otherwise None.
 
-    A kernel with one axis for heads and one for their depth is one matrix. Each layer of a scanned
-    tensor is a matrix of its own.
+    A kernel with one axis for heads and one for their depth is one matrix.
     """
     names = names_of(path)
     if "encoder" not in names or not names[-1].endswith("kernel"):
         return None
-    axes = _axes(path, param)
+    axes = tuple(range(param.ndim))
     split = -1 if names[-1] == "output_kernel" else 1
     return optax.contrib.MuonDimensionNumbers(axes[:split], axes[split:])
 
 
-def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
+def scale_by_trust_ratio() -> optax.GradientTransformation:
     """Scales by LAMB's trust ratio, which is 1 where a norm is 0.
 
-    optax's own version takes one norm per tensor. The tensors of scanned layers are stacked; each
-    slice needs its own norm, or scanning would change the optimizer.
+    optax's own version reads every tensor twice.
     """
 
-    def scale(path, update, param):
-        axes = _axes(path, param)
-        param_norm = jnp.sqrt(jnp.sum(jnp.square(param), axis=axes, keepdims=True))
-        update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axis=axes, keepdims=True))
+    def scale(update, param):
+        param_norm = jnp.sqrt(jnp.sum(jnp.square(param), keepdims=True))
+        update_norm = jnp.sqrt(jnp.sum(jnp.square(update), keepdims=True))
         defined = (param_norm > 0) & (update_norm > 0)
         return update * jnp.where(defined, param_norm / jnp.where(defined, update_norm, 1.0), 1.0)
 
     def update(updates, state, params=None):
-        return jax.tree_util.tree_map_with_path(scale, updates, params), state
+        return jax.tree.map(scale, updates, params), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def _axes(path: tuple, leaf: jax.Array) -> tuple[int, ...]:
-    """Returns the axes of one layer's tensor."""
-    return tuple(range(STACKED_LAYERS in names_of(path), leaf.ndim))
 
 
 def names_of(path: tuple) -> list[str]:

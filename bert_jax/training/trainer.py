@@ -111,7 +111,6 @@ class Trainer:
             **config.model,
             sinusoidal_positions=config.sinusoidal_positions,
             dtype=jnp.dtype(config.dtype),
-            scan_layers=config.scan_layers,
             remat=config.remat,
             fused_attention=kernel if config.fused_attention else "",
         )

@@ -56,7 +56,7 @@ def test_flags_override_values(config):
         "--config.model.hidden_size",
         "64",
         "--config.data.lowercase=false",
-        "--noconfig.scan_layers",
+        "--noconfig.fused_attention",
         "--config.train.stages[0].fraction=0.5",
         "--config.data.input=a.txt,b.txt",
         "--config.objective.terms=my.module:Term, masked_lm",
@@ -65,12 +65,12 @@ def test_flags_override_values(config):
     )
     found = values.config
     assert (found.train.num_steps, found.model.hidden_size) == (7, 64)
-    assert (found.data.lowercase, found.scan_layers) == (False, False)
+    assert (found.data.lowercase, found.fused_attention) == (False, False)
     assert found.train.stages[0].fraction == 0.5
     assert found.data.input == ("a.txt", "b.txt")
     # The same form as in a config file.
     assert found.objective.terms == ("my.module:Term", "masked_lm")
-    given = {"scan_layers", "data.input", "objective.terms", "train.stages[0].fraction"}
+    given = {"fused_attention", "data.input", "objective.terms", "train.stages[0].fraction"}
     assert given < config_source(values).flags
     assert (values.workdir, values.fast, values.steps) == ("w", True, 3)
 

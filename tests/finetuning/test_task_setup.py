@@ -17,7 +17,7 @@ from bert_jax.interop import formats
 from bert_jax.interop.pretrained import TRAINING
 from bert_jax.interop.weights import flatten
 from tests.finetuning import small
-from tests.interop.small_bert import edit_tensors, make_finetuned, make_pretrained
+from tests.interop.small_bert import edit_tensors, make_finetuned
 from tests.small import small_config
 from tests.tasks.conftest import both, open_task
 
@@ -45,15 +45,14 @@ def same(one, other, names):
     return [np.array_equal(one[name], other[name]) for name in names]
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_the_encoder_is_given_and_the_head_drawn_from_the_seed(files, scan_layers):
-    setup, weights = begin(files, scan_layers=scan_layers)
+def test_the_encoder_is_given_and_the_head_drawn_from_the_seed(files):
+    setup, weights = begin(files)
     given = setup.pretrained.weights
     encoder = [name for name in weights if name.startswith("bert/")]
     assert set(weights) - set(encoder) == {"classifier/dense/kernel", "classifier/dense/bias"}
     assert all(same(weights, given, encoder))
-    _, again = begin(files, scan_layers=scan_layers)
-    _, other = begin(files, scan_layers=scan_layers, seed=1)
+    _, again = begin(files)
+    _, other = begin(files, seed=1)
     assert all(same(weights, again, weights))
     assert not np.array_equal(other["classifier/dense/kernel"], weights["classifier/dense/kernel"])
 
@@ -252,14 +251,6 @@ def test_pairs_need_two_token_types_or_none(tmp_path):
         check(1)
     check(0)
     check(2)
-
-
-def test_layers_that_differ_are_not_scanned(files):
-    formats.write(make_pretrained(family="modernbert"), files / "modern", "huggingface")
-    config = small.config(files / "modern", files / "data", scan_layers=True)
-    validate(config)
-    with pytest.raises(UserError, match="scan_layers is True, but layers with .* differ"):
-        task_setup.open_task_setup(config)
 
 
 SQUAD = {

@@ -74,9 +74,7 @@ def as_text(values: dict[str, Any]) -> str:
 @functools.cache
 def _abstract_params(name: str) -> Any:
     config = CONFIGS[name]()
-    model = PreTrainingModel(
-        BertConfig(**config.model, scan_layers=config.scan_layers), make_terms()
-    )
+    model = PreTrainingModel(BertConfig(**config.model), make_terms())
     return jax.eval_shape(lambda: init_params(model, 0))
 
 

@@ -8,7 +8,6 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.interop import formats
-from bert_jax.interop.weights import unflatten
 from tests.interop.small_bert import copies, edit_json, edit_tensors, make_pretrained, same_weights
 
 TERMS = ("generator", "replaced_token")
@@ -79,15 +78,6 @@ def test_directories_that_do_not_belong_together_are_refused(written):
     edit_json(written / "generator" / "config.json", num_attention_heads=2)
     with pytest.raises(UserError, match="num_attention_heads is 2, but .* has 1"):
         formats.read(written)
-
-
-def test_scanned_layers_of_both_networks_are_stacked():
-    electra = make_electra()
-    config = electra.model_config
-    flat = unflatten(electra.weights, type(config)(**electra.model, scan_layers=True))
-    assert flat["generator"]["encoder"]["layers"]["layer"]["output"]["kernel"].shape == (3, 24, 6)
-    assert flat["bert"]["encoder"]["layers"]["layer"]["output"]["kernel"].shape == (3, 20, 12)
-    assert flat["generator"]["mlm"]["output_bias"].shape == (128,)
 
 
 def test_the_generator_fills_masks_and_the_discriminator_detects(written):

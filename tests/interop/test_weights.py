@@ -1,6 +1,4 @@
-"""The flat form of weights: single layers, and no rows that pad the vocabulary."""
-
-import dataclasses
+"""The flat form of weights: no rows that pad the vocabulary."""
 
 import numpy as np
 import pytest
@@ -13,11 +11,10 @@ from tests.interop.small_bert import TOKENS, copies, make_pretrained, same_weigh
 TABLE, BIAS = "bert/embeddings/word_embeddings", "mlm/output_bias"
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("vocab_size", [len(TOKENS), 128])
-def test_padding_is_added_and_cut(scan_layers, vocab_size):
+def test_padding_is_added_and_cut(vocab_size):
     pretrained = make_pretrained(vocab_size=vocab_size)
-    config = dataclasses.replace(pretrained.model_config, scan_layers=scan_layers)
+    config = pretrained.model_config
     assert expected_shapes(config)[TABLE] == (vocab_size, 12)
     params = unflatten(pretrained.weights, config)
     padded = traverse_util.flatten_dict(params, sep="/")

@@ -6,7 +6,6 @@ import math
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
@@ -49,14 +48,6 @@ def apply(config: BertConfig, params, batch, **kwargs):
 def compiled(config: BertConfig):
     """Returns `apply`, compiled once for all tests."""
     return jax.jit(lambda params, batch: apply(config, params, batch))
-
-
-def stacked(params):
-    """Stacks the parameters of single layers, as with `scan_layers=True`."""
-    encoder = params["bert"]["encoder"]
-    layers = [encoder[f"layer_{i}"] for i in range(len(encoder))]
-    layer = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
-    return params | {"bert": params["bert"] | {"encoder": {"layers": {"layer": layer}}}}
 
 
 def assert_rate(dropped, rate):

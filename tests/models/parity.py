@@ -9,7 +9,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bert_jax.interop.families import family_of_type, load_family
 from bert_jax.interop.families.bert import BERT, SPANBERT
@@ -97,13 +96,11 @@ class Errors(NamedTuple):
 
 
 @functools.cache
-def random_model(name: str, scan_layers: bool) -> Model:
+def random_model(name: str) -> Model:
     """Returns a model with the random weights of its golden file."""
     reference, family = golden(f"model_{name}"), _family(name)
-    if scan_layers and family.fixed.get("norm") == "pre_and_final":
-        pytest.skip("its layers differ, so they cannot be scanned")
     keys = json.loads(str(reference["config"]))
-    config = BertConfig(**read_family_keys(keys, family, name), scan_layers=scan_layers)
+    config = BertConfig(**read_family_keys(keys, family, name))
     (class_name,) = keys.get("architectures", [""])
     terms = read_terms({}, family, config.causal, class_name)
     shapes, theirs = expected_shapes(config, terms), section(reference, "weights")
@@ -130,10 +127,10 @@ def _pretrained(name: str):
     return pretrained
 
 
-def real_model(name: str, scan_layers: bool) -> Model:
+def real_model(name: str) -> Model:
     """Returns a trained model that bert_jax reads from its package."""
     pretrained = _pretrained(name)
-    config = dataclasses.replace(pretrained.model_config, scan_layers=scan_layers)
+    config = pretrained.model_config
     return PreTrainingModel(config, make_terms()), unflatten(pretrained.weights, config)
 
 
@@ -161,10 +158,7 @@ def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
 
 
 def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> list[np.ndarray]:
-    """Returns the outputs [B, L, D] of the embeddings and of each block; a decoder's are the last.
-
-    They are recorded as they are computed, because nn.scan does not keep them.
-    """
+    """Returns the outputs [B, L, D] of the embeddings and all blocks; a decoder's are the last."""
     states = []
 
     def catch(method, args, kwargs, context):
@@ -186,9 +180,9 @@ def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> list[n
     return states
 
 
-def random_errors(name: str, scan_layers: bool) -> Errors:
+def random_errors(name: str) -> Errors:
     """Compares all outputs and gradients of a model with random weights."""
-    model, params = random_model(name, scan_layers)
+    model, params = random_model(name)
     reference = golden(f"model_{name}")
     batch = section(reference, "batch")
 
@@ -233,13 +227,13 @@ def _logits(found: Any) -> jax.Array:
     return found[0] if isinstance(found, tuple) else found
 
 
-def real_errors(name: str, scan_layers: bool) -> Errors:
+def real_errors(name: str) -> Errors:
     """Compares a trained model.
 
     The golden file contains the gradients as projections on vectors of signs, whose root mean
     square is the norm, and as the largest elements.
     """
-    model, params = real_model(name, scan_layers)
+    model, params = real_model(name)
     reference = golden(f"real_{name}")
     batch = section(reference, "batch")
 
@@ -275,7 +269,7 @@ def real_errors(name: str, scan_layers: bool) -> Errors:
 
 def antiberty_predictions() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Returns each antibody's residues as predicted by bert_jax and PyTorch, and the true ones."""
-    model, params = real_model("antiberty", scan_layers=True)
+    model, params = real_model("antiberty")
     reference = golden("real_antiberty")
 
     def predict(params, rows):

@@ -1,4 +1,4 @@
-"""The model: size, initial values, arithmetic, scanning and rematerialization."""
+"""The model: size, initial values, arithmetic and rematerialization."""
 
 import dataclasses
 import math
@@ -19,7 +19,6 @@ from tests.models.common import (
     apply,
     compiled,
     init,
-    stacked,
 )
 from tests.small import flat
 
@@ -27,17 +26,16 @@ BASE = BertConfig(30522, 768, 12, 12, 3072)
 LARGE = BertConfig(30522, 1024, 24, 16, 4096)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize(("config", "count"), [(BASE, 110_106_428), (LARGE, 336_226_108)])
-def test_parameter_count_matches_bert(config, count, scan_layers):
-    tree = abstract_params(dataclasses.replace(config, scan_layers=scan_layers))
+def test_parameter_count_matches_bert(config, count):
+    tree = abstract_params(config)
     with_padding = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nn.unbox(tree)))
     # 70 of the 30,592 rows and output biases only pad the vocabulary.
     assert with_padding - 70 * (config.hidden_size + 1) == count
 
 
 def test_initial_values():
-    config = BertConfig(3000, 96, 3, 4, 384, scan_layers=True)
+    config = BertConfig(3000, 96, 3, 4, 384)
     # The deviation of a normal distribution truncated at two deviations is 0.8796 times as large.
     cut = math.sqrt(1 - 2 * 2 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(2 / math.sqrt(2)))
     values, other = flat(init(config)), flat(init(config, seed=1))
@@ -57,8 +55,7 @@ def test_initial_values():
             assert np.abs(value).max() > 0.04 * (1 - 30 / value.size), name
             assert abs(value.mean()) < 0.02 * error, name
             assert abs(value.std() / (0.02 * cut) - 1) < error, name
-    layers = values["bert/encoder/layers/layer/intermediate/kernel"]
-    assert len(layers) == 3
+    layers = [values[f"bert/encoder/layer_{i}/intermediate/kernel"] for i in range(3)]
     for i in range(3):
         for j in range(i):
             assert abs(np.corrcoef(layers[i].ravel(), layers[j].ravel())[0, 1]) < 0.05
@@ -104,21 +101,10 @@ def test_padding_changes_nothing(params, batch):
     np.testing.assert_allclose(before["mlm"], after["mlm"], atol=1e-5, rtol=1e-5)
 
 
-def test_scanned_layers_compute_the_same(params, batch):
-    scanned = dataclasses.replace(PLAIN, scan_layers=True)
-    one, other = compiled(PLAIN)(params, batch), compiled(scanned)(stacked(params), batch)
-    np.testing.assert_allclose(one["mlm"], other["mlm"], atol=1e-5, rtol=1e-5)
-    shapes = jax.tree.map(jnp.shape, stacked(params))
-    assert shapes == jax.tree.map(jnp.shape, nn.unbox(abstract_params(scanned)))
-
-
-@pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_group_of_layers_equals_layers_with_the_same_weights(params, batch, scan_layers):
+def test_group_of_layers_equals_layers_with_the_same_weights(params, batch):
     """Three layers in two groups use 0, 0, 1; a group's gradient is the sum over its layers."""
-    shared = dataclasses.replace(
-        PLAIN, num_hidden_layers=3, layer_groups=2, scan_layers=scan_layers
-    )
-    own = dataclasses.replace(shared, layer_groups=0, scan_layers=False)
+    shared = dataclasses.replace(PLAIN, num_hidden_layers=3, layer_groups=2)
+    own = dataclasses.replace(shared, layer_groups=0)
     groups = [params["bert"]["encoder"][f"layer_{g}"] for g in (0, 0, 1)]
 
     def with_layers(layers):
@@ -145,25 +131,6 @@ def test_group_of_layers_equals_layers_with_the_same_weights(params, batch, scan
         np.testing.assert_allclose(
             flat(found["bert"]["encoder"])[name], value, rtol=1e-4, atol=1e-5 * scale, err_msg=name
         )
-
-
-@pytest.mark.slow
-def test_scanned_groups_of_layers_compute_the_same(batch):
-    config = dataclasses.replace(PLAIN, num_hidden_layers=5, layer_groups=2)
-    scanned = dataclasses.replace(config, scan_layers=True)
-    params = init(config)
-    for name, value in flat(init(scanned)).items():
-        np.testing.assert_array_equal(value, flat(params)[name])
-    inputs = [batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")]
-    states = [
-        BertEncoder(c).apply(
-            {"params": params["bert"]}, *inputs, deterministic=True, method="hidden_states"
-        )
-        for c in (config, scanned)
-    ]
-    assert len(states[0]) == len(states[1]) == 6
-    for one, other in zip(*states, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("size", [pytest.param(0, marks=pytest.mark.slow), 5])
@@ -203,8 +170,8 @@ def test_the_activation_of_the_pooler(params, batch, act):
 def gradient(params, batch):
     """Builds the gradient of a loss with dropout, a function of the parameters."""
 
-    def make(remat, scan_layers):
-        config = dataclasses.replace(ODD, remat=remat, scan_layers=scan_layers)
+    def make(remat):
+        config = dataclasses.replace(ODD, remat=remat)
 
         def loss(p):
             rngs = {"dropout": jax.random.key(3)}
@@ -217,26 +184,24 @@ def gradient(params, batch):
 
 
 @pytest.fixture(scope="module")
-def scanned_gradient(params, gradient):
-    return flat(jax.jit(gradient("none", True))(stacked(params)))
+def plain_gradient(params, gradient):
+    return flat(jax.jit(gradient("none"))(params))
 
 
 @pytest.mark.parametrize("remat", ["dots", pytest.param("full", marks=pytest.mark.slow)])
-def test_rematerialization_changes_no_gradient(params, gradient, scanned_gradient, remat):
+def test_rematerialization_changes_no_gradient(params, gradient, plain_gradient, remat):
     """With dropout, the recomputation must draw the same random bits."""
-    function, tree = gradient(remat, True), stacked(params)
-    actual = flat(jax.jit(function)(tree))
+    function = gradient(remat)
+    actual = flat(jax.jit(function)(params))
     # The absolute tolerance is for a key's bias, which changes no probability: its gradient is
     # only rounding error.
-    largest = max(np.abs(value).max() for value in scanned_gradient.values())
-    for name, value in scanned_gradient.items():
+    largest = max(np.abs(value).max() for value in plain_gradient.values())
+    for name, value in plain_gradient.items():
         np.testing.assert_allclose(
             actual[name], value, rtol=1e-4, atol=1e-6 * largest, err_msg=name
         )
-    for scan_layers in (False, True):
-        tree = stacked(params) if scan_layers else params
-        assert "remat" in str(jax.make_jaxpr(gradient(remat, scan_layers))(tree))
-    assert "remat" not in str(jax.make_jaxpr(gradient("none", True))(stacked(params)))
+    assert "remat" in str(jax.make_jaxpr(function)(params))
+    assert "remat" not in str(jax.make_jaxpr(gradient("none"))(params))
 
 
 def test_bfloat16_is_close_and_gives_float32_logits(params, batch):

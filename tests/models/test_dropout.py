@@ -1,7 +1,7 @@
 """Dropout: its rates and positions, and its independence between layers, steps and examples.
 
-Every dropout call in a running step is recorded with its values, under scan, rematerialization
-and gradient accumulation.
+Every dropout call in a running step is recorded with its values, under rematerialization and
+gradient accumulation.
 """
 
 import collections
@@ -29,7 +29,6 @@ from tests.models.common import (
     assert_rate,
     init,
     pretraining_model,
-    stacked,
 )
 from tests.small import random_batch, randomized
 
@@ -45,12 +44,12 @@ CONFIG = BertConfig(
     attention_probs_dropout_prob=PROBS_RATE,
 )
 COMPILED = pytest.mark.parametrize(
-    ("scan_layers", "remat", "groups"),
+    ("remat", "groups"),
     [
-        (True, "full", 0),
-        (False, "none", 1),
-        pytest.param(False, "none", 0, marks=pytest.mark.slow),
-        pytest.param(True, "full", 1, marks=pytest.mark.slow),
+        ("full", 0),
+        ("none", 1),
+        pytest.param("none", 0, marks=pytest.mark.slow),
+        pytest.param("full", 1, marks=pytest.mark.slow),
     ],
 )
 
@@ -114,16 +113,12 @@ def single():
     return randomized(init(CONFIG), seed=1, scale=0.1), batch
 
 
-def setting(single, scan_layers=False, remat="none", groups=0):
+def setting(single, remat="none", groups=0):
     params, batch = single
-    model = pretraining_model(
-        dataclasses.replace(CONFIG, scan_layers=scan_layers, remat=remat, layer_groups=groups)
-    )
+    model = pretraining_model(dataclasses.replace(CONFIG, remat=remat, layer_groups=groups))
     if groups:
         layers = {f"layer_{g}": params["bert"]["encoder"][f"layer_{g}"] for g in range(groups)}
         params = params | {"bert": params["bert"] | {"encoder": layers}}
-    elif scan_layers:
-        params = stacked(params)
     return model, params, batch
 
 
@@ -140,9 +135,9 @@ def close(one, other):
 
 
 @COMPILED
-def test_each_dropout_has_its_rate_and_scales_the_rest(single, scan_layers, remat, groups):
+def test_each_dropout_has_its_rate_and_scales_the_rest(single, remat, groups):
     with watch() as calls:
-        dropped = forward(*setting(single, scan_layers, remat, groups))
+        dropped = forward(*setting(single, remat, groups))
     assert len(calls) == 1 + 3 * LAYERS
     assert sum(map(is_probs, calls)) == LAYERS and sum(map(is_embedding, calls)) == 1
     for call in calls:
@@ -151,7 +146,7 @@ def test_each_dropout_has_its_rate_and_scales_the_rest(single, scan_layers, rema
         np.testing.assert_allclose(
             call.output[kept], call.inputs[kept] / (1 - rate(call)), rtol=1e-6
         )
-    exact = forward(*setting(single, scan_layers, remat, groups), deterministic=True)
+    exact = forward(*setting(single, remat, groups), deterministic=True)
     assert np.abs(dropped["nsp"] - exact["nsp"]).max() > 1e-3
 
 
@@ -204,9 +199,9 @@ def test_each_dropout_is_where_bert_has_it(single):
 
 
 @COMPILED
-def test_all_masks_of_a_training_run_differ(single, scan_layers, remat, groups):
+def test_all_masks_of_a_training_run_differ(single, remat, groups):
     """Compares sites, layers, microbatches, steps, examples and heads over two steps."""
-    model, params, batch = setting(single, scan_layers, remat, groups)
+    model, params, batch = setting(single, remat, groups)
     optimizer = optax.sgd(0.0)
     objective = WeightedTerms(make_terms(), (1.0, 1.0))
     schedule = optax.constant_schedule(0.0)

@@ -12,10 +12,6 @@ from tests.golden.inputs import PACKAGES, package_folder
 from tests.models import parity
 
 STATES, GRADIENTS = 2e-5, 1e-4
-# test_bert.py compares scanned layers with the others in every run.
-scanned_or_not = pytest.mark.parametrize(
-    "scan_layers", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["loop", "scan"]
-)
 # test_layers.py compares the activations with their formulas in every run.
 random_models = pytest.mark.parametrize(
     "name",
@@ -49,40 +45,35 @@ def needs_package(name):
 
 
 @few_random_models
-@scanned_or_not
-def test_random_weights_give_the_same_hidden_states(name, scan_layers):
-    model = parity.random_model(name, scan_layers)
+def test_random_weights_give_the_same_hidden_states(name):
+    model = parity.random_model(name)
     assert parity.states_error(model, parity.golden(f"model_{name}")) < STATES
 
 
 @random_models
-@scanned_or_not
-def test_random_weights_give_the_same_logits_and_losses(name, scan_layers):
-    within(STATES, random_errors(name, scan_layers).outputs)
+def test_random_weights_give_the_same_logits_and_losses(name):
+    within(STATES, random_errors(name).outputs)
 
 
 @random_models
-@scanned_or_not
-def test_random_weights_give_the_same_gradients(name, scan_layers):
-    within(GRADIENTS, random_errors(name, scan_layers).gradients)
-    within(GRADIENTS, random_errors(name, scan_layers).elements)
+def test_random_weights_give_the_same_gradients(name):
+    within(GRADIENTS, random_errors(name).gradients)
+    within(GRADIENTS, random_errors(name).elements)
 
 
 @real_models
-@scanned_or_not
-def test_trained_weights_give_the_same_hidden_states(name, scan_layers):
+def test_trained_weights_give_the_same_hidden_states(name):
     needs_package(name)
-    model = parity.real_model(name, scan_layers)
+    model = parity.real_model(name)
     assert parity.states_error(model, parity.golden(f"real_{name}")) < STATES
 
 
 # Their hidden states, and the gradients of random weights, are compared in every run.
 @pytest.mark.slow
 @real_models
-@scanned_or_not
-def test_trained_weights_give_the_same_outputs_and_gradients(name, scan_layers):
+def test_trained_weights_give_the_same_outputs_and_gradients(name):
     needs_package(name)
-    errors = parity.real_errors(name, scan_layers)
+    errors = parity.real_errors(name)
     within(STATES, errors.outputs)
     within(GRADIENTS, errors.gradients)
     within(GRADIENTS, errors.elements)

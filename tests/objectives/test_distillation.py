@@ -95,7 +95,7 @@ def test_padding_and_rows_without_weight_do_not_count(rows):
 def test_losses_and_gradients_match_pytorch():
     """See tests/golden/record_distillation.py. The limits are as in test_parity.py."""
     reference = parity.golden("distillation")
-    model, params = parity.random_model("distilbert", scan_layers=False)
+    model, params = parity.random_model("distilbert")
     batch = section(parity.golden("model_distilbert"), "batch")
     config = BertConfig(**json.loads(str(reference["teacher_config"])))
     names = foreign_names(BERT.names, "huggingface", config.num_hidden_layers)

@@ -61,7 +61,6 @@ FAMILIES = {
             "global_every": 2,
         },
     ),
-    "scanned": (("masked_lm", "next_sentence"), {}, {"scan_layers": True, "num_hidden_layers": 2}),
 }
 
 
@@ -91,7 +90,7 @@ def packed_batch(**values):
         "modernbert in parts",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("structbert", "spanbert", "roberta", "scanned")
+            for name in ("structbert", "spanbert", "roberta")
         ),
     ],
 )

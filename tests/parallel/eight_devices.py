@@ -32,11 +32,7 @@ from tests.small import flat, random_batch, small_config
 STEPS = 20
 # The model has one layer, because each case is compiled and a second layer is sharded alike.
 SMALL = {"model.num_hidden_layers": 1}
-ACCUMULATED = {
-    "model.num_hidden_layers": 2,
-    "scan_layers": True,
-    "train.gradient_accumulation_steps": 2,
-}
+ACCUMULATED = SMALL | {"train.gradient_accumulation_steps": 2}
 CASES = {
     "fsdp_tp": SMALL | {"sharding": "fsdp_tp", "mesh.fsdp": 2, "mesh.model": 2},
     "accumulated, fsdp=4": ACCUMULATED | {"sharding": "fsdp", "mesh.fsdp": 4},
@@ -175,7 +171,7 @@ def main(folder: Path) -> None:
         return
     results = {"cases": {}, "reference": {}, "evaluated": {}}
     trainers = {}
-    # Microbatches and scanned layers have other dropout masks, so they have their own reference.
+    # Microbatches have other dropout masks, so they have their own reference.
     references = {"plain": SMALL, "accumulated": ACCUMULATED}
     for name, overrides in references.items():
         trainer = make_trainer(small_config(**overrides), devices[:1])

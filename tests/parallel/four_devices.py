@@ -20,7 +20,6 @@ LAYOUTS = {
     "fsdp": {"sharding": "fsdp", "mesh.fsdp": 4},
     "tp": {"sharding": "tp", "mesh.model": 4},
     "fsdp_tp": {"sharding": "fsdp_tp", "mesh.fsdp": 2, "mesh.model": 2},
-    "fsdp, scanned": {"sharding": "fsdp", "mesh.fsdp": 4, "scan_layers": True},
 }
 # The model has one layer, because each case is compiled and a second layer is sharded alike.
 SMALL = {"model.num_hidden_layers": 1}

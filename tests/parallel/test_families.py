@@ -1,7 +1,7 @@
 """Eight devices, and two processes, train each family like one device.
 
-Run as a program, with eight simulated devices, this file prints the losses of a family with scanned
-layers and microbatches.
+Run as a program, with eight simulated devices, this file prints the losses of a family with
+microbatches.
 """
 
 import importlib
@@ -39,7 +39,6 @@ SMALL = {
     "train.batch_size": 16,
     "schedule.peak_learning_rate": 1e-2,
     "schedule.warmup_steps": 2.0,
-    "scan_layers": True,
     "train.gradient_accumulation_steps": 2,
 }
 MESHES = {
@@ -60,8 +59,7 @@ def losses(family: str, mesh: str) -> list[float]:
         if family == "bart":
             config.model.num_decoder_layers = 3
         if family == "modernbert":
-            # Its layers differ: the second is local.
-            config.scan_layers = False
+            # The second layer is local.
             config.model.global_every = 2
         if family == "electra":
             # With half of this width, the generator has two heads, which tp shards.

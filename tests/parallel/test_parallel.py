@@ -80,14 +80,14 @@ def test_the_state_is_donated_without_a_warning(results, case):
     ("case", "name", "parts"),
     [
         ("accumulated, fsdp=4", "bert/embeddings/word_embeddings", (1, 4)),
-        ("accumulated, fsdp=4", "bert/encoder/layers/layer/attention/query_kernel", (1, 4, 1, 1)),
-        ("accumulated, fsdp=4", "bert/encoder/layers/layer/attention/output_kernel", (1, 1, 1, 4)),
-        ("accumulated, fsdp=4", "bert/encoder/layers/layer/output/kernel", (1, 1, 4)),
+        ("accumulated, fsdp=4", "bert/encoder/layer_0/attention/query_kernel", (4, 1, 1)),
+        ("accumulated, fsdp=4", "bert/encoder/layer_0/attention/output_kernel", (1, 1, 4)),
+        ("accumulated, fsdp=4", "bert/encoder/layer_0/output/kernel", (1, 4)),
         ("fsdp_tp", "mlm/transform/kernel", (2, 1)),
         ("fsdp_tp", "mlm/output_bias", (2,)),
         ("fsdp_tp", "bert/encoder/layer_0/intermediate/kernel", (2, 2)),
         ("fsdp_tp", "bert/embeddings/word_embeddings", (2, 2)),
-        ("accumulated, fsdp=4", "bert/encoder/layers/layer/intermediate/kernel", (1, 4, 1)),
+        ("accumulated, fsdp=4", "bert/encoder/layer_0/intermediate/kernel", (4, 1)),
     ],
 )
 def test_parameters_and_moments_are_divided(results, case, name, parts):

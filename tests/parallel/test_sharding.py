@@ -77,14 +77,13 @@ def test_presets_match_the_config():
     assert ("auto", *PRESETS) == COMMON["sharding"].choices
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_axes_of_the_model_match_the_axes_of_the_rules(scan_layers):
+def test_axes_of_the_model_match_the_axes_of_the_rules():
     """config.sharding_rules accepts only the names in these lists."""
-    config = BertConfig(98, 24, 1, 4, 40, scan_layers=scan_layers)
+    config = BertConfig(98, 24, 1, 4, 40)
     boxed = jax.eval_shape(lambda: init_params(PreTrainingModel(config, make_terms()), 0))
     leaves = jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
     names = {name for leaf in leaves for name in leaf.names}
-    assert names == set(PARAMETER_AXES) - (set() if scan_layers else {"layers"})
+    assert names == set(PARAMETER_AXES)
     assert {name for rules in PRESETS.values() for name, _ in rules} <= names | set(ACTIVATION_AXES)
 
 

@@ -148,7 +148,6 @@ def test_a_student_may_have_another_shape(teacher, texts, tmp_path):
         "objective__weights": (5.0, 2.0),
         "objective__teacher_layers": "",
         "model__hidden_size": 8,
-        "scan_layers": True,
         "train__gradient_accumulation_steps": 2,
         "eval__max_sequences": 4,
     }

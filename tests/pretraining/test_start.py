@@ -69,12 +69,6 @@ def test_weights_of_every_kind_begin_at_step_0(kind, trained, texts, tmp_path):
     assert not any(np.asarray(moment).any() for moment in jax.tree.leaves(state.opt_state))
 
 
-def test_scanned_layers_make_no_difference(trained, texts):
-    trainer, state = begin(run_from(trained, texts, scan_layers=True), trained)
-    assert "layers" in state.params["bert"]["encoder"]
-    assert same_weights(flatten(state.params, trainer.model_config), weights_of(trained))
-
-
 def test_sinusoidal_positions_reach_the_weights(texts):
     trainer = make_trainer(small_run(texts, sinusoidal_positions=0.5))
     weights = flatten(trainer.init_state().params, trainer.model_config)

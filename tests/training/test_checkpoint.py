@@ -25,7 +25,7 @@ LOGGER = "bert_jax.training.checkpoint"
 
 @pytest.fixture(scope="module")
 def trainer():
-    return make_trainer(small_config(scan_layers=True), jax.devices()[:1])
+    return make_trainer(small_config(), jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +107,9 @@ def test_round_trip_is_exact(anywhere, trainer, states):
 
 
 def test_parameters_of_other_shapes_are_refused(copy):
-    other = small_config(scan_layers=True, **{"model.intermediate_size": 48})
+    other = small_config(**{"model.intermediate_size": 48})
     other = make_trainer(other, jax.devices()[:1])
-    message = r"it has no params/bert/encoder/layers/layer/intermediate/bias \(2, 48\)\); start"
+    message = r"it has no params/bert/encoder/layer_0/intermediate/bias \(48,\)\); start"
     with pytest.raises(UserError, match=message):
         restore(copy, other)
     with (

@@ -170,29 +170,6 @@ def test_the_place_of_eps_matters_for_small_gradients(start, gradients):
     assert np.abs(first[name] - later[name]).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw", "muon"])
-def test_scanned_layers_are_optimized_as_single_ones(name):
-    """Each layer has its own ratio of LAMB, limit of StableAdamW and matrix of Muon."""
-    rng = np.random.default_rng(3)
-    layers = [rng.standard_normal((4, 3)).astype(np.float32) * 10**i for i in range(3)]
-    moves = [rng.standard_normal((4, 3)).astype(np.float32) * 3.0**-i for i in range(3)]
-    layers[1][:] = 0
-    single = run(
-        {"encoder": {f"layer_{i}": {"kernel": layers[i]} for i in range(3)}},
-        [{"encoder": {f"layer_{i}": {"kernel": moves[i]} for i in range(3)}}] * 3,
-        name=name,
-    )["encoder"]
-    stacked = run(
-        {"encoder": {"layers": {"layer": {"kernel": np.stack(layers)}}}},
-        [{"encoder": {"layers": {"layer": {"kernel": np.stack(moves)}}}}] * 3,
-        name=name,
-    )["encoder"]["layers"]["layer"]["kernel"]
-    # The products of Muon add up in another order.
-    tolerance = 1e-5 if name == "muon" else 1e-6
-    for i in range(3):
-        np.testing.assert_allclose(stacked[i], single[f"layer_{i}"]["kernel"], rtol=tolerance)
-
-
 def test_ten_steps_of_stable_adamw_are_those_of_its_authors():
     with np.load(FOLDER / "stable_adamw.npz") as golden:
         golden = dict(golden)
@@ -311,38 +288,34 @@ def test_the_weight_decay_may_follow_the_step(start, gradients, name):
     assert np.abs(whole["mlm/transform/kernel"] - scheduled["mlm/transform/kernel"]).max() > 1e-3
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_which_parameters_muon_moves(scan_layers):
-    params = make_trainer(small_config(scan_layers=scan_layers)).abstract_state().params
+def test_which_parameters_muon_moves():
+    params = make_trainer(small_config()).abstract_state().params
     axes = {
         jax.tree_util.keystr(path, simple=True, separator="/"): matrix_axes(path, leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
-    layers, first = (["layers/layer"], 1) if scan_layers else (["layer_0", "layer_1"], 0)
-    a, b, c = range(first, first + 3)
     expected = {
-        "attention/query_kernel": ((a,), (b, c)),
-        "attention/key_kernel": ((a,), (b, c)),
-        "attention/value_kernel": ((a,), (b, c)),
-        "attention/output_kernel": ((a, b), (c,)),
-        "intermediate/kernel": ((a,), (b,)),
-        "output/kernel": ((a,), (b,)),
+        "attention/query_kernel": ((0,), (1, 2)),
+        "attention/key_kernel": ((0,), (1, 2)),
+        "attention/value_kernel": ((0,), (1, 2)),
+        "attention/output_kernel": ((0, 1), (2,)),
+        "intermediate/kernel": ((0,), (1,)),
+        "output/kernel": ((0,), (1,)),
     }
     assert {name: value for name, value in axes.items() if value} == {
         f"bert/encoder/{layer}/{name}": value
-        for layer in layers
+        for layer in ("layer_0", "layer_1")
         for name, value in expected.items()
     }
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_which_parameters_of_the_model_are_decayed(scan_layers):
-    params = make_trainer(small_config(scan_layers=scan_layers)).abstract_state().params
+def test_which_parameters_of_the_model_are_decayed():
+    params = make_trainer(small_config()).abstract_state().params
     mask = {
         jax.tree_util.keystr(path, simple=True, separator="/"): value
         for path, value in jax.tree_util.tree_leaves_with_path(decayed(params))
     }
-    layers = ["layers/layer"] if scan_layers else ["layer_0", "layer_1"]
+    layers = ["layer_0", "layer_1"]
     expected = {
         *(f"bert/embeddings/{table}_embeddings" for table in ("word", "position", "token_type")),
         *(

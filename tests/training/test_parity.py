@@ -18,17 +18,13 @@ KEY_BIAS = 1e-3
 
 RUNS = {
     "adamw": ("adamw", {}),
-    "adamw, scanned layers, two microbatches": (
-        "adamw",
-        {"scan_layers": True, "train.gradient_accumulation_steps": 2},
-    ),
+    "adamw, two microbatches": ("adamw", {"train.gradient_accumulation_steps": 2}),
     "lamb": ("lamb", {}),
-    "lamb, scanned layers": ("lamb", {"scan_layers": True}),
     "roberta": ("roberta", {}),
     "modernbert": ("modernbert", {}),
 }
 # The others are slow tests.
-DEFAULT_RUNS = ("adamw, scanned layers, two microbatches", "lamb")
+DEFAULT_RUNS = ("adamw, two microbatches", "lamb")
 
 
 @pytest.mark.parametrize(

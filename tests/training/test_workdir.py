@@ -44,7 +44,6 @@ def test_first_claim_writes_the_config(tmp_path):
         ("data.format", "jsonl"),
         ("seed", 1),
         ("train.batch_size", 512),
-        ("scan_layers", True),
     ],
 )
 def test_another_run_is_refused_with_the_difference(tmp_path, path, value):
