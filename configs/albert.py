@@ -86,6 +86,4 @@ def get_config(arg: str = "base"):
     c.model.intermediate_size = 4 * c.model.hidden_size
     # Google's program means this form by "gelu".
     c.model.hidden_act = "gelu_new"
-    # tp never shards the pooler, which is 5 % of the parameters if the blocks share theirs.
-    c.max_replicated_fraction = 0.1
     return c

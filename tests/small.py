@@ -21,9 +21,6 @@ def small_config(**overrides) -> ConfigDict:
         intermediate_size=40,
         max_position_embeddings=32,
     )
-    # In such a narrow model, a large share of the parameters is LayerNorm, biases and
-    # positions, which tp does not divide.
-    c.max_replicated_fraction = 0.5
     c.train.num_steps = 40
     c.train.batch_size = 16
     c.train.stages = (

@@ -112,7 +112,6 @@ def test_a_step_with_the_attention_kernel(tmp_path, sharding):
     changes = {
         "dtype": "bfloat16",
         "sharding": sharding,
-        "max_replicated_fraction": 0.5,
         "mesh__model": 2 if sharding == "tp" else 1,
         "model__hidden_size": 256,
         "model__max_position_embeddings": 128,

@@ -66,22 +66,6 @@ COMMON: Section = {
         "chips unless mesh.fsdp is 1, and dp otherwise.",
         choices=("auto", "dp", "fsdp", "tp", "fsdp_tp"),
     ),
-    "sharding_rules": free_field(
-        (),
-        'Rules that take precedence over config.sharding, such as ("mlp=fsdp", "vocab="). Each '
-        "rule maps a logical axis of the model to the mesh axis to shard it over; an empty mesh "
-        "axis replicates it. bert_jax/parallel/sharding.py lists the names. Separate rules with "
-        "commas on the command line.",
-    ),
-    "max_replicated_fraction": free_field(
-        0.05,
-        "Largest fraction of the parameter bytes that may be replicated along a mesh axis that "
-        "config.sharding shards parameters over. A run that exceeds this is refused. "
-        "Parameters that are never sharded (LayerNorm, most biases; with tp also the pooler and "
-        "the position table) make up 1.5 % of BERT-base.",
-        at_least=0,
-        at_most=1,
-    ),
     "fused_attention": Field(
         True,
         "Whether a kernel that never writes the probabilities to memory computes attention in "

@@ -240,7 +240,7 @@ def evaluate_workdir(
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
     check_vocabulary(config, tokenizer.vocab_size, str(directory))
     # This machine may have fewer or other devices than the one that trained.
-    config.sharding, config.sharding_rules = "dp", ()
+    config.sharding = "dp"
     config.mesh.update(data=-1, fsdp=1, model=1)
     trainer = make_trainer(config)
     folder = workdir.checkpoint_folder(directory, step)

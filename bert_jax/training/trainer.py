@@ -101,8 +101,7 @@ class Trainer:
           devices: The devices of the mesh; by default all.
 
         Raises:
-          UserError: The mesh or a parameter does not fit the number of devices, or
-            `config.sharding_rules` cannot be followed.
+          UserError: The mesh or a parameter does not fit the number of devices.
         """
         widths = config.model.hidden_size, config.model.embedding_size
         mesh = mesh_lib.make_mesh(config.mesh, devices, sharding=config.sharding, widths=widths)
@@ -115,9 +114,7 @@ class Trainer:
             fused_attention=kernel if config.fused_attention else "",
         )
         model = make_model(model_config)
-        layout = Layout.create(
-            mesh, config.sharding, config.sharding_rules, config.max_replicated_fraction
-        )
+        layout = Layout.create(mesh, config.sharding)
         schedule = make_schedule(stages)
         optimizer = make_optimizer(
             config.optimizer,

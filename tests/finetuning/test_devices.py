@@ -18,8 +18,6 @@ OVERRIDES = {
     "train.batch_size": 16,
     "eval.predict": "test",
     "log.every_steps": 1,
-    # In such a small model, biases, LayerNorm and positions are a large share.
-    "max_replicated_fraction": 1.0,
 }
 # Runs the command and reports each file of predictions that it writes.
 REPORTING = """

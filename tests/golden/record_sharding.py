@@ -40,8 +40,7 @@ def golden_path(name: str, preset: str) -> Path:
 def sharding(name: str, preset: str) -> dict[str, Any]:
     """Returns the contents of the file for the present code."""
     mesh = make_mesh(MESHES[preset], slices())
-    config = CONFIGS[name]()
-    layout = Layout.create(mesh, preset, max_replicated_fraction=config.max_replicated_fraction)
+    layout = Layout.create(mesh, preset)
     boxed = _abstract_params(name)
     params = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
