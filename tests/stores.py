@@ -1,9 +1,12 @@
 """Token stores of a few speeches, for tests."""
 
+import contextlib
 import hashlib
 from pathlib import Path
+from unittest import mock
 
 from bert_jax.config import default_config
+from bert_jax.store import plan
 from bert_jax.store.preparation import prepare
 from bert_jax.text.sources import built_in_files
 
@@ -16,6 +19,13 @@ def options(inputs="", **changes):
     data.num_processes = 1
     data.update(changes)
     return data
+
+
+@contextlib.contextmanager
+def parts_of(size):
+    """Stores that are prepared in this context have parts of at most this many bytes."""
+    with mock.patch.object(plan, "PART_BYTES", size):
+        yield
 
 
 def make(data, output, vocab_size=VOCAB_SIZE):

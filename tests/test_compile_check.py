@@ -89,7 +89,7 @@ def test_the_plan_of_a_run(tmp_path):
     output = tmp_path / "out.json"
     flags = ("--topology=v5e:2x2", "--plan", "--price_per_chip_hour=2", f"--output={output}")
     stage = {"train__stages[1]__max_seq_length": 32, "train__stages[1]__batch_size": 8}
-    finished = runs.run(command(*flags, compile_effort="fast", **stage))
+    finished = runs.run(command(*flags, **stage))
     assert finished.returncode == 0 and finished.stderr == "", finished.stderr
     assert "price at 2 a chip-hour" in finished.stdout
     found = json.loads(output.read_text())

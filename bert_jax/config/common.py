@@ -83,17 +83,6 @@ COMMON: Section = {
         "products) or full (everything but the input of each block).",
         choices=("none", "dots", "full"),
     ),
-    "overlap_collectives": free_field(
-        True,
-        "Whether the TPU compiler lets sums of gradients run while the step computes. Otherwise "
-        "the step waits for them.",
-    ),
-    "compile_effort": free_field(
-        "full",
-        "How well the TPU compiler optimizes the steps: full, or fast, for trials: it compiles in "
-        "less time, and the steps are a few percent slower.",
-        choices=("full", "fast"),
-    ),
     "optimizer": {
         "name": Field(
             "adamw",

@@ -124,16 +124,6 @@ DATA: Section = {
         at_least=0,
         omitted=0,
     ),
-    "part_bytes": _text_field(
-        2**27,
-        "Largest size of the parts of a large token store, in bytes of the input as it is stored. "
-        "A part has consecutive files, or a range of a larger file if that can be read from the "
-        "middle: JSON lines, a sentence per line and dumps of Wikipedia that are not compressed, "
-        "and multistream bz2 dumps. One worker prepares each part. An input that fits in one part "
-        "gives a store without parts.",
-        above=0,
-        omitted=2**27,
-    ),
     **TOKENIZER,
     "bad_documents": _text_field(
         "refuse",

@@ -25,8 +25,7 @@ from bert_jax.models.layers import num_shards
 LANES = 128
 # The L x L scores of a head must fit in on-chip memory.
 MAX_LENGTH = 512
-# The limit of on-chip memory. That of other operations depends on config.compile_effort, and is too
-# low for 512 positions with "fast".
+# The limit of on-chip memory.
 _VMEM_BYTES = 16 * 2**20
 # Positions per step of the kernel, from one or several sequences.
 _POSITIONS_A_STEP = 1024

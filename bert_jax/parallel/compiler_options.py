@@ -1,4 +1,4 @@
-"""Options of the TPU compiler for the compiled steps."""
+"""Options of the TPU compiler for train steps."""
 
 import jax
 
@@ -24,26 +24,11 @@ _FUSED_ON_V5E = {
     "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
 }
-# The compiler's search for fusions is shorter if they may use less on-chip memory.
-_FAST = {"xla_tpu_scoped_vmem_limit_kib": 10240}
 
 
-def compiler_options(
-    devices: list[jax.Device], *, overlap_collectives: bool, effort: str
-) -> dict[str, bool | int]:
-    """Returns the options of `jax.jit` for steps on these devices; none but for TPUs.
-
-    Args:
-      overlap_collectives: See `config.overlap_collectives`.
-      effort: `config.compile_effort`.
-    """
-    if devices[0].platform != "tpu":
+def compiler_options(devices: list[jax.Device]) -> dict[str, bool | int]:
+    """Returns the options of `jax.jit` for train steps on these devices; none but for TPUs."""
+    if devices[0].platform != "tpu" or len(devices) == 1:
         return {}
-    options = {}
-    if overlap_collectives and len(devices) > 1:
-        options |= _OVERLAP
-        if devices[0].device_kind in CHIPS["v5e"].device_kinds:
-            options |= _FUSED_ON_V5E
-    if effort == "fast":
-        options |= _FAST
-    return options
+    is_v5e = devices[0].device_kind in CHIPS["v5e"].device_kinds
+    return _OVERLAP | (_FUSED_ON_V5E if is_v5e else {})

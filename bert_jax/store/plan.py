@@ -29,6 +29,8 @@ from bert_jax.text.sources import Piece, Source, source_name
 UNFINISHED = "unfinished"
 _PLAN = "plan.json"
 _ERROR = ".error.json"
+# The largest size of a part, as the input is stored.
+PART_BYTES = 2**27
 Directory = Path | epath.Path
 
 
@@ -90,7 +92,7 @@ class Plan(NamedTuple):
 def make_plan(data: ConfigDict, vocab_size: int, corpus: Corpus) -> Plan:
     """Returns the plan for a corpus; `data` is the `data` section of a checked config."""
     used = {key: data[key] for key, field in DATA.items() if field.in_store}
-    parts = corpus.parts(data.part_bytes)
+    parts = corpus.parts(PART_BYTES)
     plan = Plan(store_options(data, vocab_size), vocab_size, used, corpus.sources, parts)
     return _from_json(json.loads(json.dumps(plan._asdict())))
 

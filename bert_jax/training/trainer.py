@@ -125,9 +125,7 @@ class Trainer:
         )
         rows, replicated = layout.batch, layout.replicated
         shardings = state_shardings(model, optimizer, layout)
-        options = functools.partial(
-            compiler_options, list(mesh.devices.flat), effort=config.compile_effort
-        )
+        options = compiler_options(list(mesh.devices.flat))
 
         def make_steps(model: nn.Module) -> tuple[Any, Any]:
             train_step = make_train_step(
@@ -148,7 +146,7 @@ class Trainer:
                 in_shardings=(shardings, rows, replicated),
                 out_shardings=(shardings, replicated),
                 donate_argnums=0,
-                compiler_options=options(overlap_collectives=config.overlap_collectives),
+                compiler_options=options,
             )
             compiled_eval_step = jax.jit(
                 layout.in_scope()(eval_step),
@@ -159,7 +157,6 @@ class Trainer:
                     *[replicated] * objective.eval_operands,
                 ),
                 out_shardings=replicated,
-                compiler_options=options(overlap_collectives=False),
             )
             return compiled_train_step, compiled_eval_step
 

@@ -25,8 +25,8 @@ def made(tmp_path_factory):
     directory = tmp_path_factory.mktemp("stores")
     texts = write_documents(directory / "texts", 40)
     for name, part_bytes in (("one", 2**27), ("parts", 4000)):
-        options = stores.options(texts, heldout_fraction=0.2, part_bytes=part_bytes)
-        stores.make(options, directory / name, 200)
+        with stores.parts_of(part_bytes):
+            stores.make(stores.options(texts, heldout_fraction=0.2), directory / name, 200)
     return directory / "one", directory / "parts"
 
 

@@ -17,7 +17,7 @@ from bert_jax.store.part import Part
 from bert_jax.store.preparation import prepare
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.sources import built_in_files
-from tests.stores import digest, options
+from tests.stores import digest, options, parts_of
 
 NUM_TEXTS = 30
 
@@ -55,8 +55,9 @@ def make(tmp_path_factory):
     settings = {"vocab": str(vocab), "duplicates": "exact", "heldout_fraction": 0.25}
 
     def prepared(texts, output, engine=None, part_bytes=20_000, **changes):
-        data = options(texts, part_bytes=part_bytes, **settings | changes)
-        return prepare(data, len(pieces), output, engine=engine)
+        with parts_of(part_bytes):
+            data = options(texts, **settings | changes)
+            return prepare(data, len(pieces), output, engine=engine)
 
     return prepared
 

@@ -8,7 +8,7 @@ import pytest
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.store.token_store import TokenStore
-from tests.stores import make, options
+from tests.stores import make, options, parts_of
 
 
 def write(path, numbers):
@@ -35,8 +35,9 @@ def test_added_documents_do_not_move_the_held_out_ones(tmp_path):
     before, after = [*range(100, 200)], [*range(50, 150), *range(170, 300)]
     held_out = []
     for name, numbers, part_bytes in (("a", before, 2**27), ("b", after, 500)):
-        data = options(write(tmp_path / f"{name}.jsonl", numbers), part_bytes=part_bytes, **values)
-        make(data, tmp_path / name, 200)
+        with parts_of(part_bytes):
+            data = options(write(tmp_path / f"{name}.jsonl", numbers), **values)
+            make(data, tmp_path / name, 200)
         held_out.append(split_of(tmp_path / name, "heldout"))
         assert split_of(tmp_path / name, "train") == set(numbers) - held_out[-1]
     common = set(before) & set(after)

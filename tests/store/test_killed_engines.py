@@ -9,10 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores import digest, make, options, write_speeches
+from tests.stores import digest, make, options, parts_of, write_speeches
 from tests.test_prepare_killed import wait_for
 
 PART_BYTES = 300_000
+PREPARE = f"""
+from bert_jax import prepare
+from bert_jax.config import cli
+from bert_jax.store import plan
+
+plan.PART_BYTES = {PART_BYTES}
+prepare.define_flags()
+cli.run(prepare.main, words=True)
+"""
 DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 ENGINES = {
     "local": ["--num_processes=2"],
@@ -32,7 +41,8 @@ def speeches(tmp_path_factory):
 @pytest.fixture(scope="module")
 def store(speeches, tmp_path_factory):
     output = tmp_path_factory.mktemp("stores") / "store"
-    make(options(speeches, part_bytes=PART_BYTES), output)
+    with parts_of(PART_BYTES):
+        make(options(speeches), output)
     return output
 
 
@@ -75,8 +85,8 @@ def test_a_worker_is_killed(name, speeches, store, tmp_path):
     output = tmp_path / "store"
     vocab = store / "tokenizer" / "vocab.txt"
     command = [
-        *(sys.executable, "-m", "bert_jax.prepare", f"--input={speeches}", f"--output={output}"),
-        *(f"--vocab={vocab}", f"--part_bytes={PART_BYTES}", *ENGINES[name]),
+        *(sys.executable, "-c", PREPARE, f"--input={speeches}", f"--output={output}"),
+        *(f"--vocab={vocab}", *ENGINES[name]),
     ]
     log = tmp_path / "log.txt"
     with started(command, log) as process:

@@ -18,7 +18,7 @@ from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.named_sources import REPEAT_UNIT
-from tests.stores import digest, make, options
+from tests.stores import digest, make, options, parts_of
 
 ENGLISH = (
     "The {} people of these states have {} just governments. They met Dr. Smith on day {}.\n\n"
@@ -47,7 +47,8 @@ def made(texts, output, vocab_size=400, **changes):
 
 @pytest.mark.parametrize("part_bytes", [2**27, 5000])
 def test_each_source_has_parts_and_held_out_documents(texts, tmp_path, part_bytes):
-    store = made(texts, tmp_path / "store", heldout_fraction=0.2, part_bytes=part_bytes)
+    with parts_of(part_bytes):
+        store = made(texts, tmp_path / "store", heldout_fraction=0.2)
     numbers = {"en": 60, "de": 12}
     for split, is_heldout in (("train", False), ("heldout", True)):
         views = store[split].by_source()

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.stores import make, options
+from tests.stores import make, options, parts_of
 from tests.text.test_wikipedia import END, HEAD, page
 
 WORDS = "the people of these states have a free and just government".split()
@@ -47,7 +47,9 @@ def test_a_dump_in_parts_has_the_same_text(tmp_path):
     path = tmp_path / "dump.xml.bz2"
     texts = [HEAD, *("".join([*pages[n : n + 5], short]) for n in range(0, 30, 5)), END]
     path.write_bytes(b"".join(bz2.compress(text.encode()) for text in texts))
-    stores = [make(options(str(path), part_bytes=n), tmp_path / str(n)) for n in (2**27, 500)]
+    stores = [make(options(str(path)), tmp_path / "one")]
+    with parts_of(500):
+        stores.append(make(options(str(path)), tmp_path / "parts"))
     for key in ("splits", "dropped_documents", "first_dropped", "vocab_size", "tokenizer"):
         assert stores[0][key] == stores[1][key]
     assert stores[0]["dropped_documents"] == {"fewer than 200 characters": 6}

@@ -11,7 +11,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.store.heldout import HeldOut
 from bert_jax.store.preparation import prepare
 from bert_jax.tokenizers import extension
-from tests.stores import VOCAB_SIZE, digest, make, options, write_speeches
+from tests.stores import VOCAB_SIZE, digest, make, options, parts_of, write_speeches
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,9 @@ class TestAddedTokens:
     def test_they_do_not_depend_on_parts_and_processes(self, texts, vocab, tmp_path):
         data = options(texts, vocab=vocab, add_tokens="30")
         one = prepare(data, VOCAB_SIZE + 30, tmp_path / "one")
-        many = options(texts, vocab=vocab, add_tokens="30", part_bytes=8000, num_processes=2)
-        prepare(many, VOCAB_SIZE + 30, tmp_path / "many")
+        many = options(texts, vocab=vocab, add_tokens="30", num_processes=2)
+        with parts_of(8000):
+            prepare(many, VOCAB_SIZE + 30, tmp_path / "many")
         assert digest(tmp_path / "one" / "tokenizer") == digest(tmp_path / "many" / "tokenizer")
         tokens = tokenizers.load(tmp_path / "one" / "tokenizer").tokens
         assert tokens[:VOCAB_SIZE] == Path(vocab).read_text().splitlines()
