@@ -87,8 +87,8 @@ def load(path: str, step: int | None = None, parts: Sequence[str] = ()) -> "Bert
 
     Args:
       path: A work directory of bert_jax, a Hugging Face directory, or a Google checkpoint.
-      step: The step of the checkpoint in a work directory; by default the best, if
-        it was kept, or the newest.
+      step: The step of the checkpoint in a work directory; by default the newest or, of a
+        fine-tuning run, the best.
       parts: The names (MODULE:NAME) of parts from outside bert_jax that the model may use. Their
         code is imported.
 

@@ -32,7 +32,9 @@ def define_flags() -> None:
         "data", "", "Globs of texts, or a labeled file of the task; by default held-out documents."
     )
     flags.DEFINE_integer(
-        "step", None, "Step of the checkpoint; by default the best, if it was kept, or the newest."
+        "step",
+        None,
+        "Step of the checkpoint; by default the newest or, of a fine-tuning run, the best.",
     )
     flags.DEFINE_enum(
         "format", None, DATA["format"].choices[:-1], "Format of --data; by default auto."

@@ -14,8 +14,8 @@
     python -m bert_jax.predict --model=FINE_TUNED classify --input=FILE.csv --output=FILE.jsonl
 
 Every command but attention takes --input; --json prints a line such as the output would contain.
-PATH is a work directory (its best checkpoint if one was kept, otherwise the newest; or the one of
---step), a Hugging Face directory, or a Google checkpoint. FINE_TUNED is a work directory of
+PATH is a work directory (its newest checkpoint or, of fine-tuning, its best; or the one of --step),
+a Hugging Face directory, or a Google checkpoint. FINE_TUNED is a work directory of
 fine-tuning, or a Hugging Face directory with a task head. In Python, `bert_jax.load(PATH)` has the
 same methods.
 """
@@ -95,7 +95,7 @@ def define_flags() -> None:
     """Defines the flags of the command line."""
     flags.DEFINE_string("model", "", "Work directory, Hugging Face directory or Google checkpoint.")
     flags.DEFINE_integer(
-        "step", None, "Step of a work directory's checkpoint; by default the best, or the newest."
+        "step", None, "Step of the checkpoint; by default the newest, or the best of fine-tuning."
     )
     flags.DEFINE_integer("top_k", 5, "fill-mask, attention: number of guesses for each mask.")
     flags.DEFINE_integer("n_best", 5, "answer: number of answers.")

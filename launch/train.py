@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def finished(directory: epath.PathLike) -> bool:
-    """Returns whether results.json has the results of the last step, or of an early end."""
+    """Returns whether results.json has the results of the last step."""
     path = epath.Path(directory)
     try:
         results = json.loads((path / "results.json").read_text())
@@ -45,10 +45,6 @@ def finished(directory: epath.PathLike) -> bool:
         config = json.loads((path / "config.json").read_text())
         train = config["train"]
         last_step = train["num_steps"] + sum(train.get("extra", {}).get("steps", []))
-        if results.get("stopped_early"):
-            # A run that was continued after its early end has later checkpoints.
-            names = [entry.name for entry in (path / "checkpoints").iterdir()]
-            last_step = max(int(name) for name in names if name.isdecimal())
         return step >= last_step
     except (OSError, ValueError, KeyError, TypeError):
         # A file is absent, or was half written when the machine was lost.

@@ -103,23 +103,7 @@ PRETRAINING: Section = {
             "with fraction 0 is skipped.",
             elements=STAGE,
         ),
-        "early_stopping_patience": free_field(
-            0,
-            "Number of successive evaluations without a lower held-out loss after which the run "
-            "ends. The loss is the sum of the terms' losses with objective.weights. A change of "
-            "the sequence length starts a new count. 0 trains to the last step.",
-            at_least=0,
-        ),
         "extra": EXTRA,
-    },
-    "checkpoint": {
-        **COMMON["checkpoint"],
-        "keep_best": free_field(
-            False,
-            "Whether the parameters with the lowest held-out loss are kept too, in WORKDIR/best. "
-            "predict, evaluate, convert and init_from then use these. When the sequence length "
-            "changes, the search for the best begins anew.",
-        ),
     },
     "eval": {
         "every_steps": free_field(
@@ -200,16 +184,6 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
         raise UserError(
             "config.init_from and config.resume_from are both set; set only the one to start from"
         )
-    if not config.eval.every_steps:
-        for key, value in (
-            ("checkpoint.keep_best", config.checkpoint.keep_best),
-            ("train.early_stopping_patience", config.train.early_stopping_patience),
-        ):
-            if value:
-                raise UserError(
-                    f"config.{key} is {value}, but config.eval.every_steps is 0; set it to the "
-                    "number of steps between evaluations"
-                )
     has_types = config.data.special_tokens in ("bert", "albert")
     is_paired = config.data.rows in ("pairs", "halves")
     if is_paired and has_types and config.model.type_vocab_size < 2:

@@ -84,7 +84,7 @@ def finetune(
                 {},
             )
             step = int(state.step)
-            run.best = Best(path, keeps=True, state=resume.get("best", {}))
+            run.best = Best(path, resume.get("best", {}))
             stack.enter_context(closing(run.best))
             differences = settings.recorded(config, source)
             multihost.run_on_process_zero(lambda: run.claim(differences))
@@ -195,8 +195,12 @@ class FinetuningRun:
     def describe_batch(self, step: int) -> dict[str, Any]:
         return {"split": "train", "rows": self.order.rows_of_step(step - 1).tolist()}
 
+    @property
+    def evaluated_step(self) -> int:
+        return self.best.last_step
+
     def resume_point(self, step: int) -> dict[str, Any]:
-        return {}
+        return {"best": self.best.state()}
 
     def is_evaluated(self, step: int) -> bool:
         if step in (0, self.num_steps):
@@ -237,9 +241,6 @@ class FinetuningRun:
             stop=guard.poll,
             length_multiple=self.config.data.length_multiple,
         )
-
-    def is_over(self) -> bool:
-        return False
 
     def ending(self, step: int) -> dict[str, Any]:
         """Returns how the run ended, for results.json."""

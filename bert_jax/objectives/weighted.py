@@ -114,11 +114,6 @@ class WeightedTerms:
                     results[metric.baseline] = found[metric.baseline]
         return results | {"num_sequences": int(sums["num_sequences"])}
 
-    def held_out_loss(self, results: Mapping[str, float]) -> float:
-        """Computes the weighted sum of the terms' losses in the results of an evaluation."""
-        pairs = zip(self.terms, self.weights, strict=True)
-        return sum(weight * results[term.metrics[0].name] for term, weight in pairs)
-
     def teacher_model(self, config: BertConfig) -> PreTrainingModel:
         """Makes the teacher's model, with the dtype and the execution options of `config`."""
         terms = tuple(term for term in self.terms if term.needs_teacher)

@@ -215,7 +215,7 @@ def evaluate_workdir(
       directory: The work directory.
       data: Globs of other texts; if empty, the run's held-out documents are used.
       max_sequences: Overrides `config.eval.max_sequences`.
-      step: The step of the checkpoint; None for the best if it was kept, otherwise the newest.
+      step: The step of the checkpoint; None for the newest.
       data_options: Values of `config.data` that replace the run's; None keeps a value. The format
         of other texts is guessed unless it is given.
 

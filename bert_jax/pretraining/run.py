@@ -36,7 +36,6 @@ from bert_jax.pretraining.summary import announce, summarize
 from bert_jax.reports.page import write_pages
 from bert_jax.store.token_store import TokenStore
 from bert_jax.training import workdir
-from bert_jax.training.best import Best
 from bert_jax.training.loop import PreemptionGuard, train_loop
 from bert_jax.training.metrics import BEFORE, OTHER_TEXT, evaluation_at, read_results
 from bert_jax.training.objective import make_objective
@@ -103,11 +102,7 @@ def train(
         )
         step = int(state.step)
         run = PretrainingRun(config, path, trainer, run_input, resume, pretrained)
-        stack.enter_context(closing(run.best))
-        is_over = run.is_over()
-        if results := multihost.run_on_process_zero(
-            lambda: _finished(config, path, step, can_be_over=is_over)
-        ):
+        if results := multihost.run_on_process_zero(lambda: _finished(config, path, step)):
             return results
         # The config is written only now, because opening the input may fail.
         multihost.run_on_process_zero(lambda: start.claim(config, directory, origin, pretrained))
@@ -121,7 +116,7 @@ def train(
             return None
 
         # Write the results.
-        results = run.results | run.ending(step) | times | {"corpus": reports}
+        results = run.results | {"step": step} | times | {"corpus": reports}
         if is_first:
             if config.init_from and (before := evaluation_at(path, 0)):
                 results[BEFORE] = before
@@ -162,20 +157,14 @@ class PretrainingRun:
         resume: dict[str, Any],
         pretrained: Pretrained | None = None,
     ):
-        if not run_input.heldout and (
-            config.train.early_stopping_patience
-            or config.checkpoint.keep_best
-            or config.eval.other_text
-        ):
+        if config.eval.other_text and not run_input.heldout:
             raise UserError(
-                "config.checkpoint.keep_best, config.train.early_stopping_patience and "
-                "config.eval.other_text need held-out documents, but there are none: the corpus is "
-                "too small, or config.data.heldout_fraction is 0"
+                "config.eval.other_text needs held-out documents, but there are none: the corpus "
+                "is too small, or config.data.heldout_fraction is 0"
             )
         self.config, self.directory, self.trainer = config, directory, trainer
         self.num_steps = total_steps(config.train)
-        keeps = config.checkpoint.keep_best
-        self.best = Best(directory, keeps=keeps, state=resume.get("best", {}))
+        self.evaluated_step = resume.get("evaluated_step", -1)
         self.results: dict[str, Any] = {}
         self._input, self._resume = run_input, resume
         untrained = pretrained.untrained_heads if pretrained else ()
@@ -219,13 +208,14 @@ class PretrainingRun:
             # In a part of train.extra, the first step of the part.
             "first_step": self._stage.first_step,
             "position": self._stream.position(step - self._stage.stream_first_step),
+            "evaluated_step": self.evaluated_step,
         }
 
     def is_evaluated(self, step: int) -> bool:
         every_steps = self.config.eval.every_steps
         # The evaluation at step 0 shows before training whether its batches fit into memory.
         is_due = step in (0, self.num_steps) or (every_steps and step % every_steps == 0)
-        return self._input.heldout is not None and bool(is_due or self.is_over())
+        return self._input.heldout is not None and bool(is_due)
 
     def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
         step, trainer = int(state.step), self.trainer
@@ -259,25 +249,9 @@ class PretrainingRun:
             return
         if not step and self._begins_with_random_guesses:
             results.pop(FILLED_TEXTS, None)
-        self.results = results
-        loss = trainer.objective.held_out_loss(results)
-        # The loss depends on the length of the sequences.
-        self.best.update(state, -loss, group=stage.max_seq_length)
+        self.results, self.evaluated_step = results, step
         text = evaluation.progress_text(trainer.objective.metrics, results)
-        if self.best.step < step:
-            text += f" (lowest loss: step {self.best.step:,})"
         recorder.log_evaluation(step, results, text)
-
-    def is_over(self) -> bool:
-        patience = self.config.train.early_stopping_patience
-        return 0 < patience <= self.best.num_worse
-
-    def ending(self, step: int) -> dict[str, Any]:
-        """Returns how the run ended after its last step, for results.json."""
-        ending = {"step": step, "stopped_early": step < self.num_steps}
-        if self.best.step >= 0:
-            ending |= {"best_step": self.best.step, "best_loss": -self.best.score}
-        return ending
 
 
 def _check(config: ConfigDict, directory: epath.PathLike, trainer: Trainer) -> list[str]:
@@ -290,14 +264,11 @@ def _check(config: ConfigDict, directory: epath.PathLike, trainer: Trainer) -> l
     return [*workdir.check(directory, config), *prediction_warnings(config)]
 
 
-def _finished(
-    config: ConfigDict, directory: epath.Path, step: int | None, *, can_be_over: bool = True
-) -> dict[str, Any] | None:
+def _finished(config: ConfigDict, directory: epath.Path, step: int | None) -> dict[str, Any] | None:
     """Reprints and returns the results of a finished run; None if it is not finished.
 
     Args:
       step: The step of the newest checkpoint.
-      can_be_over: Whether a run that was stopped early is finished.
     """
     # A family from outside is refused, as in a run that is not finished.
     load_family(config.family)
@@ -308,18 +279,14 @@ def _finished(
         # If the file is damaged, evaluating again rewrites it.
         return None
     num_steps = total_steps(config.train)
-    is_over = results["step"] >= num_steps or can_be_over and results.get("stopped_early")
-    if results["step"] != step or not is_over:
+    if results["step"] != step or step < num_steps:
         return None
     # A process may have been killed before it wrote the pages.
     if not (directory / workdir.REPORT).exists():
         write_pages(directory)
-    further = "--config.train.extra.steps=N"
-    if results.get("stopped_early"):
-        further = "a larger --config.train.early_stopping_patience, or 0,"
     say(
         f"This run is finished: step {step:,} of {num_steps:,} is done. To train it further, "
-        f"add {further} to the command."
+        "add --config.train.extra.steps=N to the command."
     )
     with files.naming(directory / workdir.RESULTS):
         summarize(config, metrics, results, directory)

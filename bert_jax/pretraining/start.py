@@ -71,8 +71,8 @@ def first_state(
         with closing(Checkpointer(folder, read_only=True)) as checkpoints:
             state, resume = checkpoints.restore_newest(trainer.abstract_state())
         _check_stage(config, trainer, int(state.step), resume)
-        # The best parameters of the other run are in that run's directory.
-        return state, {**resume, "best": {}}
+        # This run has no evaluation yet.
+        return state, {**resume, "evaluated_step": -1}
     if pretrained:
         weights = take_weights(config, pretrained, tokenizer)
     elif teacher and teacher_layers(config):

@@ -129,15 +129,10 @@ def summarize(
             f"Step {results['step']:,} is not evaluated: no document was held out (the corpus is "
             "too small, or config.data.heldout_fraction is 0)"
         )
-    if results.get("stopped_early"):
-        print("ended early: the latest evaluations brought no lower held-out loss")
     if speed := results.get("train_sequences_per_second"):
         compiling = f"{results.get('compile_seconds', 0):,.0f} s of compilation"
         print(f"speed        {speed:,.0f} sequences/s, after {compiling}")
     print(f"checkpoint   {path / workdir.CHECKPOINTS / str(results['step'])}")
-    best = path / workdir.BEST / str(results.get("best_step"))
-    if best.exists():
-        print(f"best         {best} (held-out loss {results['best_loss']:.3f})")
     print(f"report       {path / workdir.REPORT}")
     print(f"curves       {path / workdir.CURVES}, {path / 'metrics.jsonl'}, {path / 'tensorboard'}")
     say_next(next_commands(config, path))

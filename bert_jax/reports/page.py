@@ -154,8 +154,7 @@ def _settings(runs: Sequence[Run], main: str) -> list[str]:
 def _step(run: Run) -> str:
     if not run.results:
         return f"{max((line['step'] for line in run.lines), default=0):,} steps (running)"
-    early = " (stopped early)" if run.results.get("stopped_early") else ""
-    return f"{run.results['step']:,} steps{early}"
+    return f"{run.results['step']:,} steps"
 
 
 def _plot(title: str, runs: Sequence[Run]) -> str:

@@ -20,7 +20,6 @@ class Best:
 
     Args:
       directory: The work directory.
-      keeps: Whether the parameters are kept.
       state: The result of `state` at the step that the run continues from; empty for a new run.
 
     Attributes:
@@ -28,51 +27,40 @@ class Best:
       score: Its score; higher is better.
       results: The `results` of that evaluation.
       last_step: The last step that was evaluated; -1 if there is none.
-      num_worse: The number of evaluations since the best.
-      group: See `update`.
     """
 
-    def __init__(self, directory: epath.PathLike, *, keeps: bool, state: Mapping[str, Any]):
-        self.step = self.last_step = -1
-        self.score = self.num_worse = 0
-        self.results = self.group = None
-        vars(self).update(state)
+    def __init__(self, directory: epath.PathLike, state: Mapping[str, Any]):
+        self.step, self.last_step = state.get("step", -1), state.get("last_step", -1)
+        self.score, self.results = state.get("score", 0), state.get("results")
         self._folder = epath.Path(directory) / workdir.BEST
-        saved = multihost.run_on_process_zero(self._saved)
-        self._keeps, self._checkpoints = keeps, None
-        if keeps and self.step not in saved:
-            # A killed process replaced it by a better one, or the run did not keep it.
+        self._checkpoints = None
+        if self.step not in multihost.run_on_process_zero(self._saved):
+            # A killed process replaced it by a better one.
             self.step = -1
 
-    def update(self, state: TrainState, score: float, results: Any = None, group: Any = None):
+    def update(self, state: TrainState, score: float, results: Any) -> None:
         """Compares an evaluation with the best; if it is better, keeps the parameters.
 
         Args:
           state: The state that was evaluated.
           score: Its score; higher is better.
           results: JSON-able values to remember with it.
-          group: Only evaluations with the same value, such as a sequence length, are compared. An
-            evaluation with a new value is the best so far.
         """
         self.last_step = int(state.step)
-        if self.step >= 0 and group == self.group and score <= self.score:
-            self.num_worse += 1
+        if self.step >= 0 and score <= self.score:
             return
-        self.step, self.score, self.results, self.group = self.last_step, score, results, group
-        self.num_worse = 0
-        if self._keeps:
-            # Two checkpoints are kept, because a killed process may continue from a step before the
-            # newer one.
-            self._checkpoints = self._checkpoints or Checkpointer(self._folder, keep=2)
-            params = TrainState(state.step, state.params, opt_state=())
-            self._checkpoints.save(self.step, params, {})
-            # The best parameters must be complete before the run's own checkpoint is saved.
-            self._checkpoints.wait()
+        self.step, self.score, self.results = self.last_step, score, results
+        # Two checkpoints are kept, because a killed process may continue from a step before the
+        # newer one.
+        self._checkpoints = self._checkpoints or Checkpointer(self._folder, keep=2)
+        params = TrainState(state.step, state.params, opt_state=())
+        self._checkpoints.save(self.step, params, {})
+        # The best parameters must be complete before the run's own checkpoint is saved.
+        self._checkpoints.wait()
 
     def state(self) -> dict[str, Any]:
         """Returns the JSON-able values that each checkpoint of the run stores."""
-        names = ("step", "score", "results", "last_step", "num_worse", "group")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("step", "score", "results", "last_step")}
 
     def close(self) -> None:
         if self._checkpoints:

@@ -15,7 +15,6 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress
 from bert_jax.parallel import multihost
 from bert_jax.training import workdir
-from bert_jax.training.best import Best
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.profiler import StepProfiler
@@ -95,7 +94,7 @@ class Run(Protocol):
       directory: The work directory.
       trainer: Supplies the train step.
       num_steps: The last step of the run.
-      best: The best evaluation so far.
+      evaluated_step: The last step that was evaluated; -1 if there is none.
       results: The results of the run so far; empty if the run must be evaluated for them.
     """
 
@@ -105,7 +104,7 @@ class Run(Protocol):
     directory: epath.Path
     trainer: Trainer
     num_steps: int
-    best: Best
+    evaluated_step: int
     results: dict[str, Any]
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
@@ -117,7 +116,7 @@ class Run(Protocol):
         ...
 
     def resume_point(self, step: int) -> dict[str, Any]:
-        """Returns what the checkpoint of `step` stores beside the state and `best`."""
+        """Returns what the checkpoint of `step` stores beside the state, as values for JSON."""
         ...
 
     def is_evaluated(self, step: int) -> bool:
@@ -125,11 +124,7 @@ class Run(Protocol):
         ...
 
     def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
-        """Evaluates a state, updates `best` and records the results, unless the run must stop."""
-        ...
-
-    def is_over(self) -> bool:
-        """Returns whether the evaluations end the run early."""
+        """Evaluates a state and records the results, unless the run must stop."""
         ...
 
 
@@ -163,12 +158,11 @@ def train_loop(
       UserError: A checkpoint could not be written.
     """
     trainer, step, is_first = run.trainer, int(state.step), multihost.is_first()
-    is_finished = step == run.num_steps or run.is_over()
     # The run was stopped before this evaluation, or before its results were written.
     is_unevaluated = run.is_evaluated(step) and bool(
-        run.best.last_step < step or is_finished and not run.results
+        run.evaluated_step < step or step == run.num_steps and not run.results
     )
-    evaluated_step = min(run.best.last_step, step - is_unevaluated)
+    evaluated_step = min(run.evaluated_step, step - is_unevaluated)
     with ExitStack() as stack:
         progress = stack.enter_context(
             Progress(
@@ -208,12 +202,11 @@ def _take_steps(
     checkpointer: Checkpointer,
     guard: PreemptionGuard,
 ) -> int:
-    config, best = run.config, run.best
+    config = run.config
     step, line_steps = int(state.step), steps_between_lines(config, run.num_steps)
-    is_over = guard.poll() or run.is_over()
     compiled = set()
     # There are no batches after the last step.
-    batches = run.batches(run.num_steps if is_over else step)
+    batches = run.batches(run.num_steps if guard.poll() else step)
     try:
         for stage, batch in batches:
             trainer = run.trainer.with_model(stage.model_keys)
@@ -233,13 +226,13 @@ def _take_steps(
             if run.is_evaluated(step) and not guard.poll():
                 with recorder.paused(step, state):
                     run.evaluate(state, recorder, guard)
-            stop = guard.poll() or run.is_over()
+            stop = guard.poll()
             if step % config.checkpoint.every_steps == 0 or is_last or stop:
                 with recorder.paused(step, state):
                     # The log lines of a step are written before its checkpoint.
                     recorder.flush_lines()
-                    resume = run.resume_point(step) | {"best": best.state()}
-                    checkpointer.save(step, state, resume | {"meter": recorder.state()})
+                    resume = run.resume_point(step) | {"meter": recorder.state()}
+                    checkpointer.save(step, state, resume)
             if stop:
                 break
     except NonFiniteError as error:

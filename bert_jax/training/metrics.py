@@ -165,7 +165,7 @@ def read_results(directory: epath.PathLike, metrics: Sequence[Metric] = ()) -> d
       FileNotFoundError: The run has not ended.
     """
     names = {name for metric in metrics for name in (metric.name, metric.baseline)}
-    numbers = {f"{name}?": 0.0 for name in (*names, "train_sequences_per_second", "best_loss")}
+    numbers = {f"{name}?": 0.0 for name in (*names, "train_sequences_per_second")}
     like = {
         "step": 0,
         "best_step?": 0,

@@ -31,7 +31,7 @@ INITIAL_TRAINING = "initial_training.json"
 # How the config differs from the config file.
 CONFIG_DIFFERENCES = "config_differences.json"
 CHECKPOINTS = "checkpoints"
-# The parameters with the best validation score or, in pre-training, with the lowest held-out loss.
+# The parameters of fine-tuning with the best validation score.
 BEST = "best"
 # int64 [V]: how often each token occurs in the training text; evaluation's unigram baseline.
 TOKEN_COUNTS = "token_counts.npy"
@@ -157,16 +157,13 @@ def has_checkpoints(workdir: epath.PathLike) -> bool:
 
 
 def checkpoint_folder(workdir: epath.PathLike, step: int | None = None) -> epath.Path:
-    """Returns the folder of the best checkpoint if the run kept it, or else of all checkpoints.
+    """Returns the folder of the best checkpoint, if the run is of fine-tuning, or of all.
 
     With `step`, the folder of the best is returned only if it has this step.
     """
     path = epath.Path(workdir)
     best = saved_steps(path / BEST)
     found = best if step is None else step in best
-    if found and step is None and has_checkpoints(path):
-        # The best is out of date if pre-training continued without keep_best.
-        found = load_config(path).checkpoint.get("keep_best", True)
     return path / (BEST if found else CHECKPOINTS)
 
 

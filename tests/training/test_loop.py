@@ -11,10 +11,11 @@ from bert_jax.batches.stream import Stream
 from bert_jax.finetuning.run import finetune
 from bert_jax.pretraining import run as pretrain
 from bert_jax.training import trainer
+from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import PreemptionGuard, steps_between_lines
 from bert_jax.training.metrics import read_metrics
 from tests.finetuning import small
-from tests.small_run import small_run
+from tests.small_run import after_step, compiled_once, small_run  # noqa: F401
 
 SECONDS = 1.0
 
@@ -78,6 +79,38 @@ def test_of_fine_tuning_with_batches_of_two_lengths(tmp_path, slow):
     config = small.config(tmp_path / "bert", tmp_path / "data", train__num_epochs=1.0)
     run = tmp_path / "run"
     check(run, finetune(config, run), line_sequences=5 * 8, num_compiled=2)
+
+
+@pytest.mark.slow
+def test_each_evaluation_is_made_once_in_a_run_that_is_stopped_and_killed(
+    texts, tmp_path, monkeypatch
+):
+    values = {"train.num_steps": 12, "eval.every_steps": 2, "checkpoint.every_steps": 5}
+    config = small_run(texts, **values)
+
+    def evaluations(directory):
+        return [line for line in read_metrics(directory) if "eval_mlm_loss" in line]
+
+    pretrain.train(config, tmp_path / "whole")
+    # The signal comes before the evaluation of its step.
+    with after_step(6, lambda: signal.raise_signal(signal.SIGTERM)):
+        assert pretrain.train(config, tmp_path / "killed") is None
+    # The process is killed between the last evaluation and its checkpoint.
+    save = Checkpointer.save
+
+    def killed(checkpoints, step, *args):
+        if step == 12:
+            raise InterruptedError
+        save(checkpoints, step, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "save", killed)
+        with pytest.raises(InterruptedError):
+            pretrain.train(config, tmp_path / "killed")
+    pretrain.train(config, tmp_path / "killed")
+    found = evaluations(tmp_path / "killed")
+    assert [line["step"] for line in found] == [2, 4, 6, 8, 10, 12]
+    assert found == evaluations(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
