@@ -22,6 +22,7 @@ from rich.table import Table
 from bert_jax import config as config_lib
 from bert_jax.base import files
 from bert_jax.base.progress import empty_table, terminal
+from bert_jax.batches.stream import PREFETCH_BATCHES
 from bert_jax.config import cli
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -87,7 +88,7 @@ def benchmark_input(
             num_shards=jax.process_count(),
         )
         # Batches that were made before timing begins are not counted.
-        uncounted = WARMUP_STEPS + config.data.prefetch_batches
+        uncounted = WARMUP_STEPS + PREFETCH_BATCHES
         finished = []
         for _ in stream.batches(0, uncounted + num_batches):
             finished.append(time.perf_counter())

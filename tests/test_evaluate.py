@@ -9,7 +9,7 @@ import scipy.stats
 from rich.console import Console
 
 from bert_jax.base.errors import UserError
-from bert_jax.batches.stream import StreamSpec, evaluation_batches
+from bert_jax.batches.stream import EVALUATION_SEED, StreamSpec, evaluation_batches
 from bert_jax.objectives.objective import apply
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.build import make_trainer
@@ -95,14 +95,13 @@ def by_hand(trainer, params, store, counts):
         max_seq_length=stage.max_seq_length,
         max_predictions_per_seq=stage.max_predictions_per_seq,
         batch_size=MAX_SEQUENCES,
-        seed=config.eval.seed,
+        seed=EVALUATION_SEED,
         stage=0,
         masked_lm_prob=0.15,
         short_seq_prob=config.data.short_seq_prob,
         whole_word_masking=False,
         shuffle_sentences=config.data.shuffle_sentences,
         num_threads=1,
-        prefetch_batches=1,
     )
     tokenizer = make_tokenizer(VOCAB_SIZE)
     (batch,) = evaluation_batches(store, tokenizer, spec, MAX_SEQUENCES)

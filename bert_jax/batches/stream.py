@@ -33,12 +33,16 @@ Batch = dict[str, np.ndarray]
 Signature = Mapping[str, tuple[tuple[int, ...], str]]
 # Evaluation always uses these masks, and as many predictions as they need, so that runs trained
 # with different masks are comparable. `corruption.denoising` has its own.
+# No other seed affects the pairs and masks of an evaluation.
+EVALUATION_SEED = 12345
+# The number of batches that are kept ready in host memory.
+PREFETCH_BATCHES = 4
 EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_fractions": (0.8, 0.1, 0.1), "held_out": True}
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamSpec:
-    """The options of a stage's stream. `num_threads` and `prefetch_batches` affect only its speed.
+    """The options of a stage's stream. `num_threads` affects only its speed.
 
     Attributes:
       batch_size: The rows of a global batch.
@@ -48,7 +52,6 @@ class StreamSpec:
       mask_fractions: The fractions of chosen tokens that become [MASK], are kept, and become
         random.
       max_pairs_per_row: The largest number of pairs that share a row; 1 for rows of one pair.
-      random_document: Where a random document comes from, as in `config.data.random_document`.
       held_out: Whether the masks are for evaluation: [CLS] and [SEP] are never chosen, and rare
         tokens are not preferred.
     """
@@ -70,12 +73,10 @@ class StreamSpec:
     max_sentence_tokens: int = DATA["max_sentence_tokens"].default
     short_seq_prob: float = DATA["short_seq_prob"].default
     max_pairs_per_row: int = DATA["max_pairs_per_row"].default
-    random_document: str = DATA["random_document"].default
     sampling_exponent: float = DATA["sampling_exponent"].default
     source_weights: tuple[str, ...] = DATA["source_weights"].default
     shuffle_sentences: int = DATA["shuffle_sentences"].default
     num_threads: int = DATA["num_threads"].default
-    prefetch_batches: int = DATA["prefetch_batches"].default
 
 
 def batch_fields(
@@ -330,7 +331,7 @@ def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterato
     try:
         for maker in makers:
             waiting.append(pool.submit(maker))
-            if len(waiting) > spec.prefetch_batches:
+            if len(waiting) > PREFETCH_BATCHES:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

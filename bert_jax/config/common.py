@@ -26,7 +26,7 @@ EVAL_BATCH_SIZE = free_field(
 COMMON: Section = {
     "seed": Field(
         0,
-        "Seed of initial weights, data order, masks and dropout. Evaluation has eval.seed.",
+        "Seed of initial weights, data order, masks and dropout. It does not affect evaluation.",
         at_least=0,
     ),
     "workdir": free_field(

@@ -183,14 +183,6 @@ DATA: Section = {
         "three_way_order need next, order and three_way, respectively.",
         choices=("next", "order", "three_way"),
     ),
-    "random_document": Field(
-        "",
-        "Where the second segment of a random pair comes from (rows=pairs only): store (any other "
-        "document), window (another document of the same window; see data.shuffle_sentences). If "
-        "empty, store for a token store of one part, and window for one of several parts, which "
-        "cannot have store.",
-        choices=("", "store", "window"),
-    ),
     "max_pairs_per_row": recipe_field(
         1,
         "Largest number of pairs (segments, documents) that share a row; each attends only to "
@@ -272,11 +264,11 @@ DATA: Section = {
     "shuffle_sentences": Field(
         2**20,
         "Rows are shuffled within windows of this many sentences. A larger window shuffles better "
-        "and needs more memory (about 15 bytes per sentence).",
+        "and needs more memory (about 15 bytes per sentence). In a token store of several parts, "
+        "the other document of a random pair is from the same window.",
         above=0,
     ),
     "num_threads": free_field(2, "Number of threads that assemble and mask batches.", above=0),
-    "prefetch_batches": free_field(4, "Number of batches kept ready in host memory.", above=0),
 }
 
 
@@ -286,12 +278,11 @@ def check_data(data: ConfigDict) -> None:
     Raises:
       UserError: The message names the keys.
     """
-    for key in ("pair_labels", "random_document"):
-        if data[key] != DATA[key].default and data.rows != "pairs":
-            raise UserError(
-                f"config.data.{key} is {data[key]}, but config.data.rows is {data.rows}; it is for "
-                "pairs only"
-            )
+    if data.pair_labels != DATA["pair_labels"].default and data.rows != "pairs":
+        raise UserError(
+            f"config.data.pair_labels is {data.pair_labels}, but config.data.rows is {data.rows}; "
+            "it is for pairs only"
+        )
     if data.rows == "fitted_documents" and data.max_pairs_per_row == 1:
         raise UserError(
             "config.data.max_pairs_per_row is 1, but config.data.rows=fitted_documents fits "

@@ -122,11 +122,6 @@ PRETRAINING: Section = {
             "be part of the text to train on.",
             is_path=True,
         ),
-        "seed": free_field(
-            12345,
-            "Seed of the evaluation's fixed pairs and masks. No other seed affects them.",
-            at_least=0,
-        ),
     },
 }
 

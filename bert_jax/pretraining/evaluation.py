@@ -1,7 +1,7 @@
 """Scores a model and baselines on held-out text.
 
-The rows and masks depend only on `config.eval.seed`, so they are the same at every step. 15 % of
-the tokens are masked (30 % of the words with corruption=denoising), whatever training masks.
+The rows and masks do not depend on `config.seed`, and are the same at every step. 15 % of the
+tokens are masked (30 % of the words with corruption=denoising), whatever training masks.
 """
 
 import contextlib

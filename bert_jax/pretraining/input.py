@@ -12,7 +12,7 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.batches.stream import Stream, StreamSpec
+from bert_jax.batches.stream import EVALUATION_SEED, Stream, StreamSpec
 from bert_jax.config import check_vocabulary
 from bert_jax.parallel import multihost
 from bert_jax.reports import corpus_report
@@ -229,6 +229,6 @@ def evaluation_spec(
     return dataclasses.replace(
         stream_spec(config, stage),
         batch_size=-(-batch_size // num_data_shards) * num_data_shards,
-        seed=config.eval.seed,
+        seed=EVALUATION_SEED,
         stage=0,
     )

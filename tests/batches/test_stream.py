@@ -55,7 +55,7 @@ def test_a_host_may_have_any_shards(is_packed, shards):
 
 
 def test_batches_do_not_depend_on_threads(uninterrupted):
-    batches = stream(num_threads=4, prefetch_batches=8).batches(0, 70)
+    batches = stream(num_threads=4).batches(0, 70)
     for batch, full in zip(batches, uninterrupted, strict=True):
         assert equal(batch, full)
 

@@ -17,7 +17,7 @@ from tests.batches.small_stream import DOCUMENTS, SPEC, TOKENIZER, stream
 def test_program_ends_while_an_iterator_is_open():
     program = (
         "from tests.batches.small_stream import stream\n"
-        "batches = stream(prefetch_batches=2).batches(0, 10**9)\n"
+        "batches = stream().batches(0, 10**9)\n"
         "for _ in range(50): next(batches)\n"
         "print('leaving')\n"
     )

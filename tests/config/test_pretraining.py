@@ -135,10 +135,6 @@ FASTBPE = {
             "max_predictions_per_seq is 20, but 4 pairs in a row of 128 tokens "
             "(config.data.max_pairs_per_row) may need 21; set it to 21, or to 0",
         ),
-        (
-            {"data__random_document": "window", "data__rows": "halves"},
-            "random_document is window, but config.data.rows is halves; it is for pairs only",
-        ),
         ({"data__poisson_lambda": 3.5}, "poisson_lambda is 3.5, but config.data.corruption is"),
         ({"data__permute_sentence_ratio": 0.5}, "masked_lm; it is for denoising only"),
         ({"data__corruption": "denoising"}, "rows is pairs, but config.data.corruption=denoising"),

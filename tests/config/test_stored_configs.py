@@ -37,7 +37,7 @@ WRONG = {
     "train.stages": [[], [{"fraction": 0.5}], [{"max_seq_length": 10**9}], [3]],
     "train.num_steps": [0],
     "eval.batch_size": [-1],
-    "eval.seed": [10**23],
+    "seed": [10**23],
     "dtype": ["int8"],
 }
 CASES = [(key, value) for key, values in WRONG.items() for value in values]

@@ -60,11 +60,3 @@ def test_report_and_inspection(made, tmp_path):
     assert {key: one[key] for key in same} == {key: parts[key] for key in same}
     _, described, _ = inspect.read_batch(config, 5)
     assert {row[0] for row in described["rows"]} <= set(range(32))
-
-
-def test_random_documents_of_the_whole_store_are_refused(made, tmp_path):
-    config = config_for(made[1], data__random_document="store")
-    with pytest.raises(
-        UserError, match="random_document is store, but the .* has 7 parts, .*: set"
-    ):
-        pretrain.train(config, tmp_path)

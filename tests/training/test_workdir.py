@@ -76,7 +76,7 @@ def test_a_given_number_of_predictions_equals_the_same_derived_number(tmp_path):
         ("mesh.fsdp", 8),
         ("checkpoint.keep", 9),
         ("eval.every_steps", 3),
-        ("data.prefetch_batches", 1),
+        ("data.num_threads", 1),
     ],
 )
 def test_keys_that_do_not_affect_the_result_may_change(tmp_path, path, value):

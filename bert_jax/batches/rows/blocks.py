@@ -60,8 +60,6 @@ class Blocks:
       store: A `TokenStore`.
       window_sentences: The approximate number of sentences in a window. A block has a sixteenth of
         them, or less in a small source, so that every window has blocks of it.
-      draws_from_store: Whether random documents are drawn from the whole store, which must have
-        one part; if False, they are drawn from the blocks that are read together.
       max_sentence_tokens: See `divide_sentences`; 0 divides none.
 
     Attributes:
@@ -71,9 +69,7 @@ class Blocks:
       tokens: The number of tokens of each source, by name.
     """
 
-    def __init__(
-        self, store, window_sentences: int, *, draws_from_store: bool, max_sentence_tokens: int
-    ):
+    def __init__(self, store, window_sentences: int, *, max_sentence_tokens: int):
         self._store, self._whole, self._cuts = store, None, None
         self._max_sentence_tokens = max_sentence_tokens
         self.sources = list(dict.fromkeys(store.sources))
@@ -101,11 +97,9 @@ class Blocks:
             self._cuts = np.append(firsts, store.num_documents)
             self.sentences_B = np.diff(starts[self._cuts])
             self._starts = np.array([0, len(firsts)])
-            if draws_from_store:
-                starts, sentences = divide_sentences(
-                    starts, index.sentence_starts, max_sentence_tokens
-                )
-                self._whole = Pool(starts[:-1], starts[1:], sentences)
+            # Random documents are drawn from the whole store.
+            starts, sentences = divide_sentences(starts, index.sentence_starts, max_sentence_tokens)
+            self._whole = Pool(starts[:-1], starts[1:], sentences)
         else:
             number_P = np.minimum(documents_P, -(-sentences_P // size_P))
             self._starts = np.append(0, np.cumsum(number_P))
@@ -117,7 +111,7 @@ class Blocks:
 
         Args:
           numbers: The blocks.
-          pool: The blocks that random documents are drawn from, unless it is the whole store.
+          pool: The blocks that random documents are drawn from if the store has several parts.
         """
         if self._whole:
             for number in numbers:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from bert_jax.base.batch import ENCODER_FIELDS, BatchFields
-from bert_jax.base.errors import UserError
 from bert_jax.batches.random_keys import (
     BLOCK_ORDER_TAG,
     PLAN_TAG,
@@ -45,9 +44,6 @@ class WindowedRows(abc.ABC):
     Attributes:
       fields: The arrays that `assemble` returns.
       is_pair: Whether two sentences in a row have the special tokens of a pair.
-
-    Raises:
-      UserError: `spec.random_document` is store, but the store has several parts.
     """
 
     fields: ClassVar[BatchFields] = ENCODER_FIELDS
@@ -55,13 +51,6 @@ class WindowedRows(abc.ABC):
 
     def __init__(self, store, tokenizer, spec):
         self.store, self.tokenizer, self.spec = store, tokenizer, spec
-        draws_from = spec.random_document or ("store" if store.num_parts == 1 else "window")
-        if draws_from == "store" and store.num_parts > 1:
-            raise UserError(
-                "config.data.random_document is store, but the token store has "
-                f"{store.num_parts:,} parts, of which only a few are open at a time: set it to "
-                "window"
-            )
         num_special = tokenizer.template.num_special(is_pair=self.is_pair)
         self._max_num_tokens = spec.max_seq_length - num_special
         # With 0, text is gathered without a limit and then truncated.
@@ -69,7 +58,6 @@ class WindowedRows(abc.ABC):
         self._blocks = Blocks(
             store,
             spec.shuffle_sentences,
-            draws_from_store=draws_from == "store",
             # Two sentences fit in a row.
             max_sentence_tokens=min(spec.max_sentence_tokens, self._max_num_tokens // 2),
         )

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.base.errors import UserError
 from bert_jax.batches.random_keys import keyed_generator
 from bert_jax.batches.rows.blocks import Block
 from bert_jax.batches.rows.pairs import PairRows, ThreeWayPairRows, chunk_documents
@@ -175,18 +174,15 @@ def test_windows_contain_every_block_once_per_epoch(cuts):
     assert len(planner_for(documents)[1].windows(0)) == 1
 
 
-def test_random_b_is_from_the_window():
+def test_random_b_of_a_store_in_parts_is_from_the_window():
     documents = make_documents(seed=2, num_documents=60)
-    for cuts, changes in (((20, 21, 45), {}), ((), {"random_document": "window"})):
-        store, planner = planner_for(documents, cuts, shuffle_sentences=160, **changes)
-        assert len(planner.windows(0)) >= 4
-        for window in range(len(planner.windows(0))):
-            plan = planner.plan(0, window)
-            own, other = (store.document_of(p) for p in (plan.a_start_N, plan.b_start_N))
-            assert ((own != other) == plan.is_random_N).all()
-            assert set(other) <= set(own)
-    with pytest.raises(UserError, match="has 2 parts, of which .*: set it to window"):
-        planner_for(documents, (9,), random_document="store")
+    store, planner = planner_for(documents, (20, 21, 45), shuffle_sentences=160)
+    assert len(planner.windows(0)) >= 4
+    for window in range(len(planner.windows(0))):
+        plan = planner.plan(0, window)
+        own, other = (store.document_of(p) for p in (plan.a_start_N, plan.b_start_N))
+        assert ((own != other) == plan.is_random_N).all()
+        assert set(other) <= set(own)
 
 
 def test_random_b_is_uniform_over_the_window():
