@@ -20,9 +20,9 @@ class LayerRates:
     Attributes:
       num_layers: The number of blocks of the encoder. Blocks that share their parameters count
         as one.
-      decay: The head and the pooler have the full rate. The rate shrinks by this factor at the
-        last block, again at each block below, and once more at the embeddings (Howard & Ruder
-        2018; Clark et al. 2020 for models like BERT).
+      decay: The head, the pooler and the LayerNorm after the last block have the full rate. The
+        rate shrinks by this factor at the last block, again at each block below, and once more at
+        the embeddings (Howard & Ruder 2018; Clark et al. 2020 for models like BERT).
     """
 
     num_layers: int
@@ -46,6 +46,6 @@ class LayerRates:
         depth = self.num_layers + 1
         if part in _EMBEDDINGS:
             depth = 0
-        elif part == _ENCODER:
+        elif part == _ENCODER and names[2] != "layer_norm":
             depth = 1 + int(names[2].removeprefix("layer_"))
         return np.array(self.decay ** (self.num_layers + 1 - depth), np.float32)

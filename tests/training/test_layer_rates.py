@@ -48,16 +48,20 @@ def test_factors_fall_from_the_head_to_the_embeddings():
         assert factors[name] == factor, name
 
 
-def test_shared_layers_and_the_projection_of_the_embeddings():
+def test_shared_layers_the_projection_of_the_embeddings_and_the_last_norm():
     params = {
         "bert": {
             "embeddings": {"word_embeddings": np.zeros(1)},
             "embeddings_project": {"kernel": np.zeros(1)},
-            "encoder": {"layer_0": {"output": {"kernel": np.zeros(1)}}},
+            "encoder": {
+                "layer_0": {"output": {"kernel": np.zeros(1)}},
+                "layer_norm": {"scale": np.zeros(1)},
+            },
         }
     }
     factors = flat(LayerRates(1, decay=0.5).factors(params))
     assert factors["bert/encoder/layer_0/output/kernel"] == 0.5
+    assert factors["bert/encoder/layer_norm/scale"] == 1.0
     assert factors["bert/embeddings_project/kernel"] == 0.25
     assert factors["bert/embeddings/word_embeddings"] == 0.25
 
