@@ -43,8 +43,7 @@ def finished(directory: epath.PathLike) -> bool:
         results = json.loads((path / "results.json").read_text())
         step = results["step"]
         config = json.loads((path / "config.json").read_text())
-        train = config["train"]
-        last_step = train["num_steps"] + sum(train.get("extra", {}).get("steps", []))
+        last_step = config["train"]["num_steps"]
         if results.get("stopped_early"):
             # A run that was continued after its early end has later checkpoints.
             names = [entry.name for entry in (path / "checkpoints").iterdir()]

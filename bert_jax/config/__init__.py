@@ -33,10 +33,8 @@ from bert_jax.config.schema import Field, differences, flatten, to_dict
 from bert_jax.config.stages import (
     batch_ramp,
     lamb_stages,
-    planned_steps,
     stage,
     stages_of_tokens,
-    total_steps,
 )
 
 

@@ -30,7 +30,7 @@ from bert_jax.config.schema import (
     recipe_field,
     steering_field,
 )
-from bert_jax.config.stages import EXTRA, STAGE, check_own_keys, check_stages, total_steps
+from bert_jax.config.stages import STAGE, check_own_keys, check_stages
 
 PRETRAINING: Section = {
     **COMMON,
@@ -101,8 +101,10 @@ PRETRAINING: Section = {
                 {"fraction": 0.1, "max_seq_length": 512},
             ),
             "Parts of the run, each made by `stage()`. Their fractions must add up to 1. A stage "
-            "with fraction 0 is skipped.",
+            "with fraction 0 is skipped. The stages of steps that have run must stay; the others "
+            "may change, and stages may be appended with a larger num_steps.",
             elements=STAGE,
+            change=Change.WITH_WARNING,
         ),
         "early_stopping_patience": free_field(
             0,
@@ -111,7 +113,6 @@ PRETRAINING: Section = {
             "the sequence length starts a new count. 0 trains to the last step.",
             at_least=0,
         ),
-        "extra": EXTRA,
     },
     "checkpoint": {
         **COMMON["checkpoint"],

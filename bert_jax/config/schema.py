@@ -222,9 +222,6 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
         value = values.get(key, field.default)
         if isinstance(field.default, tuple) and isinstance(value, list):
             value = tuple(value)
-        elif field.default and isinstance(field.default, tuple) and isinstance(value, float):
-            # Configs of old runs have one number for all parts of train.extra.
-            value = (value,)
         field.check_type(f"config.{path}", value)
         if field.elements is not None:
             value = tuple(build(field.elements, v, f"{path}[{i}].") for i, v in enumerate(value))

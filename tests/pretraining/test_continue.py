@@ -159,19 +159,17 @@ def test_a_killed_run_continues_to_the_same_bits(source, new_texts, texts, run, 
     pretrain.train(stored, tmp_path / "run", ConfigSource("config.json", stored, is_stored=True))
 
 
-def test_a_run_goes_on_in_another(new_texts, texts, run, tmp_path, capsys):
+def test_a_run_goes_on_in_another(new_texts, texts, run, tmp_path):
     """Its model and recipe are those of the other run, and so are the bits."""
-    same = {"init_from": "", "eval.other_text": (texts,), "train.extra.steps": (2,)}
-    same |= {"train.extra.warmup_steps": 5.0}
+    same = {"init_from": "", "eval.other_text": (texts,), "train.num_steps": 8}
     config = continued("", new_texts, resume_from=str(run), **same)
     with pytest.raises(UserError, match="config.resume_from: in .* config.data.add_tokens is '5'"):
         pretrain.train(config, tmp_path / "run")
     config = continued("", new_texts, resume_from=str(run), **same | {"data.add_tokens": "5"})
     assert pretrain.train(config, tmp_path / "run")["step"] == 8
-    assert "warmup_steps is 5: in 2 steps the learning rate never re" in capsys.readouterr().out
     shutil.copytree(run, tmp_path / "copy")
     stored = workdir.load_config(tmp_path / "copy")
-    stored.train.extra.update(steps=2, warmup_steps=5.0)
+    stored.train.num_steps = 8
     pretrain.train(stored, tmp_path / "copy", ConfigSource("config", stored, is_stored=True))
     first, second = (formats.read(tmp_path / name) for name in ("run", "copy"))
     assert same_weights(first.weights, second.weights)
