@@ -22,7 +22,6 @@ from bert_jax.config.predictions import (
     prediction_warnings,
 )
 from bert_jax.config.pretraining import (
-    check_own_model,
     default_config,
     from_dict,
     teacher_layers,
