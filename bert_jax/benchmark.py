@@ -158,7 +158,6 @@ def define_flags() -> None:
 def main(_) -> None:
     args = flags.FLAGS
     config_lib.validate(args.config)
-    config_lib.check_own_model(args.config)
     with cli.joined_hosts():
         if args.what == "step":
             results = benchmark_step(args.config, args.stage, args.steps)

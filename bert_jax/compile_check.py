@@ -57,7 +57,6 @@ def main(_) -> None:
     size = _batch_size_per_chip(args.batch_size_per_chip)
     _check_flags_of_plan(args)
     config_lib.validate(args.config)
-    config_lib.check_own_model(args.config)
     # Imported late to load JAX after the checks.
     from bert_jax.tpu import check, topologies
     from bert_jax.tpu.plan import plan

@@ -56,11 +56,11 @@ def read_batch(
         if stage is None:
             raise UserError(
                 f"--step is {step}, but the run has steps 1 to {stages[-1].end_step:,} "
-                "(config.train.num_steps and config.train.extra.steps)"
+                "(config.train.num_steps)"
             )
         run_input = open_run_input(config, directory or scratch)
         stream = run_input.stream(stream_spec(config, stage))
-        place = step - 1 - stage.stream_first_step
+        place = step - 1 - stage.first_step
         (batch,) = stream.batches(place, 1)
         return batch, stream.describe_batch(place), run_input.tokenizer
 

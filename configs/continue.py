@@ -1,17 +1,19 @@
-"""Any trained BERT, RoBERTa, ALBERT, ELECTRA or ModernBERT, continued on your own text.
+"""Any trained model, continued on your own text: `continue:MODEL`.
 
-The model in config.init_from determines its family, shape, tokenizer and vocabulary, and how it is
-trained: the terms, the rows and the masks of the run that made it or, for a released model, of its
-family's config. The recipe follows Gururangan et al. 2020, "Don't Stop Pretraining"
-(arXiv:2004.10964): the same objective on new text. Rate, batch and length are ours.
+MODEL is a work directory of bert_jax or one of its checkpoints, a Hugging Face directory or a
+Google checkpoint. The run begins with its weights, which determine its shape, tokenizer and
+vocabulary. It is trained as before: with the terms, the rows and the masks of the run that made it
+or, if it is a released model, of the config of its family. So it learns new text by the same
+objective, as in Gururangan et al. 2020, "Don't Stop Pretraining" (arXiv:2004.10964). Rate, batch
+and length are ours.
 
-    python -m bert_jax.main --config=configs/continue.py --workdir=DIR \\
-        --config.init_from=MODEL --config.data.input='TEXT/*.txt' \\
+    python -m bert_jax.main --config=configs/continue.py:MODEL --workdir=DIR \\
+        --config.data.input='TEXT/*.txt' \\
         --config.data.add_tokens=2000 --config.eval.other_text='OTHER/*.txt'
 
-The argument is the schedule. `rewarm`, the default, rises to the peak in a tenth of the steps and
-then falls linearly to 0; it is for a model whose rate has ended near 0, as that of every released
-BERT. `decay` falls from the peak at once; it is for a model from the middle of a run.
+The rate rises to its peak in a tenth of the steps and then falls linearly to 0, for a model whose
+rate has ended near 0, as that of every released BERT. A model from the middle of a run needs no
+warm-up: --config.schedule.warmup_steps=0.
 
 docs/continue.md explains data.add_tokens and eval.other_text, and has the figures of a run.
 
@@ -21,14 +23,42 @@ Expected: depends on the model and the text; docs/continue.md has the figures of
 """
 
 from bert_jax import load_config
-from bert_jax.config import check_argument, stage
+from bert_jax.base.errors import UserError
+from bert_jax.config import stage
 
 
-def get_config(arg: str = "rewarm"):
-    check_argument(arg, ("rewarm", "decay"))
+def get_config(arg: str = ""):
+    if not arg:
+        raise UserError(
+            "--config=continue names no model: write --config=continue:MODEL, such as "
+            "continue:bert-base-uncased for the directory that hf download --local-dir made"
+        )
+    # Other configs must not load JAX.
+    from bert_jax.interop import formats
+    from bert_jax.pretraining.build import recipe_of
+
+    model = formats.describe(arg)
+    recipe = recipe_of(model)
     c = load_config("base")
-    # c.model and the keys of the recipe are replaced by those of the model in c.init_from.
-    c.init_recipe = True
+    c.init_from = arg
+    c.family = model.family
+    c.model.update(model.model)
+    c.objective.terms = recipe.objective.terms
+    c.objective.weights = recipe.objective.weights
+    for key in (
+        "rows",
+        "pair_labels",
+        "max_pairs_per_row",
+        "corruption",
+        "masked_lm_prob",
+        "mask_fractions",
+        "poisson_lambda",
+        "permute_sentence_ratio",
+        "whole_word_masking",
+        "max_sentence_tokens",
+        "short_seq_prob",
+    ):
+        c.data[key] = recipe.data[key]
     c.train.num_steps = 10_000
     c.train.batch_size = 64
     c.train.stages = (stage(fraction=1.0, max_seq_length=128),)
@@ -37,7 +67,7 @@ def get_config(arg: str = "rewarm"):
     # A larger rate learns the new text faster and forgets more of the old.
     c.schedule.shape = "linear"
     c.schedule.peak_learning_rate = 5e-5
-    c.schedule.warmup_steps = 0.1 if arg == "rewarm" else 0.0
+    c.schedule.warmup_steps = 0.1
     c.checkpoint.every_steps = 500
     c.eval.every_steps = 1000
     return c

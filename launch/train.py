@@ -43,8 +43,7 @@ def finished(directory: epath.PathLike) -> bool:
         results = json.loads((path / "results.json").read_text())
         step = results["step"]
         config = json.loads((path / "config.json").read_text())
-        train = config["train"]
-        last_step = train["num_steps"] + sum(train.get("extra", {}).get("steps", []))
+        last_step = config["train"]["num_steps"]
         return step >= last_step
     except (OSError, ValueError, KeyError, TypeError):
         # A file is absent, or was half written when the machine was lost.

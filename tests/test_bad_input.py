@@ -90,7 +90,7 @@ class TestFewAndShortDocuments:
         config = config_lib.to_dict(small_run(data_input))
         flags = {f"{s}.{k}": config[s][k] for s in ("model", "train") for k in config[s]}
         flags |= {"data.heldout_fraction": 0.0, "data.num_processes": 1, "data.input": data_input}
-        del flags["train.stages"], flags["train.extra"]
+        del flags["train.stages"]
         flags |= {"train.stages[0].fraction": 1.0, "train.stages[1].fraction": 0.0}
         command += [f"--config.{key}={value}" for key, value in flags.items()]
         # A relative path that contains a space and an umlaut.

@@ -59,7 +59,7 @@ def test_rows_have_the_recipe_of_the_initial_weights(tmp_path):
     }
     texts = write_documents(tmp_path / "texts", 12, "the bead faced a cage. " * 2)
     formats.write(pretrained, tmp_path / "source", "bert_jax")
-    config = small_run(texts, load_config("continue"), init_from=str(tmp_path / "source"))
+    config = small_run(texts, load_config(f"continue:{tmp_path / 'source'}"))
     with config.unlocked():
         config.train.stages = (config_lib.stage(fraction=1.0, max_seq_length=40),)
     batch, _, _ = inspect.read_batch(config, 1)

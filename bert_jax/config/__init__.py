@@ -22,7 +22,6 @@ from bert_jax.config.predictions import (
     prediction_warnings,
 )
 from bert_jax.config.pretraining import (
-    check_own_model,
     default_config,
     from_dict,
     teacher_layers,
@@ -33,10 +32,8 @@ from bert_jax.config.schema import Field, differences, flatten, to_dict
 from bert_jax.config.stages import (
     batch_ramp,
     lamb_stages,
-    planned_steps,
     stage,
     stages_of_tokens,
-    total_steps,
 )
 
 

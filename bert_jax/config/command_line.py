@@ -16,6 +16,7 @@ from absl import flags
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
+from bert_jax.base import parts
 from bert_jax.base.errors import UserError
 
 # Flags that absl defines for every program. They are never suggested for a misspelled flag.
@@ -121,7 +122,7 @@ def _with_home(argument: str) -> str:
     """Expands ~/ at the start of a path inside a flag, which shells do not expand."""
     if not argument.startswith("-"):
         return argument
-    return re.sub(r"(?<=[=,'\"])~(?=/)", lambda _: os.path.expanduser("~"), argument)
+    return re.sub(r"(?<=[=:,'\"])~(?=/)", lambda _: os.path.expanduser("~"), argument)
 
 
 def _load_config(
@@ -144,6 +145,10 @@ def _load_config(
     # --noconfig.KEY sets a key to False.
     of_config = re.compile(r"(?:no)?config\.(.+)")
     keys = [found[1] for _, flag, _ in passed if (found := of_config.fullmatch(flag))]
+    for _, flag, value in passed:
+        if flag == "part":
+            # A config file may read a directory that names the part.
+            parts.trust(value)
     stored = load_stored(directory) if directory and path is None else None
     if stored:
         path, config = f"{directory}/config.json", stored
@@ -169,8 +174,8 @@ def _load_config(
             raise UsageError(f"--{flag} is given twice; give all its values in one, with commas")
         if isinstance(default, tuple) and all(isinstance(item, str) for item in default):
             # "\\," is a comma inside a text.
-            parts = re.split(r"(?<!\\),", value)
-            texts = tuple(text for part in parts if (text := part.strip()))
+            pieces = re.split(r"(?<!\\),", value)
+            texts = tuple(text for piece in pieces if (text := piece.strip()))
             argv[index] = argv[index].removesuffix(value) + repr(texts)
     return argv
 

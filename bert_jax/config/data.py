@@ -6,7 +6,7 @@ import math
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.schema import Change, Field, Section, free_field, recipe_field
+from bert_jax.config.schema import Change, Field, Section, free_field
 from bert_jax.config.tokenizer import TOKENIZER, check_tokenizer
 from bert_jax.text.named_sources import check_sources
 
@@ -164,7 +164,7 @@ DATA: Section = {
     "num_processes": free_field(
         0, "Number of processes that tokenize; 0 means one per core.", at_least=0
     ),
-    "rows": recipe_field(
+    "rows": Field(
         "pairs",
         "Contents of each sequence: pairs ([CLS] A [SEP] B [SEP]), segments ([CLS] A [SEP]), "
         "whole_sentences (segments that end at a sentence and are never cut), full_sentences "
@@ -175,7 +175,7 @@ DATA: Section = {
         "longer ones are cut into pieces, and no token is left out, as in ModernBERT), or your "
         "own.",
     ),
-    "pair_labels": recipe_field(
+    "pair_labels": Field(
         "next",
         "How pairs are made and labeled (rows=pairs only): next (B is random half the time), "
         "order (A and B are swapped half the time, as in ALBERT), three_way (in order, swapped "
@@ -183,14 +183,14 @@ DATA: Section = {
         "three_way_order need next, order and three_way, respectively.",
         choices=("next", "order", "three_way"),
     ),
-    "max_pairs_per_row": recipe_field(
+    "max_pairs_per_row": Field(
         1,
         "Largest number of pairs (segments, documents) that share a row; each attends only to "
         "itself. If above 1, a row of train.batch_size has several pairs; the run prints how many "
         "rows keep the pairs of a step. Evaluation is never packed. See docs/packing.md.",
         above=0,
     ),
-    "corruption": recipe_field(
+    "corruption": Field(
         "masked_lm",
         "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
         "(any position, special tokens too; with whole_word_masking, all tokens of a word are "
@@ -202,7 +202,7 @@ DATA: Section = {
         "permuted, and each span of words becomes one token), none (no token is replaced), or your "
         "own.",
     ),
-    "masked_lm_prob": recipe_field(
+    "masked_lm_prob": Field(
         0.15,
         "Fraction of the tokens that is chosen for prediction. All tokens count, with [CLS] and "
         "[SEP]; with corruption=roberta and whole_word_masking, words count instead, and with "
@@ -211,7 +211,7 @@ DATA: Section = {
         above=0,
         below=1,
     ),
-    "mask_fractions": recipe_field(
+    "mask_fractions": Field(
         (0.8, 0.1, 0.1),
         "Fractions of the chosen tokens that become [MASK], are kept, and become a random "
         "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. "
@@ -220,14 +220,14 @@ DATA: Section = {
         at_least=0,
         at_most=1,
     ),
-    "poisson_lambda": recipe_field(
+    "poisson_lambda": Field(
         3.0,
         "Mean of the Poisson distribution of the length of a masked span, in words "
         "(corruption=denoising only). A length of 0 inserts a mask. Evaluation always uses 3.",
         above=0,
         at_most=100,
     ),
-    "permute_sentence_ratio": recipe_field(
+    "permute_sentence_ratio": Field(
         1.0,
         "Fraction of the sentences of a row that are permuted (corruption=denoising only). "
         "Evaluation always uses 1.",
@@ -243,10 +243,10 @@ DATA: Section = {
         in_store=True,
         omitted="vocabulary",
     ),
-    "whole_word_masking": recipe_field(
+    "whole_word_masking": Field(
         False, "Whether whole words are chosen for prediction instead of single word pieces."
     ),
-    "max_sentence_tokens": recipe_field(
+    "max_sentence_tokens": Field(
         128,
         "A sentence with more tokens than this, or than half of a row has room for, counts as "
         "several sentences, which follow each other. Rows of pairs, halves and segments take as "
@@ -254,7 +254,7 @@ DATA: Section = {
         "sentence: what does not fit in a row is cut off, as in BERT.",
         at_least=0,
     ),
-    "short_seq_prob": recipe_field(
+    "short_seq_prob": Field(
         0.1,
         "Fraction of the documents whose sequences get a random shorter target length. "
         "full_sentences, doc_sentences and fitted_documents are never shortened.",

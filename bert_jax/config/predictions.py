@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.stages import extra_parts
 
 
 def packed_predictions(max_seq_length: int, masked_lm_prob: float, max_pairs_per_row: int) -> int:
@@ -41,21 +40,17 @@ def derived_predictions(max_seq_length: int, masked_lm_prob: float) -> int:
 
 
 def rated_stages(config: ConfigDict) -> Iterator[tuple[int, ConfigDict, float, str]]:
-    """Yields the stages with steps, then the last one as each part of `train.extra` extends it.
+    """Yields the stages with steps.
 
     Each comes with its place in `train.stages`, its masking rate and the key that sets the rate.
     """
-    used = [(i, stage) for i, stage in enumerate(config.train.stages) if stage.fraction]
-    for i, stage in used:
+    for i, stage in enumerate(config.train.stages):
+        if not stage.fraction:
+            continue
         if stage.masked_lm_prob:
             yield i, stage, stage.masked_lm_prob, f"config.train.stages[{i}].masked_lm_prob"
         else:
             yield i, stage, config.data.masked_lm_prob, "config.data.masked_lm_prob"
-    for part in extra_parts(config.train.extra):
-        if part.masked_lm_prob:
-            i, stage = used[-1][0], used[-1][1].copy_and_resolve_references()
-            stage.masked_lm_prob = part.masked_lm_prob
-            yield i, stage, part.masked_lm_prob, "config.train.extra.masked_lm_prob"
 
 
 def check_predictions(config: ConfigDict) -> None:

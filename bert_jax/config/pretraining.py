@@ -26,10 +26,9 @@ from bert_jax.config.schema import (
     build,
     check,
     free_field,
-    recipe_field,
     steering_field,
 )
-from bert_jax.config.stages import EXTRA, STAGE, check_own_keys, check_stages, total_steps
+from bert_jax.config.stages import STAGE, check_own_keys, check_stages
 
 PRETRAINING: Section = {
     **COMMON,
@@ -41,15 +40,6 @@ PRETRAINING: Section = {
         "checkpoint resumes from that instead.",
         is_path=True,
     ),
-    "init_recipe": steering_field(
-        False,
-        "Whether init_from also determines what is predicted, how rows are made and how tokens are "
-        "masked (the keys marked as part of the recipe): as in the run that trained the weights, "
-        "or for a released model as in the config of its family. Terms that need a teacher are "
-        "left out. Keys that a flag sets keep their values, and so do those that the config file "
-        "sets to other values than the defaults. With resume_from, its run determines the model "
-        "and these keys.",
-    ),
     "family": Field(
         "bert",
         "Model family, which determines the names and config keys of an export. A built-in name, "
@@ -58,13 +48,13 @@ PRETRAINING: Section = {
     ),
     "model": MODEL,
     "objective": {
-        "terms": recipe_field(
+        "terms": Field(
             ("masked_lm", "next_sentence"),
             "Terms of the training loss: masked_lm, next_sentence, sentence_order, "
             "three_way_order, next_token, denoising, span_boundary, generator, replaced_token, "
             "soft_targets, hidden_cosine, or your own. Commas separate them on the command line.",
         ),
-        "weights": recipe_field(
+        "weights": Field(
             (1.0, 1.0), "Weight of each term's loss in the sum, in the order of terms.", at_least=0
         ),
         "teacher": Field(
@@ -100,10 +90,11 @@ PRETRAINING: Section = {
                 {"fraction": 0.1, "max_seq_length": 512},
             ),
             "Parts of the run, each made by `stage()`. Their fractions must add up to 1. A stage "
-            "with fraction 0 is skipped.",
+            "with fraction 0 is skipped. The stages of steps that have run must stay; the others "
+            "may change, and stages may be appended with a larger num_steps.",
             elements=STAGE,
+            change=Change.WITH_WARNING,
         ),
-        "extra": EXTRA,
     },
     "eval": {
         "every_steps": free_field(
@@ -171,7 +162,7 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
             f"the config is for fine-tuning ({config.task}), which python -m bert_jax.finetune "
             "takes; this command needs one for pre-training"
         )
-    if is_given and (config.init_from or config.init_recipe):
+    if is_given and config.init_from:
         check(config, PRETRAINING)
         return
     check_model_and_steps(config)
@@ -190,20 +181,7 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
     check_packing(config)
     check_common(config)
     check_own_keys(config)
-    check_profile(config.profile, total_steps(config.train))
-
-
-def check_own_model(config: ConfigDict) -> None:
-    """Refuses a config whose model comes from initial weights, for commands that read none.
-
-    Raises:
-      UserError: `config.init_recipe` is True.
-    """
-    if config.init_recipe:
-        raise UserError(
-            "config.init_recipe is True, but this command does not read config.init_from: name the "
-            "config of its family instead, such as --config=configs/base.py"
-        )
+    check_profile(config.profile, config.train.num_steps)
 
 
 def validate_data(data: ConfigDict) -> None:

@@ -73,7 +73,6 @@ class Field:
       is_path: Whether the value is a path, local or gs://BUCKET/NAME.
       change: Whether the value may be changed during a run.
       of_weights: Whether initial weights determine the key.
-      of_recipe: Whether they determine it with `config.init_recipe`, unless the user does.
       in_store: Whether a token store records the key, and so determines it.
       omitted: The value that a store leaves out of its record.
       only_with: The kind of tokenizer that needs the key; empty for all kinds.
@@ -93,7 +92,6 @@ class Field:
     is_path: bool = False
     change: Change = Change.NEVER
     of_weights: bool = False
-    of_recipe: bool = False
     in_store: bool = False
     omitted: Any = None
     only_with: str = ""
@@ -149,8 +147,6 @@ class Field:
             found.append(f"One of {choices}.")
         elif self.range:
             found.append(f"Allowed: {self.range}.")
-        if self.of_recipe:
-            found.append("Part of the recipe that init_recipe takes.")
         if self.only_with:
             found.append(f"Only with data.tokenizer={self.only_with}.")
         return " ".join(filter(None, [*found, _CHANGES[self.change]]))
@@ -172,7 +168,6 @@ class Field:
 
 free_field = functools.partial(Field, change=Change.ALWAYS)
 steering_field = functools.partial(Field, change=Change.IN_ANOTHER_RUN)
-recipe_field = functools.partial(Field, of_recipe=True)
 
 
 class _Section(ConfigDict):
@@ -222,9 +217,6 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
         value = values.get(key, field.default)
         if isinstance(field.default, tuple) and isinstance(value, list):
             value = tuple(value)
-        elif field.default and isinstance(field.default, tuple) and isinstance(value, float):
-            # Configs of old runs have one number for all parts of train.extra.
-            value = (value,)
         field.check_type(f"config.{path}", value)
         if field.elements is not None:
             value = tuple(build(field.elements, v, f"{path}[{i}].") for i, v in enumerate(value))

@@ -1,4 +1,4 @@
-"""The config keys of the stages of pre-training and of the steps after them."""
+"""The config keys of the stages of pre-training."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.common import SHAPES, check_shape
-from bert_jax.config.schema import Change, Field, Section, build
+from bert_jax.config.schema import Field, Section, build
 
 STAGE: Section = {
     "fraction": Field(1.0, "Fraction of train.num_steps.", at_least=0, at_most=1),
@@ -67,54 +67,6 @@ STAGE: Section = {
     ),
 }
 
-
-def _extra(default: float | int | str, comment: str, **kwargs: Any) -> Field:
-    return Field((default,), comment, change=Change.WITH_WARNING, **kwargs)
-
-
-EXTRA: Section = {
-    "steps": _extra(
-        0,
-        "Steps after the others, to train a run further or to end it with a decay. They extend the "
-        "last stage: same lengths, next examples. Each value is a part with its own schedule. "
-        "Commas separate parts on the command line. The other keys have one value for all parts, "
-        "or one for each.",
-        at_least=0,
-    ),
-    "after_step": Field(
-        0,
-        "Step after which the parts begin, in place of the rest of the run. 0 means num_steps.",
-        at_least=0,
-        change=Change.WITH_WARNING,
-    ),
-    "peak_learning_rate": _extra(
-        0.0,
-        "Learning rate that the warm-up rises toward. 0 means the peak of the last stage.",
-        at_least=0,
-    ),
-    "warmup_steps": _extra(
-        -1.0,
-        "Warm-up. A value below 1 is a fraction of the part's steps. -1 means 0.1 or, if the rate "
-        "was constant before, none.",
-        at_least=0,
-        or_equal=-1,
-    ),
-    "shape": _extra(
-        "",
-        "Form of the schedule, as in schedule.shape. If empty, the form and the end are those of "
-        "the last stage.",
-        choices=("", *SHAPES),
-    ),
-    "end_factor": _extra(
-        0.0, "End of the part's shape, as in schedule.end_factor.", at_least=0, at_most=1
-    ),
-    "masked_lm_prob": _extra(
-        0.0, "Masking rate. 0 means that of the last stage.", at_least=0, below=1
-    ),
-    "weight_decay": _extra(
-        -1.0, "Weight decay. -1 means that of the last stage.", at_least=0, or_equal=-1
-    ),
-}
 # The keys of a run that a stage may have of its own, and the key of a stage that says so.
 _OWN_KEYS = {
     "train.batch_size": "batch_size",
@@ -206,31 +158,6 @@ def has_own_schedule(stage: ConfigDict) -> bool:
     return bool(stage.peak_learning_rate or stage.shape)
 
 
-def extra_parts(extra: ConfigDict) -> list[ConfigDict]:
-    """Returns the parts of `train.extra` that have steps, each with one value for each key."""
-    return [
-        ConfigDict(
-            {
-                key: values[i if len(values) > 1 else 0]
-                for key, values in extra.items()
-                if key != "after_step"
-            }
-        )
-        for i, steps in enumerate(extra.steps)
-        if steps
-    ]
-
-
-def planned_steps(train: ConfigDict) -> int:
-    """Returns the number of steps of a run before the parts of `train.extra`."""
-    return train.extra.after_step or train.num_steps
-
-
-def total_steps(train: ConfigDict) -> int:
-    """Returns the number of steps of a run, including `train.extra`."""
-    return planned_steps(train) + sum(train.extra.steps)
-
-
 def check_stages(config: ConfigDict) -> None:
     """Refuses stages whose fractions do not add up to 1, or with impossible sequences."""
     stages, positions = config.train.stages, config.model.max_position_embeddings
@@ -250,11 +177,10 @@ def check_stages(config: ConfigDict) -> None:
                 f"{path}.max_predictions_per_seq is {stage.max_predictions_per_seq}; a sequence "
                 f"of {length} has at most {length - 3} tokens to predict"
             )
-    _check_extra(config.train)
 
 
 def check_own_keys(config: ConfigDict) -> None:
-    """Refuses keys of stages and of `train.extra` that have no effect.
+    """Refuses keys of stages that have no effect.
 
     Raises:
       UserError: The message names the keys.
@@ -275,18 +201,9 @@ def check_own_keys(config: ConfigDict) -> None:
                     f"{path}.{key} is {stage[key]:g}, but config.model.{absent[0]} is 0, so that "
                     "the model has no such layers; leave it at 0"
                 )
-    parts = extra_parts(config.train.extra)
-    for part in parts:
-        check_shape("config.train.extra", part)
-    if config.data.corruption != "none":
-        return
-    paths = [f"train.stages[{i}]" for i in range(len(config.train.stages))]
-    for path, entry in zip(
-        [*paths, *["train.extra"] * len(parts)], [*config.train.stages, *parts], strict=True
-    ):
-        if entry.masked_lm_prob:
+        if stage.masked_lm_prob and config.data.corruption == "none":
             raise UserError(
-                f"config.{path}.masked_lm_prob is {entry.masked_lm_prob:g}, but has no effect with "
+                f"{path}.masked_lm_prob is {stage.masked_lm_prob:g}, but has no effect with "
                 "config.data.corruption=none; leave it at 0"
             )
 
@@ -313,27 +230,4 @@ def check_given(config: ConfigDict, flags: Collection[str]) -> None:
         raise UserError(
             "config.schedule.warmup_steps has no effect, because every stage has its own schedule; "
             f"set {paths} instead"
-        )
-
-
-def _check_extra(train: ConfigDict) -> None:
-    extra = train.extra
-    for key, values in extra.items():
-        if key not in ("steps", "after_step") and len(values) not in (1, len(extra.steps)):
-            raise UserError(
-                f"config.train.extra.{key} is {values!r}; it must have one value, or one for each "
-                f"of config.train.extra.steps, {extra.steps!r}"
-            )
-    for key, values in extra.items():
-        if not any(extra.steps) and values != EXTRA[key].default:
-            raise UserError(
-                f"config.train.extra.{key} is {values!r}, but config.train.extra.steps "
-                f"is {extra.steps!r}; set it to the steps that follow"
-            )
-    if not extra.after_step:
-        return
-    if extra.after_step > train.num_steps:
-        raise UserError(
-            f"config.train.extra.after_step is {extra.after_step:,}, but the run ends at step "
-            f"{train.num_steps:,} (config.train.num_steps); leave it at 0"
         )

@@ -207,7 +207,6 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
         index=0,
         first_step=0,
         end_step=num_steps,
-        stream_first_step=0,
         max_seq_length=length,
         max_predictions_per_seq=0,
         batch_size=config.train.batch_size * choices,

@@ -130,7 +130,7 @@ class Family:
       pretraining_classes: The first class that fits a model is used. Weights
         without further information are read as a model of the first class.
       task_classes: The class for each head of fine-tuning.
-      recipe: The config in configs/ by which the family is trained; see `config.init_recipe`.
+      recipe: The config in configs/ by which the family is trained.
       tokenizer: The tokenizer class of directories that do not name one, a key of
         `tokenizer_files.TOKENIZER_CLASSES`. Exports prefer this class if it fits.
       config_keys: Maps the keys of `config.model` to keys of a config.json, in the order in

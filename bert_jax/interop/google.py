@@ -3,6 +3,7 @@
 TensorFlow is imported only when a checkpoint is opened, because the import takes seconds.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,6 @@ from bert_jax.interop.names import Tensor, collect_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms
 from bert_jax.interop.tokenizer_files import VOCABULARY_FILE, read_google_vocabulary
 from bert_jax.interop.weights import ENCODER, expected_shapes
-from bert_jax.models import BertConfig
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
@@ -32,28 +32,30 @@ def is_google(path: Path) -> bool:
 
 def read_google(path: Path, lowercase: bool | None = None, family_name: str = "") -> Pretrained:
     """Reads a TF1 checkpoint, given by its directory or its prefix; see `formats.read`."""
-    family_name = family_name or DEFAULT
-    family = _google_family(family_name)
-    prefix = path if _index(path).is_file() else _only_checkpoint(path)
-    directory = prefix.parent
-    config = files.read_json(directory / CONFIG)
-    model = read_model_keys(config, family.config_keys, directory / CONFIG)
-    terms = read_terms({}, family, model["causal"])
-    names = foreign_names(family.names, "google", BertConfig(**model).num_groups)
-    shapes = expected_shapes(BertConfig(**model), terms)
+    described = describe_google(path, family_name)
+    family, shape = load_family(described.family), described.model_config
+    prefix = _prefix(path)
+    names = foreign_names(family.names, "google", shape.num_groups)
+    shapes = expected_shapes(shape, described.terms)
     with _checkpoint_tensors(prefix) as tensors:
         weights, warnings = collect_weights(tensors, names, shapes, family, prefix)
-    vocabulary = directory / VOCABULARY_FILE
-    return Pretrained(
-        source=str(path),
-        model=model,
+    vocabulary = prefix.parent / VOCABULARY_FILE
+    return dataclasses.replace(
+        described,
         weights=weights,
         tokenizer=read_google_vocabulary(vocabulary, lowercase) if vocabulary.exists() else None,
         warnings=warnings,
-        training={},
-        family=family_name,
-        terms=terms,
     )
+
+
+def describe_google(path: Path, family_name: str = "") -> Pretrained:
+    """Reads the config of a TF1 checkpoint; see `formats.describe`."""
+    family_name = family_name or DEFAULT
+    family = _google_family(family_name)
+    file = _prefix(path).parent / CONFIG
+    model = read_model_keys(files.read_json(file), family.config_keys, file)
+    terms = read_terms({}, family, model["causal"])
+    return Pretrained(str(path), model, {}, None, [], {}, family_name, terms)
 
 
 def _google_family(name: str) -> Family:
@@ -84,6 +86,10 @@ def _checkpoint_tensors(prefix: Path) -> Iterator[dict[str, Tensor]]:
         raise UserError(
             f"{prefix} is damaged or not a TensorFlow checkpoint: {files.first_line(error)}"
         ) from error
+
+
+def _prefix(path: Path) -> Path:
+    return path if _index(path).is_file() else _only_checkpoint(path)
 
 
 def _index(prefix: Path) -> Path:

@@ -1,5 +1,6 @@
 """Directories that `transformers` reads and writes: config.json, weights, tokenizer."""
 
+import dataclasses
 import shutil
 import warnings as python_warnings
 import zipfile
@@ -50,25 +51,11 @@ def is_huggingface(path: Path) -> bool:
 
 def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     """Reads a model with its pre-training heads or its task head; see `formats.read`."""
-    config = files.read_json(path / CONFIG, _EXAMPLE)
-    # Files from the first year of transformers have no model_type; all of them are BERTs.
-    model_type = config.get("model_type", "bert")
-    family_name = family_name or family_of_type(model_type, tokenizer_class_of(path))
-    if not family_name:
-        custom = f", and {_CUSTOM_CODE}" if "auto_map" in config else ""
-        raise UserError(
-            f"{path / CONFIG}: model_type is {model_type!r}; it must be one of "
-            f"{', '.join(FAMILIES)}, or --family must name its family{custom}"
-        )
-    family = load_family(family_name)
-    model = read_family_keys(config, family, path / CONFIG)
-    training = read_training(path)
-    class_name = (config.get("architectures") or [""])[0]
-    terms = read_terms(training, family, model["causal"], class_name)
+    described = describe_huggingface(path, family_name)
+    config, family = files.read_json(path / CONFIG, _EXAMPLE), load_family(described.family)
+    model, terms = described.model, described.terms
     names = foreign_names(family.names, "huggingface", BertConfig(**model).max_blocks)
-    head, warnings = {}, dropout_warnings(config, family, path / CONFIG)
-    if "auto_map" in config:
-        warnings.append(f"{path / CONFIG}: {_CUSTOM_CODE}: the model is read as a {family.title}")
+    head, warnings = {}, described.warnings
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
         if relative := [name for name in tensors if name.endswith("distance_embedding.weight")]:
@@ -95,18 +82,37 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
         weights, left_out = collect_weights(tensors, names, shapes, family, file)
     embedding, unsupported = read_embedding(path)
     tokenizer, guessed = read_huggingface_tokenizer(path, family)
-    return Pretrained(
-        source=str(path),
-        model=model,
+    return dataclasses.replace(
+        described,
         weights=weights,
         tokenizer=tokenizer,
         warnings=left_out + warnings + unsupported + guessed,
-        training=training,
-        family=family_name,
-        terms=terms,
         embedding=embedding,
         **head,
     )
+
+
+def describe_huggingface(path: Path, family_name: str = "") -> Pretrained:
+    """Reads the config of a directory; see `formats.describe`."""
+    config = files.read_json(path / CONFIG, _EXAMPLE)
+    # Files from the first year of transformers have no model_type; all of them are BERTs.
+    model_type = config.get("model_type", "bert")
+    family_name = family_name or family_of_type(model_type, tokenizer_class_of(path))
+    if not family_name:
+        custom = f", and {_CUSTOM_CODE}" if "auto_map" in config else ""
+        raise UserError(
+            f"{path / CONFIG}: model_type is {model_type!r}; it must be one of "
+            f"{', '.join(FAMILIES)}, or --family must name its family{custom}"
+        )
+    family = load_family(family_name)
+    model = read_family_keys(config, family, path / CONFIG)
+    training = read_training(path)
+    class_name = (config.get("architectures") or [""])[0]
+    terms = read_terms(training, family, model["causal"], class_name)
+    warnings = dropout_warnings(config, family, path / CONFIG)
+    if "auto_map" in config:
+        warnings.append(f"{path / CONFIG}: {_CUSTOM_CODE}: the model is read as a {family.title}")
+    return Pretrained(str(path), model, {}, None, warnings, training, family_name, terms)
 
 
 def write_huggingface(

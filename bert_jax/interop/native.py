@@ -1,5 +1,6 @@
 """Work directories of bert_jax as the source or the target of a conversion."""
 
+import dataclasses
 import os
 import re
 from contextlib import closing
@@ -45,35 +46,48 @@ def is_native(path: Path | epath.Path) -> bool:
 def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
     """Reads the best or newest checkpoint of a work directory, or the one that `path` names."""
     directory, folder, step = _split(path)
-    config = workdir.load_config(directory)
-    family_name = family_name or config.family
+    config, described = workdir.load_config(directory), describe_native(path, family_name)
     model_config = BertConfig(**config.model)
-    values = config_lib.to_dict(config)
-    terms = read_terms({"config": values}, load_family(family_name), model_config.causal)
-    head: dict[str, Any] = {}
-    model: nn.Module = PreTrainingModel(model_config, make_terms(terms))
-    if workdir.is_finetuning(config):
-        head = {"head": config.head, "labels": tuple(config.labels)}
-        model = make_task_model(config.head, len(config.labels), model_config)
+    model: nn.Module = PreTrainingModel(model_config, make_terms(described.terms))
+    if described.head:
+        model = make_task_model(described.head, len(described.labels), model_config)
     abstract = nn.unbox(abstract_params(model))
     with closing(Checkpointer(folder, read_only=True)) as checkpoints:
         restored = checkpoints.restore_params(abstract, step)
     if restored is None:
         raise UserError(f"{directory} has no checkpoint yet")
     step, params = restored
-    model_values = {key: config.model[key] for key in MODEL_KEYS}
+    own_keys = {}
     if not workdir.is_finetuning(config):
-        model_values |= model_keys(resolve_stages(config), step)
+        own_keys = dict(model_keys(resolve_stages(config), step))
     has_tokenizer = (directory / workdir.TOKENIZER).exists()
-    return Pretrained(
-        source=str(path),
-        model=model_values,
+    return dataclasses.replace(
+        described,
+        model=described.model | own_keys,
         weights=flatten(params, model_config),
         tokenizer=tokenizers.load(directory / workdir.TOKENIZER) if has_tokenizer else None,
-        warnings=[],
         training=_training(directory, step, config),
+    )
+
+
+def describe_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
+    """Reads the config of a work directory; see `formats.describe`."""
+    directory = _split(path)[0]
+    config = workdir.load_config(directory)
+    family_name, values = family_name or config.family, config_lib.to_dict(config)
+    head: dict[str, Any] = {}
+    if workdir.is_finetuning(config):
+        head = {"head": config.head, "labels": tuple(config.labels)}
+    is_converted = not (directory / workdir.CORPUS).exists()
+    return Pretrained(
+        source=str(path),
+        model={key: config.model[key] for key in MODEL_KEYS},
+        weights={},
+        tokenizer=None,
+        warnings=[],
+        training=read_training(directory) if is_converted else {"config": values},
         family=family_name,
-        terms=terms,
+        terms=read_terms({"config": values}, load_family(family_name), config.model.causal),
         **head,
     )
 

@@ -207,7 +207,6 @@ class BertConfig:
         at_least=0,
         at_most=1,
         of_weights=False,
-        of_recipe=True,
     )
     num_decoder_layers: int = _key(
         0,

@@ -44,41 +44,44 @@ def read_pretrained(path: str) -> Pretrained:
     return pretrained
 
 
-def recipe_of(pretrained: Pretrained) -> dict[str, Any]:
-    """Finds the keys and values of the recipe of a model; see `config.init_recipe`.
+def recipe_of(model: Pretrained) -> ConfigDict:
+    """Returns the config that a model is trained with, without terms that need a teacher.
+
+    It is that of the run that made the model or, for a released one, the config of its family.
 
     Raises:
-      UserError: No config belongs to the model, its run had no term without a teacher, or it lacks
-        its generator.
+      UserError: No config belongs to the model, its run had no term without a teacher or a part
+        from outside the package, or the model lacks its generator.
     """
-    trained, family = pretrained.training.get("config"), load_family(pretrained.family)
+    trained, family = model.training.get("config"), load_family(model.family)
     if trained and not workdir.is_finetuning(trained):
         config = config_lib.from_dict(trained)
-    elif family.recipe and not pretrained.model["causal"]:
+        # Refuses parts that only the stored config names.
+        make_objective(config)
+    elif family.recipe and not model.model["causal"]:
         config = load_config_file(family.recipe)
     else:
-        causal = " with config.model.causal" * pretrained.model["causal"]
+        causal = " with config.model.causal" * model.model["causal"]
         raise UserError(
-            f"config.init_recipe is True, but no config belongs to {pretrained.source}, of the "
-            f"family {pretrained.family}{causal}; set it to False"
+            f"no config belongs to {model.source}, of the family {model.family}{causal}: write "
+            f"a config for it, and give --config.init_from={model.source}"
         )
     terms = zip(config.objective.terms, config.objective.weights, strict=True)
     kept = [(term, x) for term, x in terms if not make_terms([term])[0].needs_teacher]
     if not kept:
         raise UserError(
-            f"config.init_recipe is True, but all terms of the run of {pretrained.source} need a "
-            f"teacher: {', '.join(config.objective.terms)}; set it to False"
+            f"all terms of the run of {model.source} need a teacher: "
+            f"{', '.join(config.objective.terms)}; give its config with "
+            f"--config.init_from={model.source}"
         )
-    if any(term == GENERATOR_TERM for term, _ in kept) and not pretrained.model["generator_size"]:
+    if any(term == GENERATOR_TERM for term, _ in kept) and not model.model["generator_size"]:
         raise UserError(
-            f"{pretrained.source} is a discriminator without its generator, which trains it: put "
+            f"{model.source} is a discriminator without its generator, which trains it: put "
             f"both models into one directory, as {' and '.join(GENERATOR_PARTS)}, and name that"
         )
     with config.unlocked():
         config.objective.terms, config.objective.weights = zip(*kept, strict=True)
-        config.model.generator_size = pretrained.model["generator_size"]
-    fields = config_lib.fields(config)
-    return {key: x for key, x in config_lib.flatten(config) if fields[key].of_recipe}
+    return config
 
 
 def read_teacher(config: ConfigDict) -> Pretrained | None:

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config import check_batch, prediction_warnings, total_steps
+from bert_jax.config import check_batch, prediction_warnings
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop.families import load_family
 from bert_jax.interop.pretrained import Pretrained
@@ -163,7 +163,7 @@ class PretrainingRun:
                 "is too small, or config.data.heldout_fraction is 0"
             )
         self.config, self.directory, self.trainer = config, directory, trainer
-        self.num_steps = total_steps(config.train)
+        self.num_steps = config.train.num_steps
         self.evaluated_step = resume.get("evaluated_step", -1)
         self.results: dict[str, Any] = {}
         self._input, self._resume = run_input, resume
@@ -184,12 +184,9 @@ class PretrainingRun:
                 continue
             stream = self._input.stream(stream_spec(self.config, stage), **shards)
             done = max(step, stage.first_step)
-            first, num_steps = done - stage.stream_first_step, stage.end_step - done
+            first, num_steps = done - stage.first_step, stage.end_step - done
             position = None
-            if done > step and first:
-                # The stage extends the one before, which has just ended.
-                position = self._stream.position(first)
-            elif self._resume.get("stage") == stage.index:
+            if self._resume.get("stage") == stage.index:
                 position = self._resume.get("position")
             with closing(stream.batches(first, num_steps, position)) as rows:
                 # `put` reads ahead. Without the limit, tf.data would end in the middle of a step,
@@ -199,15 +196,12 @@ class PretrainingRun:
                     yield stage, batch
 
     def describe_batch(self, step: int) -> dict[str, Any]:
-        return self._stream.describe_batch(step - 1 - self._stage.stream_first_step)
+        return self._stream.describe_batch(step - 1 - self._stage.first_step)
 
     def resume_point(self, step: int) -> dict[str, Any]:
         return {
             "stage": self._stage.index,
-            "stage_first_step": self._stage.stream_first_step,
-            # In a part of train.extra, the first step of the part.
-            "first_step": self._stage.first_step,
-            "position": self._stream.position(step - self._stage.stream_first_step),
+            "position": self._stream.position(step - self._stage.first_step),
             "evaluated_step": self.evaluated_step,
         }
 
@@ -278,7 +272,7 @@ def _finished(config: ConfigDict, directory: epath.Path, step: int | None) -> di
     except (FileNotFoundError, UserError):
         # If the file is damaged, evaluating again rewrites it.
         return None
-    num_steps = total_steps(config.train)
+    num_steps = config.train.num_steps
     if results["step"] != step or step < num_steps:
         return None
     # A process may have been killed before it wrote the pages.
@@ -286,7 +280,7 @@ def _finished(config: ConfigDict, directory: epath.Path, step: int | None) -> di
         write_pages(directory)
     say(
         f"This run is finished: step {step:,} of {num_steps:,} is done. To train it further, "
-        "add --config.train.extra.steps=N to the command."
+        f"set a config.train.num_steps above {num_steps:,}."
     )
     with files.naming(directory / workdir.RESULTS):
         summarize(config, metrics, results, directory)

@@ -19,7 +19,7 @@ from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import Change, flatten
 from bert_jax.config.stages import check_given
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.pretraining.build import read_pretrained, read_teacher, recipe_of
+from bert_jax.pretraining.build import read_pretrained, read_teacher
 from bert_jax.store.manifest import (
     check_case,
     given_tokenizer,
@@ -34,7 +34,6 @@ from bert_jax.tokenizers.extension import extended_size
 from bert_jax.training import workdir
 
 _WEIGHT_KEYS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)
-_RECIPE_KEYS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_recipe)
 # The keys whose values in a config file count as the user's. The model in a config file and the
 # keys that only a store determines are part of a recipe, and weights or a store may replace them.
 _FILE_KEYS = frozenset(
@@ -49,10 +48,8 @@ def complete(
 ) -> tuple[ConfigDict, Pretrained | None, Pretrained | None]:
     """Fills in the values that the initial weights, the teacher or a given token store determine.
 
-    The weights determine the model, its family, the tokenizer and the vocabulary, and with
-    `config.init_recipe` how the model is trained; the run of `config.resume_from` may take their
-    place then. The teacher determines the tokenizer and the vocabulary. A store determines these
-    and the keys of the text.
+    The weights determine the model, its family, the tokenizer and the vocabulary. The teacher
+    determines the tokenizer and the vocabulary. A store determines these and the keys of the text.
     Values that the user gave are never replaced: those of flags and, for `data.input` and the
     tokenizer, those of the config file.
 
@@ -65,27 +62,16 @@ def complete(
         them, or a value is out of range.
     """
     pretrained, filled, given = None, {}, _given_keys(source)
-    if config.init_recipe and not (config.init_from or config.resume_from):
-        raise UserError(
-            "config.init_from is empty, but config.init_recipe takes the recipe of a model: set "
-            "--config.init_from to the model to continue"
-        )
-    teacher, is_begun = read_teacher(config), workdir.has_checkpoints(directory)
-    if (config.init_from and is_begun) or (config.init_recipe and config.resume_from):
+    teacher = read_teacher(config)
+    if config.init_from and workdir.has_checkpoints(directory):
         # The run continues without the initial weights, which may no longer exist. If a flag
         # contradicts the config of the run, `workdir` says so.
-        stored = config_lib.flatten(
-            workdir.load_config(directory if is_begun else config.resume_from)
-        )
-        keys = _WEIGHT_KEYS | (_open_recipe_keys(source) if config.init_recipe else set())
-        filled = {key: value for key, value in stored if key in keys}
+        stored = config_lib.flatten(workdir.load_config(directory))
+        filled = {key: value for key, value in stored if key in _WEIGHT_KEYS}
     elif config.init_from:
         pretrained = read_pretrained(config.init_from)
         values = _of_weights(config, directory, pretrained, config.init_from)
         filled = _accepted(config, source, f"the weights of {config.init_from} have", values)
-        if config.init_recipe:
-            open_keys = _open_recipe_keys(source)
-            filled |= {key: x for key, x in recipe_of(pretrained).items() if key in open_keys}
     elif teacher:
         values = _of_weights(config, directory, teacher, config.objective.teacher)
         values = {
@@ -111,21 +97,11 @@ def complete(
 
 def _given_keys(source: ConfigSource) -> frozenset[str]:
     """Returns the keys that the user has set, by flags or in the config file; see `_FILE_KEYS`."""
-    return source.flags | (_FILE_KEYS & _changed_keys(source))
-
-
-def _open_recipe_keys(source: ConfigSource) -> frozenset[str]:
-    """Returns the keys of the recipe that the user has not set, by flags or in the config file."""
-    # A stored config has its recipe already.
-    return frozenset() if source.is_stored else _RECIPE_KEYS - source.flags - _changed_keys(source)
-
-
-def _changed_keys(source: ConfigSource) -> frozenset[str]:
-    """Returns the keys that the config file sets; empty if it is the config of a run."""
     if source.is_stored:
-        return frozenset()
+        return source.flags
     defaults = config_lib.to_dict(config_lib.default_config())
-    return frozenset(config_lib.differences(defaults, config_lib.to_dict(source.values)))
+    changed = config_lib.differences(defaults, config_lib.to_dict(source.values))
+    return source.flags | (_FILE_KEYS & changed.keys())
 
 
 def _accepted(

@@ -15,7 +15,7 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config import teacher_layers, total_steps
+from bert_jax.config import teacher_layers
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop.pretrained import INITIAL_LENGTH, Pretrained
 from bert_jax.interop.weights import (
@@ -33,7 +33,6 @@ from bert_jax.tokenizers import Tokenizer
 from bert_jax.tokenizers.extension import replaced_pieces
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.stages import stage_of
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
@@ -62,7 +61,6 @@ def first_state(
     """
     # The run continues from its own newest checkpoint, even if the config names another source.
     if restored := checkpointer.restore_newest(trainer.abstract_state()):
-        _check_stage(config, trainer, int(restored[0].step), restored[1])
         return restored
     if config.resume_from:
         # The state of another run: weights, optimizer, step and position in the data.
@@ -70,7 +68,6 @@ def first_state(
         folder = epath.Path(config.resume_from) / workdir.CHECKPOINTS
         with closing(Checkpointer(folder, read_only=True)) as checkpoints:
             state, resume = checkpoints.restore_newest(trainer.abstract_state())
-        _check_stage(config, trainer, int(state.step), resume)
         # This run has no evaluation yet.
         return state, {**resume, "evaluated_step": -1}
     if pretrained:
@@ -120,15 +117,12 @@ def check(
     if config.resume_from and not workdir.has_checkpoints(directory):
         workdir.check_same_run(config.resume_from, config)
         step = workdir.newest_checkpoint(config.resume_from)
-        if step >= (num_steps := total_steps(config.train)):
-            end, further = "num_steps and config.train.extra", "steps=N to train it further"
-            if after_step := config.train.extra.after_step:
-                end, further = f"extra.after_step={after_step}", f"after_step={step} or later"
+        if step >= config.train.num_steps:
             raise UserError(
                 f"config.resume_from: {config.resume_from} is already at step {step:,}, and this "
-                f"run ends at step {num_steps:,} (config.train.{end}): nothing is left to do; set "
-                f"--config.train.extra.{further}, or config.init_from for a new run with its "
-                "weights"
+                f"run ends at step {config.train.num_steps:,} (config.train.num_steps): nothing is "
+                "left to do; set a larger config.train.num_steps to train it further, or "
+                "config.init_from for a new run with its weights"
             )
     given = pretrained or teacher
     if not given:
@@ -238,35 +232,3 @@ def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer, name: str) -> 
     raise UserError(
         f"{name} has a different vocabulary from the weights of {pretrained.source}: {difference}"
     )
-
-
-def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[str, Any]) -> None:
-    """Refuses a change of num_steps that would move the run to a different position in its data.
-
-    The examples of a stage are counted from its first step. If that step moved, examples would
-    be repeated or skipped.
-    """
-    after_step = config.train.extra.after_step
-    if step > (num_steps := total_steps(config.train)):
-        if after_step:
-            raise UserError(
-                f"config.train.extra.after_step is {after_step:,}, and the run would end at step "
-                f"{num_steps:,}, but it is at step {step:,}; set after_step to this step or a "
-                "later one"
-            )
-        return
-    stage = stage_of(trainer.stages, step)
-    if (resume["stage"], resume["stage_first_step"]) != (stage.index, stage.stream_first_step):
-        raise UserError(
-            f"config.train.num_steps is {config.train.num_steps:,}, which would put step {step:,} "
-            "of this run in a different stage or at a different position in it; keep the number "
-            "and train the finished run further with --config.train.extra.steps=N, or choose a "
-            "number with which the current stage begins at the same step as before"
-        )
-    if (first_step := resume.get("first_step", stage.first_step)) != stage.first_step:
-        raise UserError(
-            f"step {step:,} of this run belongs to the steps after step {first_step:,}, and with "
-            f"this config it would belong to those after step {stage.first_step:,}: "
-            "config.train.extra.after_step must not be below the current step, and the parts of "
-            "config.train.extra.steps that have begun must stay"
-        )

@@ -168,11 +168,6 @@ def models_of(settings: Settings) -> list[Model]:
         raise UserError("--config.workdir is given, but --workdir sets it; leave it out")
     if not math.isfinite(budget) or budget < 0:
         raise UserError(f"--budget is {budget:g}; it must be a number above 0, or 0")
-    if "config.train.extra.steps" in settings.overrides:
-        raise UserError(
-            "--config.train.extra.steps is given, but the models of a study have equal budgets; "
-            "leave it out"
-        )
     typed_for_tasks = [name for name in settings.overrides if name.startswith("finetune.")]
     if settings.glue:
         typed_for_tasks.append("glue")

@@ -31,8 +31,7 @@ def make_schedule(stages: Sequence[Stage]) -> Schedule:
     (1 + cos(pi t)) / 2.
 
     A stage with its own peak or shape has its own curve, counted from its first step (the LAMB
-    recipe, You et al. 2020); all other stages share one curve. Each part of `config.train.extra`
-    has its own curve too.
+    recipe, You et al. 2020); all other stages share one curve.
 
     Raises:
       UserError: The shape of a stage needs a warm-up that it does not have.
@@ -42,7 +41,7 @@ def make_schedule(stages: Sequence[Stage]) -> Schedule:
             raise UserError(
                 f"steps {stage.first_step + 1:,} to {stage.end_step:,} have the shape inverse_root "
                 "without a warm-up, from whose end the decay is counted; set the warmup_steps of "
-                "config.schedule, of the stage in config.train.stages, or of config.train.extra"
+                "config.schedule or of the stage in config.train.stages"
             )
 
     def learning_rate(step: jax.typing.ArrayLike) -> jax.Array:
@@ -111,8 +110,6 @@ def warmup_warnings(stages: Sequence[Stage]) -> list[str]:
         key = f"train.stages[{stage.index}]"
         if curve.steps_before is not None:
             key = "schedule"
-        elif stage.stream_first_step != stage.first_step:
-            key = "train.extra"
         warnings[
             f"config.{key}.warmup_steps is {curve.warmup_steps:g}: in {curve.num_steps:,} steps "
             "the learning rate never reaches its peak"

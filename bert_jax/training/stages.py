@@ -7,8 +7,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config import max_predictions, planned_steps
-from bert_jax.config.stages import OWN_MODEL_KEYS, extra_parts, has_own_schedule
+from bert_jax.config import max_predictions
+from bert_jax.config.stages import OWN_MODEL_KEYS, has_own_schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +48,7 @@ class Stage:
     """Consecutive steps with batches of one shape: `first_step` <= step < `end_step`.
 
     Attributes:
-      index: The place in `config.train.stages`. The parts of `config.train.extra` have the index
-        of the stage that they extend.
-      stream_first_step: The step that takes the first example of the stage's stream. It is the
-        first step of the stage or, in a part of `config.train.extra`, of the extended stage.
+      index: The place in `config.train.stages`.
       curve: The learning rate.
       model_keys: The keys of `config.model` with other values during the stage, and these values.
     """
@@ -59,7 +56,6 @@ class Stage:
     index: int
     first_step: int
     end_step: int
-    stream_first_step: int
     max_seq_length: int
     max_predictions_per_seq: int
     batch_size: int
@@ -88,8 +84,7 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
     """Turns the fractions of `config.train.stages` into steps and drops empty stages.
 
     Boundaries are rounded from the running sum of the fractions; the stages always cover
-    `train.num_steps` exactly. If `train.extra.after_step` is set, they end there. The parts of
-    `train.extra` follow the last stage.
+    `train.num_steps` exactly.
     """
     train, spans, done = config.train, [], 0.0
     # The total may differ from 1 by rounding. It is summed like `done`, which makes the last
@@ -105,7 +100,7 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
     shared_steps = sum(
         end - first for index, first, end in spans if not has_own_schedule(train.stages[index])
     )
-    stages, before, last_step = [], 0, planned_steps(train)
+    stages, before = [], 0
     for index, first_step, end_step in spans:
         entry = train.stages[index]
         if has_own_schedule(entry):
@@ -113,10 +108,8 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
         else:
             curve = curve_of_run(config.schedule, shared_steps, before)
             before += end_step - first_step
-        if first_step < last_step:
-            end_step = min(end_step, last_step)
-            stages.append(_make_stage(config, entry, index, first_step, end_step, curve))
-    return stages + _extra_stages(config, stages[-1])
+        stages.append(_make_stage(config, entry, index, first_step, end_step, curve))
+    return stages
 
 
 def _own_curve(entry: ConfigDict, schedule: ConfigDict, num_steps: int) -> Curve:
@@ -140,7 +133,6 @@ def _make_stage(
         index=index,
         first_step=first_step,
         end_step=end_step,
-        stream_first_step=first_step,
         max_seq_length=entry.max_seq_length,
         max_predictions_per_seq=max_predictions(entry, data.masked_lm_prob, data.max_pairs_per_row),
         batch_size=entry.batch_size or config.train.batch_size,
@@ -152,32 +144,18 @@ def _make_stage(
     )
 
 
-def _extra_stages(config: ConfigDict, last: Stage) -> list[Stage]:
-    """Makes a stage of each part of `train.extra`; `last` is the stage that they extend."""
-    stages, previous = [], last
-    for part in extra_parts(config.train.extra):
-        shaped, warmup = part if part.shape else last.curve, part.warmup_steps
-        if warmup == -1:
-            warmup = 0.0 if previous.curve.shape == "constant" else 0.1
-        curve = dataclasses.replace(
-            last.curve,
-            num_steps=part.steps,
-            steps_before=None,
-            shape=shaped.shape,
-            peak_learning_rate=part.peak_learning_rate or last.curve.peak_learning_rate,
-            warmup_steps=warmup,
-            end_factor=shaped.end_factor,
-        )
-        entry = config.train.stages[last.index].copy_and_resolve_references()
-        if part.masked_lm_prob:
-            entry.masked_lm_prob = part.masked_lm_prob
-        if part.weight_decay != -1:
-            entry.weight_decay = part.weight_decay
-        first_step, end_step = previous.end_step, previous.end_step + part.steps
-        stage = _make_stage(config, entry, last.index, first_step, end_step, curve)
-        previous = dataclasses.replace(stage, stream_first_step=last.first_step)
-        stages.append(previous)
-    return stages
+def settings_until(config: ConfigDict, step: int) -> dict[str, Any]:
+    """Returns the keys of the stages that take the steps up to `step`, with these steps."""
+    settings = {}
+    for stage in resolve_stages(config):
+        if stage.first_step < step:
+            entry = dict(config.train.stages[stage.index])
+            # Other fractions of another number of steps may be the same steps.
+            entry["fraction"] = f"for steps {stage.first_step + 1} to {min(stage.end_step, step)}"
+            entry["max_predictions_per_seq"] = stage.max_predictions_per_seq
+            path = f"train.stages[{stage.index}]"
+            settings |= {f"{path}.{key}": value for key, value in entry.items()}
+    return settings
 
 
 def stage_of(stages: Sequence[Stage], step: int) -> Stage:
@@ -196,8 +174,7 @@ def numbered_stage(config: ConfigDict, number: int) -> Stage:
     Raises:
       UserError: There is no such stage, or it has no steps.
     """
-    # The parts of train.extra have the number of the stage that they extend.
-    stages = {stage.index + 1: stage for stage in reversed(resolve_stages(config))}
+    stages = {stage.index + 1: stage for stage in resolve_stages(config)}
     if number not in stages:
         known = ", ".join(map(str, sorted(stages)))
         raise UserError(f"--stage is {number}; this config has the stages {known}")

@@ -20,6 +20,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Change
 from bert_jax.tokenizers import Tokenizer
+from bert_jax.training.stages import settings_until
 
 CONFIG = "config.json"
 DATA = "data"
@@ -87,25 +88,46 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
     if is_converted or "model_type" in _read_config(path):
         kind = "converted weights" if is_converted else "a Hugging Face model"
         raise UserError(f"{path} holds {kind}, not a run; choose another --workdir ({weights})")
-    before, now = _comparable(load_config(path)), _comparable(config)
-    if is_finetuning(before) != is_finetuning(now):
+    before = load_config(path)
+    if is_finetuning(before) != is_finetuning(config):
         kind = "fine-tuning" if is_finetuning(before) else "pre-training"
         raise UserError(f"{path} holds a {kind} run; choose another --workdir ({weights})")
-    changed = config_lib.differences(before, now)
+    changed = _changed(path, before, config)
     if key := _fixed_key(config, changed):
-        old, new = changed[key]
+        (old, new), advice = changed[key], "choose another --workdir or give the same value"
+        if key.startswith("train.stages["):
+            advice = (
+                "the stages of the steps that have run must stay: append a stage, with fractions "
+                "of the new config.train.num_steps"
+            )
         raise UserError(
-            f"{path} holds another run: its config.{key} is {old!r}, not {new!r}; choose "
-            "another --workdir or give the same value"
+            f"{path} holds another run: its config.{key} is {old!r}, not {new!r}; {advice}"
         )
-    fields, warnings = config_lib.fields(config), []
-    for key, (old, new) in changed.items():
-        text = f"config.{key} was {old} and is now {new}"
-        if fields[key].change is Change.WITH_WARNING:
-            warnings.append(f"{text}: stages and learning rate follow the new value from now on")
-        elif fields[key].change is Change.ROUNDED:
-            warnings.append(f"later steps are the same only up to rounding: {text}")
+    fields = config_lib.fields(config)
+    warnings = [
+        f"later steps are the same only up to rounding: config.{key} was {old} and is now {new}"
+        for key, (old, new) in changed.items()
+        if fields[key].change is Change.ROUNDED
+    ]
+    if keys := [key for key in changed if fields[key].change is Change.WITH_WARNING]:
+        names = " and ".join(f"config.{key}" for key in keys)
+        warnings.append(f"from now on, the learning rate follows the new {names}")
     return warnings
+
+
+def _changed(path: epath.Path, before: ConfigDict, now: ConfigDict) -> dict[str, tuple[Any, Any]]:
+    """Finds the keys that the config of the run in `path` has with other values, with both.
+
+    Stages are compared as a whole, and once more for the steps that have run.
+    """
+    changed = config_lib.differences(_comparable(before), _comparable(now))
+    if not is_finetuning(before):
+        ends = before.train.num_steps, now.train.num_steps
+        step = min(newest_checkpoint(path) or 0, *ends)
+        changed |= config_lib.differences(
+            *(settings_until(config, step) for config in (before, now))
+        )
+    return changed
 
 
 def _fixed_key(
@@ -194,7 +216,7 @@ def check_same_run(other: epath.PathLike, config: ConfigDict) -> None:
             f"config.resume_from: {other} is not the work directory of a run with checkpoints "
             "(to take only weights, use config.init_from)"
         )
-    changed = config_lib.differences(_comparable(load_config(other)), _comparable(config))
+    changed = _changed(other, load_config(other), config)
     if key := _fixed_key(config, changed, Change.IN_ANOTHER_RUN):
         old, new = changed[key]
         raise UserError(

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ FILES = sorted(CONFIGS.rglob("*.py"))
 ARGUMENTS = {
     "ablations.py": [name + size for name in ablations.ABLATIONS for size in ("", "_tiny")],
     "bart.py": bart.SIZES,
-    "continue.py": ["rewarm", "decay"],
+    "continue.py": ["model"],
     "distilbert.py": ["base", "tiny"],
     "electra.py": electra.SIZES,
     "flaubert.py": flaubert.SIZES,
@@ -54,7 +55,13 @@ def get_config(path, *args):
 
 
 @pytest.mark.parametrize(("path", "argument"), CASES.values(), ids=CASES)
-def test_config_file_is_valid_locked_and_documented(path, argument):
+def test_config_file_is_valid_locked_and_documented(path, argument, tmp_path, monkeypatch):
+    # The directory of a model whose weights are not read.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").touch()
+    shape = to_dict(load_config("tiny").model)
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "bert"} | shape))
     config = get_config(path, *[argument] * bool(argument))
     assert config.is_locked
     assert config.log.every_steps == 0, "a fixed number gives a short run too few lines"
@@ -68,7 +75,7 @@ def test_config_file_is_valid_locked_and_documented(path, argument):
     command = f"--config=configs/{path.relative_to(CONFIGS)}"
     assert all(text in docstring for text in (command, "Hardware", "Expected"))
     assert "eproduced" in docstring or "depends" in docstring
-    with pytest.raises(UserError, match="takes no argument|it must end in one of"):
+    with pytest.raises(UserError, match="takes no argument|it must end in one of|does not exist"):
         get_config(path, "nonsense")
 
 

@@ -1,4 +1,4 @@
-"""The keys of stages and of the steps after them: sizes, fractions, and what is refused."""
+"""The keys of stages: sizes, fractions, and what is refused."""
 
 import pytest
 
@@ -6,13 +6,10 @@ from bert_jax.base.errors import UserError
 from bert_jax.config import (
     batch_ramp,
     default_config,
-    from_dict,
     max_predictions,
     prediction_warnings,
     stage,
     stages_of_tokens,
-    to_dict,
-    total_steps,
     validate,
 )
 from bert_jax.config.stages import check_given
@@ -50,22 +47,6 @@ def test_predictions_follow_the_rate_of_a_stage():
     config.train.stages[0].max_predictions_per_seq = 150
     (warning,) = prediction_warnings(config)
     assert "not config.train.stages[0].masked_lm_prob=0.3;" in warning
-    config.train.stages[0].update(masked_lm_prob=0.0)
-    config.train.extra.update(steps=(10, 10), masked_lm_prob=(0.0, 0.4))
-    (warning,) = prediction_warnings(config)
-    assert "not config.train.extra.masked_lm_prob=0.4;" in warning
-    # The rate of the part replaces that of its stage.
-    config.train.stages[0].update(masked_lm_prob=0.15, max_predictions_per_seq=0)
-    assert prediction_warnings(config) == []
-
-
-def test_rates_of_extra_steps_are_checked():
-    config = default_config()
-    config.train.extra.update(steps=10, masked_lm_prob=1e-9)
-    assert "config.train.extra.masked_lm_prob is 1e-09, so small that no token" in refusal(config)
-    config.train.extra.masked_lm_prob = 0.4
-    config.data.max_pairs_per_row, config.train.stages[1].max_predictions_per_seq = 2, 80
-    assert "stages[1].max_predictions_per_seq is 80, but 2 pairs in a row of 512" in refusal(config)
 
 
 @pytest.mark.parametrize(
@@ -130,23 +111,6 @@ def test_keys_of_a_stage_without_effect_are_refused(values, words):
     assert words in refusal(config)
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"end_factor": 0.5}, "config.train.extra.end_factor is 0.5, but config.train.extra.shape"),
-        ({"shape": ("linear", "cosine", "bert")}, "must have one value, or one for each of config"),
-        ({"after_step": 2_000_000}, "is 2,000,000, but the run ends at step 1,000,000"),
-        ({"peak_learning_rate": 1e-5, "steps": 0}, "peak_learning_rate is (1e-05,), but config"),
-        ({"after_step": 5, "steps": 0}, "after_step is 5, but config.train.extra.steps is (0,)"),
-        ({"warmup_steps": -0.1}, "warmup_steps is (-0.1,); each value must be at least 0, or -1"),
-    ],
-)
-def test_wrong_extra_steps_are_refused(values, words):
-    config = default_config()
-    config.train.extra.update({"steps": (30, 20), **values})
-    assert words in refusal(config)
-
-
 def test_a_masking_rate_needs_masks():
     config = default_config()
     config.data.corruption = "none"
@@ -184,18 +148,3 @@ def test_rotary_bases_of_stages():
         check_given(config, {"model.rope_theta"})
     config.train.stages[1].local_rope_theta = 5.0
     assert "config.model.local_attention is 0, so that the model has no such" in refusal(config)
-
-
-def test_configs_of_earlier_versions_have_one_number_for_all_extra_parts():
-    values = to_dict(default_config())
-    values["train"]["extra"] = {"steps": [30, 20], "peak_learning_rate": 0.5, "warmup_steps": 0.1}
-    extra = from_dict(values).train.extra
-    assert (extra.steps, extra.peak_learning_rate, extra.warmup_steps) == ((30, 20), (0.5,), (0.1,))
-    assert extra.shape == ("",)
-
-
-def test_the_run_may_end_earlier_with_extra_steps():
-    config = default_config()
-    config.train.extra.update(steps=30, after_step=500)
-    validate(config)
-    assert total_steps(config.train) == 530

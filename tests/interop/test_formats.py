@@ -53,6 +53,32 @@ def test_chain_of_conversions_keeps_every_bit(tmp_path):
     assert pretrained.training == training
 
 
+@pytest.mark.usefixtures("tensorflow")
+@pytest.mark.parametrize(
+    "kind, family",
+    [
+        ("google", "bert"),
+        ("huggingface", "modernbert"),
+        ("bert_jax", "modernbert"),
+        # Two directories.
+        ("huggingface", "electra"),
+    ],
+)
+def test_a_model_is_described_without_its_weights(kind, family, tmp_path):
+    parts = {"terms": ("generator", "replaced_token"), "generator_size": 1 / 3}
+    pretrained = make_pretrained(family=family, **parts if family == "electra" else {})
+    pretrained.training = {} if kind == "google" else {"step": 7}
+    if kind == "google":
+        (tmp_path / "model").mkdir()
+        write_google(pretrained, tmp_path / "model")
+    else:
+        formats.write(pretrained, tmp_path / "model", kind)
+    described, read = formats.describe(tmp_path / "model"), formats.read(tmp_path / "model")
+    assert described.weights == {} and described.tokenizer is None
+    for name in ("source", "model", "family", "terms", "training"):
+        assert getattr(described, name) == getattr(read, name), name
+
+
 def test_the_layout_of_transformers(tmp_path):
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     ours, theirs = make_pretrained().weights, load_file(tmp_path / "hf" / "model.safetensors")

@@ -9,7 +9,7 @@ def test_it_describes_the_training_and_the_results(tmp_path):
     pretrained.training = {
         "step": 2500,
         "config": {
-            "train": {"batch_size": 32, "extra": {"steps": [0, 5]}},
+            "train": {"batch_size": 32, "sizes": {"steps": [0, 5]}},
             "seed": 5,
             "data": {"input": ["a|b.txt", "/home/ada/my texts/*.txt"], "vocab": "", "store": "x/y"},
             "init_from": "gs://ada/runs/one/",
@@ -25,7 +25,7 @@ def test_it_describes_the_training_and_the_results(tmp_path):
         "| steps | 2500 |",
         "| train.batch_size | 32 |",
         "| seed | 5 |",
-        "| train.extra.steps | 0, 5 |",
+        "| train.sizes.steps | 0, 5 |",
         "| init_from | one/ |",
         "| data.input | a\\|b.txt, my texts/*.txt |",
         "| data.store | x/y |",

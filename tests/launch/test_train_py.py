@@ -80,7 +80,6 @@ def test_signal_is_forwarded_to_the_training(start, tmp_path, end):
     [
         ({"step": 60}, {"train": {"num_steps": 60}}, True),
         ({"step": 60}, {"train": {"num_steps": 90}}, False),
-        ({"step": 60}, {"train": {"num_steps": 60, "extra": {"steps": [9]}}}, False),
         (None, {"train": {"num_steps": 60}}, False),
         ({"step": 60}, None, False),
         ([], {"train": {"num_steps": 60}}, False),

@@ -1,7 +1,6 @@
 """A trained model continued on new text: its recipe, added tokens, and what it forgets."""
 
 import glob
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from bert_jax import convert, load_config, prepare, tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config import to_dict, validate
+from bert_jax.config import flatten, to_dict, validate
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
 from bert_jax.pretraining import evaluation, settings, start
@@ -58,8 +57,8 @@ def new_texts(tmp_path_factory):
 
 
 def continued(source, new_texts, **overrides):
-    overrides = {"init_from": str(source), "data.max_sentence_tokens": 8} | overrides
-    config = small_run(new_texts, load_config("continue"), **overrides)
+    overrides = {"data.max_sentence_tokens": 8} | overrides
+    config = small_run(new_texts, load_config(f"continue:{source}"), **overrides)
     with config.unlocked():
         config.dtype = "float32"
     return config
@@ -159,24 +158,6 @@ def test_a_killed_run_continues_to_the_same_bits(source, new_texts, texts, run, 
     pretrain.train(stored, tmp_path / "run", ConfigSource("config.json", stored, is_stored=True))
 
 
-def test_a_run_goes_on_in_another(new_texts, texts, run, tmp_path, capsys):
-    """Its model and recipe are those of the other run, and so are the bits."""
-    same = {"init_from": "", "eval.other_text": (texts,), "train.extra.steps": (2,)}
-    same |= {"train.extra.warmup_steps": 5.0}
-    config = continued("", new_texts, resume_from=str(run), **same)
-    with pytest.raises(UserError, match="config.resume_from: in .* config.data.add_tokens is '5'"):
-        pretrain.train(config, tmp_path / "run")
-    config = continued("", new_texts, resume_from=str(run), **same | {"data.add_tokens": "5"})
-    assert pretrain.train(config, tmp_path / "run")["step"] == 8
-    assert "warmup_steps is 5: in 2 steps the learning rate never re" in capsys.readouterr().out
-    shutil.copytree(run, tmp_path / "copy")
-    stored = workdir.load_config(tmp_path / "copy")
-    stored.train.extra.update(steps=2, warmup_steps=5.0)
-    pretrain.train(stored, tmp_path / "copy", ConfigSource("config", stored, is_stored=True))
-    first, second = (formats.read(tmp_path / name) for name in ("run", "copy"))
-    assert same_weights(first.weights, second.weights)
-
-
 def test_the_other_text_is_not_trained_on(source, new_texts, tmp_path):
     one = Path(new_texts).parent / "3.txt"
     config = continued(source, new_texts, **{"eval.other_text": (str(one),)})
@@ -215,13 +196,12 @@ def test_a_prepared_store_brings_its_tokens(source, new_texts, run, tmp_path):
             {"data.add_tokens": "no.txt"},
             "a number of tokens or a file .* cannot read .*no.txt: No such",
         ),
-        ({"init_from": "", "data.add_tokens": "5"}, "config.init_from is empty, but config.init_r"),
         ({"eval.other_text": ("no/*.txt",)}, "config.eval.other_text: .*no/\\*.txt"),
     ],
 )
 def test_contradictions_are_refused(source, new_texts, tmp_path, overrides, message):
     config = continued(source, new_texts, **overrides)
-    origin = ConfigSource("continue", load_config("continue"), frozenset(overrides))
+    origin = ConfigSource("continue", load_config(f"continue:{source}"), frozenset(overrides))
     with pytest.raises(UserError, match=message):
         pretrain.train(config, tmp_path / "run", origin)
 
@@ -245,36 +225,43 @@ class TestRecipe:
         ],
     )
     def test_of_a_released_model_is_its_familys(self, family, expected):
-        assert expected.items() <= recipe_of(make_pretrained(family=family)).items()
+        recipe = recipe_of(make_pretrained(family=family))
+        assert expected.items() <= dict(flatten(recipe)).items()
 
-    def test_of_an_own_model_is_its_runs(self, source, new_texts, tmp_path):
+    def test_of_an_own_model_is_its_runs(self, source, tmp_path):
         pretrained = formats.read(source)
         pretrained.training["config"]["data"]["masked_lm_prob"] = 0.25
-        recipe = recipe_of(pretrained)
-        assert recipe["data.masked_lm_prob"] == 0.25 and recipe["data.rows"] == "pairs"
-        # What was typed wins.
-        typed = {"data.masked_lm_prob": 0.2, "train.num_steps": 1}
-        config = continued(source, new_texts, **typed)
-        origin = ConfigSource("continue", load_config("continue"), frozenset(typed))
-        pretrain.train(config, tmp_path / "run", origin)
-        assert workdir.load_config(tmp_path / "run").data.masked_lm_prob == 0.2
+        formats.write(pretrained, tmp_path / "source", "huggingface")
+        config = load_config(f"continue:{tmp_path / 'source'}")
+        assert config.data.masked_lm_prob == 0.25 and config.data.rows == "pairs"
+        assert {key: config.model[key] for key in pretrained.model} == pretrained.model
 
     def test_typed_values_need_only_fit_the_model(self, tmp_path):
         pretrained = make_pretrained(family="modernbert", max_position_embeddings=1024)
         pretrained.tokenizer = make_tokenizer()
         formats.write(pretrained, tmp_path / "source", "bert_jax")
-        typed = {"init_from": str(tmp_path / "source"), "data.rows": "segments"}
-        config = load_config("continue")
-        config.update_from_flattened_dict(typed)
+        config = load_config(f"continue:{tmp_path / 'source'}")
+        origin = ConfigSource("continue", config.copy_and_resolve_references())
+        config.data.rows = "segments"
         config.train.stages[0].update(max_seq_length=1024, rope_theta=100.0)
         validate(config, is_given=True)
-        origin = ConfigSource("continue", load_config("continue"), frozenset(typed))
         completed = settings.complete(config, tmp_path / "run", origin)[0]
         assert completed.data.rows == "segments"
         assert completed.objective.terms == ("masked_lm",)
         config.data.masked_lm_prob = 7.0
         with pytest.raises(UserError, match="config.data.masked_lm_prob is 7.0; it must be"):
             validate(config, is_given=True)
+
+    @pytest.mark.parametrize(
+        "name, words",
+        [
+            ("continue", "--config=continue names no model: write --config=continue:MODEL"),
+            ("continue:no/model", "no/model does not exist; give the model's directory or"),
+        ],
+    )
+    def test_needs_a_model(self, name, words):
+        with pytest.raises(UserError, match=words):
+            load_config(name)
 
     def test_needs_the_generator_of_an_electra(self):
         with pytest.raises(UserError, match="without its generator.* as discriminator and generat"):
@@ -283,14 +270,14 @@ class TestRecipe:
     def test_without_a_recipe(self):
         pretrained = make_pretrained(terms=("next_token",), causal=True)
         with pytest.raises(
-            UserError, match="no config belongs to .* with config.model.causal; set"
+            UserError, match="no config belongs to .* with config.model.causal: write"
         ):
             recipe_of(pretrained)
         pretrained = make_pretrained()
         pretrained.training["config"] = {
             "objective": {"terms": ("soft_targets",), "weights": (1.0,)}
         }
-        with pytest.raises(UserError, match="of a test need a teacher: soft_targets; set it to"):
+        with pytest.raises(UserError, match="of a test need a teacher: soft_targets; give its"):
             recipe_of(pretrained)
 
     @pytest.mark.parametrize(
@@ -310,7 +297,16 @@ class TestRecipe:
         pretrained.training["config"] = to_dict(config)
         formats.write(pretrained, tmp_path / "source", "huggingface")
         with pytest.raises(UserError, match="is 'planted:Part' in a stored file, which would run"):
-            pretrain.train(continued(tmp_path / "source", "no.txt"), tmp_path / "run")
+            load_config(f"continue:{tmp_path / 'source'}")
+
+    def test_imports_a_part_that_the_command_names(self, tmp_path):
+        config = load_config("tiny")
+        config.data.rows = "planted:Part"
+        pretrained = make_pretrained(max_position_embeddings=128)
+        pretrained.training["config"] = to_dict(config)
+        formats.write(pretrained, tmp_path / "source", "huggingface")
+        message = command("main", f"--config=continue:{tmp_path / 'source'}", "--part=planted:Part")
+        assert "config.data.rows is 'planted:Part', which cannot be imported" in message
 
 
 @pytest.mark.parametrize(
@@ -363,10 +359,3 @@ def test_other_families_are_continued_with_added_tokens(family, tmp_path):
     assert set(trained.weights) == names
     convert.convert(str(tmp_path / "run"), str(tmp_path / "exported"), "huggingface")
     assert same_weights(formats.read(tmp_path / "exported").weights, trained.weights)
-
-
-@pytest.mark.parametrize("name", ["benchmark", "compile_check"])
-def test_commands_that_read_no_weights_refuse_the_config(name):
-    topology = ["--topology=v5e:2x2"] if name == "compile_check" else []
-    message = command(name, "--config=continue", "--config.init_from=x", *topology)
-    assert "this command does not read config.init_from: name the config of its family" in message

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from bert_jax.base.errors import UserError
 from bert_jax.config import stage
 from bert_jax.interop import formats
 from bert_jax.pretraining import run as pretrain
 from bert_jax.pretraining.evaluation import evaluate_workdir
 from bert_jax.training.metrics import read_metrics
 from tests import runs
-from tests.small import flat
 from tests.small_run import (  # noqa: F401
     after_step,
     compiled_once,
@@ -63,35 +61,19 @@ def test_a_run_resumes_in_the_middle_of_a_phase_to_the_bit(finished, texts, tmp_
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 
-def test_a_run_is_decayed_before_its_end_and_resumed(texts, tmp_path):
-    """The parts continue the stream, with their own masks and weight decay."""
-    extra = {
-        "train.extra.steps": (2, 3),
-        "train.extra.after_step": 8,
-        "train.extra.shape": ("constant", "linear"),
-        "train.extra.masked_lm_prob": (0.0, 0.08),
-        "train.extra.weight_decay": 0.2,
-    }
-    # The run has gone on until step 6, then it is told to end.
-    with after_step(7, interrupt), pytest.raises(KeyboardInterrupt):
-        pretrain.train(phases(texts), tmp_path / "run")
-    train_with_interruption(phases(texts, **extra), tmp_path / "run", 11)
-    pretrain.train(phases(texts, **extra), tmp_path / "straight")
-    found, expected = (runs.final_state(tmp_path / name) for name in ("run", "straight"))
-    assert int(found.step) == 13
-    # The first steps of the other run were compiled with another schedule.
-    for name, value in flat(expected.params).items():
-        np.testing.assert_allclose(flat(found.params)[name], value, atol=1e-6, err_msg=name)
-    lines = [line for line in read_metrics(tmp_path / "straight") if "loss" in line]
-    rates = [5e-3] * 4 + [5e-3 * 2 / 3, 5e-3 / 3]
-    np.testing.assert_allclose([x["learning_rate"] for x in lines[7:]], rates, rtol=1e-5)
-
-    moved = phases(texts, **extra | {"train.extra.after_step": 9})
-    with pytest.raises(UserError, match="step 13 of this run belongs to the steps after step 10"):
-        pretrain.train(moved, tmp_path / "run")
-    moved = phases(texts, **{"train.extra.steps": 2, "train.extra.after_step": 3})
-    with pytest.raises(UserError, match="after_step is 3, and the run would end at step 5, but it"):
-        pretrain.train(moved, tmp_path / "run")
+@pytest.mark.parametrize("stop", [4, None])
+def test_a_stage_is_appended_to_a_run_to_the_bit(finished, texts, tmp_path, stop):
+    """The run has its first two phases, and is stopped or has ended before it gets the third."""
+    first, both = (phases(texts, **{"optimizer.name": "muon"}) for _ in range(2))
+    first.train.num_steps, first.train.stages = 9, first.train.stages[:2]
+    first.train.stages[0].fraction, first.train.stages[1].fraction = 2 / 3, 1 / 3
+    if stop:
+        with after_step(stop, interrupt), pytest.raises(KeyboardInterrupt):
+            pretrain.train(first, tmp_path)
+    else:
+        pretrain.train(first, tmp_path)
+    pretrain.train(both, tmp_path)
+    runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 
 def test_phases_with_rotary_bases_of_their_own(texts, tmp_path):

@@ -18,8 +18,6 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.pretraining import evaluation, settings
 from bert_jax.pretraining import run as pretrain
-from bert_jax.pretraining.build import make_trainer
-from bert_jax.pretraining.start import _check_stage
 from bert_jax.training import workdir
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.metrics import read_metrics
@@ -203,24 +201,6 @@ def test_killed_damaged_and_stopped_run_is_bit_identical(
     assert pretrain.train(config, tmp_path)
     evaluated = [x["step"] for x in read_metrics(tmp_path) if "eval_mlm_loss" in x]
     assert evaluated == [20, 40, 60]
-
-
-@pytest.mark.parametrize(
-    ("num_steps", "step", "stage", "first_step", "allowed"),
-    [
-        (80, 7, 0, 0, True),
-        (8, 7, 0, 0, False),  # The second stage would begin at step 6.
-        (100, 60, 1, 42, False),  # It would begin at step 70.
-    ],
-)
-def test_num_steps_may_change_within_a_stage(num_steps, step, stage, first_step, allowed):
-    config = runs.tiny_run(train__num_steps=num_steps)
-    resume = {"stage": stage, "stage_first_step": first_step}
-    expected = (
-        contextlib.nullcontext() if allowed else pytest.raises(UserError, match="a different")
-    )
-    with expected:
-        _check_stage(config, make_trainer(config), step, resume)
 
 
 @pytest.mark.parametrize(

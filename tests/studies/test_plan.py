@@ -80,7 +80,6 @@ def test_a_student_learns_from_the_first_config():
         ),
         ({"budget": float("nan")}, "--budget is nan; it must be a number above 0"),
         ({"budget": -5.0}, "--budget is -5; it must be"),
-        ({"overrides": {"config.train.extra.steps": "5"}}, "--config.train.extra.steps is given"),
         ({"glue": "glue_data"}, "--glue has no effect without --tasks"),
         ({"tasks": ["mrcp"]}, "--tasks has mrcp; it must be one of cola, "),
         ({"tasks": ["mrpc"]}, "--glue is missing: the folder of the GLUE tasks, for --tasks=mrpc"),

@@ -12,7 +12,6 @@ from bert_jax.config import (
     default_config,
     stage,
     stages_of_tokens,
-    total_steps,
     validate,
 )
 from bert_jax.training.schedule import make_schedule, make_weight_decay, warmup_warnings
@@ -42,31 +41,6 @@ def test_schedule_of_bert():
     np.testing.assert_allclose(rate(900_000), 1e-4 * 0.1, rtol=1e-5)
     np.testing.assert_allclose(rate(999_999), 1e-4 * 1e-6, rtol=0.05)
     assert rate(1_000_000) == 0 and rate(1_000_001) == 0
-
-
-def test_extra_steps_continue_the_last_stage_with_schedules_of_their_own():
-    config = default_config()
-    config.train.num_steps = 100
-    planned, (_, before) = schedule_of(config)
-    config.train.extra.steps = (50, 20)
-    rate, (first, last, *parts) = schedule_of(config)
-    assert (last.index, last.first_step) == (before.index, before.first_step) == (1, 90)
-    # The parts go on in the last stage's stream.
-    assert [(s.index, s.first_step, s.end_step) for s in parts] == [(1, 100, 150), (1, 150, 170)]
-    assert {s.stream_first_step for s in (last, *parts)} == {90}
-    assert total_steps(config.train) == 170
-    for step in range(100):
-        assert rate(step) == planned(step)
-    # A tenth of each part is its warm-up; the schedule of the run has a peak of 1e-4.
-    for first_step, steps in ((100, 50), (150, 20)):
-        warmup = steps // 10
-        assert rate(first_step) == 0
-        np.testing.assert_allclose(rate(first_step + 1), 1e-4 / warmup, rtol=1e-6)
-        fraction = 1 - warmup / steps
-        np.testing.assert_allclose(rate(first_step + warmup), 1e-4 * fraction, rtol=1e-6)
-    assert rate(170) == 0
-    config.train.extra.peak_learning_rate = 2e-5
-    np.testing.assert_allclose(schedule_of(config)[0](105), 2e-5 * 0.9, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("power", "warmup"), [(1.0, 6.0), (2.0, 6.0), (1.0, 0.0)])
@@ -111,17 +85,11 @@ def test_the_shape_of_xlm():
     np.testing.assert_allclose(rate(16 * 24), 1.5e-4, rtol=1e-6)
     config.train.num_steps = 500
     assert schedule_of(config)[0](400) == rate(400)
-    # A part that inherits the shape has a tenth of its steps as a warm-up, unless a key says 0.
-    config.train.extra.update(steps=50)
-    np.testing.assert_allclose(schedule_of(config)[0](505), 6e-4, rtol=1e-6)
-    config.train.extra.update(warmup_steps=0.0)
-    with pytest.raises(UserError, match="steps 501 to 550 have the shape inverse_root without"):
-        schedule_of(config)
     config.schedule.warmup_steps = 0.0
     with pytest.raises(UserError, match="steps 1 to 500 have the shape inverse_root without"):
         schedule_of(config)
     # A small fraction is one step.
-    config.schedule.warmup_steps, config.train.extra.steps = 1e-3, ()
+    config.schedule.warmup_steps = 1e-3
     np.testing.assert_allclose(schedule_of(config)[0](1), 6e-4, rtol=1e-6)
 
 
@@ -222,33 +190,6 @@ def test_the_decays_of_ettin():
         np.testing.assert_allclose(rate(step), value, rtol=2e-6, err_msg=str(step))
     assert [s.masked_lm_prob for s in stages] == [0.3, 0.3, 0.15]
     assert make_weight_decay(stages) == 0.01
-
-
-def test_extra_steps_decay_a_constant_run_at_any_time_or_continue_it():
-    config = default_config()
-    config.train.num_steps, config.train.stages = 100, (stage_of(0.5), stage_of(0.5))
-    config.schedule.update(shape="constant", peak_learning_rate=1.0, warmup_steps=10.0)
-    config.train.extra.update(steps=(20,), shape="linear", end_factor=0.5, after_step=60)
-    rate, (_, cut, part) = schedule_of(config)
-    assert (cut.first_step, cut.end_step, part.first_step, part.end_step) == (50, 60, 60, 80)
-    assert part.stream_first_step == 50
-    # After a constant rate there is no warm-up, unless it is given.
-    for step, value in {5: 0.5, 59: 1.0, 60: 1.0, 70: 0.75, 80: 0.5}.items():
-        np.testing.assert_allclose(rate(step), value, rtol=1e-6)
-    config.train.extra.warmup_steps = 0.2
-    assert [float(schedule_of(config)[0](step)) for step in (60, 62, 64)] == [0.0, 0.5, 1.0]
-
-    # Without a shape, the constant rate goes on; each part may have its own values.
-    extra = {"steps": (30, 20), "shape": ("", "cosine"), "after_step": 0}
-    own = {"weight_decay": (-1.0, 0.5), "masked_lm_prob": (0.0, 0.05)}
-    config.train.extra.update(**extra, **own, end_factor=0.0, warmup_steps=-1.0)
-    rate, stages = schedule_of(config)
-    for step, value in {99: 1.0, 100: 1.0, 129: 1.0, 130: 1.0, 140: 0.5, 150: 0.0}.items():
-        np.testing.assert_allclose(rate(step), value, rtol=1e-6, atol=1e-7)
-    assert [s.weight_decay for s in stages] == [0.01, 0.01, 0.01, 0.5]
-    assert [s.masked_lm_prob for s in stages] == [0.15, 0.15, 0.15, 0.05]
-    # The number of predictions was given, so that all batches have one shape.
-    assert len({s.sizes(s.batch_size) for s in stages}) == 1
 
 
 def test_each_stage_of_lambs_recipe_has_its_own_curve():

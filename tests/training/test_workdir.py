@@ -117,7 +117,7 @@ def test_keys_added_later_get_their_defaults(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("num_steps", 2_000_000, "1000000 and is now 2000000: stages and learning rate follow"),
+        ("num_steps", 2_000_000, "the learning rate follows the new config.train.num_steps"),
         ("gradient_accumulation_steps", 4, "only up to rounding: .* was 1 and is now 4"),
     ],
 )
@@ -127,6 +127,47 @@ def test_changes_that_are_allowed_with_a_warning(tmp_path, key, value, words):
     config.train[key] = value
     (warning,) = claim(tmp_path, config)
     assert re.search(words, warning)
+
+
+@pytest.mark.parametrize(
+    ("step", "num_steps", "fractions", "refused"),
+    [
+        (60, 120, (0.75, 0.25), ""),
+        (90, 180, (0.5, 0.5), ""),
+        # The second stage is replaced, and a third is appended.
+        (60, 180, (0.5, 0.25, 0.25), ""),
+        (91, 180, (0.5, 0.5 / 90, 0.5 - 0.5 / 90), ""),
+        (91, 100, (0.91, 0.09), "0].fraction is 'for steps 1 to 90', not 'for steps 1 to 91'"),
+        (91, 101, (1.0,), "0].fraction is 'for steps 1 to 90', not 'for steps 1 to 91'"),
+        # The run has ended: its steps are not compared with later ones.
+        (100, 90, (1.0,), ""),
+    ],
+)
+def test_stages_may_change_after_the_steps_that_have_run(
+    tmp_path, step, num_steps, fractions, refused
+):
+    def config_of(num_steps, fractions, **values):
+        config = default_config()
+        config.train.num_steps = num_steps
+        config.train.stages = tuple(
+            config_lib.stage(fraction=fraction, max_seq_length=128 + 8 * i, **values)
+            for i, fraction in enumerate(fractions)
+        )
+        return config
+
+    claim(tmp_path, config_of(100, (0.9, 0.1)))
+    (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
+    (tmp_path / "corpus.json").write_text("{}")
+    config = config_of(num_steps, fractions)
+    if refused:
+        with pytest.raises(UserError, match=re.escape(f"its config.train.stages[{refused}; the")):
+            claim(tmp_path, config)
+        return
+    (warning,) = claim(tmp_path, config)
+    assert "learning rate follows the new config.train.num_steps and config.train.stages" in warning
+    other = config_of(num_steps, fractions, weight_decay=0.5)
+    with pytest.raises(UserError, match=r"stages\[0\].weight_decay is -1.0, not 0.5; the st"):
+        claim(tmp_path, other)
 
 
 @pytest.mark.parametrize(
