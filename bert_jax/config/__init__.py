@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetuning, pretraining
-from bert_jax.config.common import check_batch, check_profile, check_vocabulary
+from bert_jax.config.checks import check_batch, check_vocabulary
 from bert_jax.config.finetuning import finetune_config
 from bert_jax.config.predictions import (
     derived_predictions,

@@ -1,9 +1,5 @@
 """The config keys that pre-training and fine-tuning share, with the same meaning."""
 
-import math
-
-from ml_collections import ConfigDict
-
 from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Change, Field, Section, free_field, steering_field
 
@@ -97,7 +93,11 @@ COMMON: Section = {
         "b2": steering_field(0.999, "Decay rate of the second moment.", at_least=0, below=1),
         "eps": steering_field(1e-6, "Added to the square root of the second moment.", above=0),
         "momentum": steering_field(
-            0.95, "Decay rate of muon's momentum. The others have b1.", at_least=0, below=1
+            0.95,
+            "Decay rate of muon's momentum. The others have b1.",
+            at_least=0,
+            below=1,
+            only_with="optimizer.name=muon",
         ),
         "weight_decay": steering_field(
             0.01,
@@ -144,6 +144,7 @@ COMMON: Section = {
             "Fraction of the peak that linear, one_minus_sqrt and cosine end at.",
             at_least=0,
             at_most=1,
+            only_with="schedule.shape=" + ",".join(ENDING_SHAPES),
         ),
         "peak_learning_rate": steering_field(
             1e-4, "Learning rate that the warm-up rises toward.", above=0
@@ -159,6 +160,7 @@ COMMON: Section = {
             "Exponent of the decay to 0, (1 - t)^decay_power, of bert, linear_after_warmup and "
             "product; schedule.shape defines t.",
             above=0,
+            only_with="schedule.shape=" + ",".join(POWER_SHAPES),
         ),
     },
     "mesh": {
@@ -234,82 +236,3 @@ def layer_numbers(text: str, key: str) -> tuple[int, ...]:
         raise UserError(
             f"{key} is {text!r}; it must be layer numbers separated by commas, such as -4,-3,-2,-1"
         ) from None
-
-
-def check_common(config: ConfigDict) -> None:
-    """Refuses values of COMMON that contradict each other.
-
-    Raises:
-      UserError: The message names the keys.
-    """
-    optimizer, schedule = config.optimizer, config.schedule
-    if sum(size == -1 for size in config.mesh.values()) > 1:
-        raise UserError("config.mesh has more than one axis of size -1; only one can be inferred")
-    default = COMMON["optimizer"]["momentum"].default
-    if optimizer.momentum != default and optimizer.name != "muon":
-        raise UserError(
-            f"config.optimizer.momentum is {optimizer.momentum:g}, but has no effect with "
-            f"config.optimizer.name={optimizer.name}; leave it at {default:g}"
-        )
-    check_shape("config.schedule", schedule)
-    if schedule.decay_power != 1 and schedule.shape not in POWER_SHAPES:
-        raise UserError(
-            f"config.schedule.decay_power is {schedule.decay_power:g}, but has no effect with "
-            f"config.schedule.shape={schedule.shape}; leave it at 1"
-        )
-
-
-def check_shape(path: str, values: ConfigDict) -> None:
-    """Refuses a schedule with keys that do not fit its shape; `path` is that of the section."""
-    if values.end_factor and values.shape not in ENDING_SHAPES:
-        raise UserError(
-            f"{path}.end_factor is {values.end_factor:g}, but {path}.shape is {values.shape!r}; "
-            f"it must be one of {', '.join(ENDING_SHAPES)} to end above 0"
-        )
-
-
-def check_profile(profile: ConfigDict, num_steps: int) -> None:
-    """Refuses to trace steps that a run of `num_steps` does not have."""
-    first, last = profile.start_step, profile.start_step + profile.num_steps - 1
-    if profile.num_steps and last > num_steps:
-        raise UserError(
-            f"config.profile covers steps {first:,} to {last:,}, but the run ends with step "
-            f"{num_steps:,}; set an earlier config.profile.start_step or fewer "
-            "config.profile.num_steps"
-        )
-
-
-def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
-    """Refuses a model whose embedding and vocabulary differ in size.
-
-    On a device, an id beyond the embedding raises no error; the model would train on garbage.
-    """
-    if config.model.vocab_size != vocab_size:
-        raise UserError(
-            f"config.model.vocab_size is {config.model.vocab_size} but the vocabulary of "
-            f"{source} has {vocab_size} tokens; set --config.model.vocab_size={vocab_size}"
-        )
-
-
-def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> None:
-    """Refuses batches that cannot be split evenly over the devices.
-
-    Args:
-      config: A validated config of pre-training or fine-tuning.
-      data_shards: The product of the mesh axes that the batch is sharded over.
-      num_processes: The number of processes; each reads its own part of the batch.
-    """
-    accumulation = config.train.gradient_accumulation_steps
-    parts = math.lcm(data_shards, num_processes) * accumulation
-    sizes = {"train.batch_size": config.train.batch_size}
-    if stages := config.train.get("stages"):
-        used = [(i, stage) for i, stage in enumerate(stages) if stage.fraction]
-        own = {f"train.stages[{i}].batch_size": s.batch_size for i, s in used if s.batch_size}
-        sizes = own if len(own) == len(used) else sizes | own
-    for path, size in sizes.items():
-        if size % parts:
-            raise UserError(
-                f"config.{path} is {size}, which cannot be split evenly over {data_shards} data "
-                f"shards on {num_processes} host(s) times {accumulation} gradient accumulation "
-                f"step(s); the nearest size that can is {max(1, round(size / parts)) * parts}"
-            )

@@ -1,14 +1,9 @@
 """The keys of `config.data`: the text, how it is split into sentences, the rows and the masks."""
 
 import functools
-import math
 
-from ml_collections import ConfigDict
-
-from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Change, Field, Section, free_field
-from bert_jax.config.tokenizer import TOKENIZER, check_tokenizer
-from bert_jax.text.named_sources import check_sources
+from bert_jax.config.tokenizer import TOKENIZER
 
 _text_field = functools.partial(Field, change=Change.WITH_STORE, in_store=True)
 
@@ -182,6 +177,7 @@ DATA: Section = {
         "or with a random B, a third each). The terms next_sentence, sentence_order and "
         "three_way_order need next, order and three_way, respectively.",
         choices=("next", "order", "three_way"),
+        only_with="data.rows=pairs",
     ),
     "max_pairs_per_row": Field(
         1,
@@ -226,13 +222,14 @@ DATA: Section = {
         "(corruption=denoising only). A length of 0 inserts a mask. Evaluation always uses 3.",
         above=0,
         at_most=100,
+        only_with="data.corruption=denoising",
     ),
     "permute_sentence_ratio": Field(
         1.0,
-        "Fraction of the sentences of a row that are permuted (corruption=denoising only). "
-        "Evaluation always uses 1.",
+        "Fraction of the sentences of a row that are permuted. Evaluation always uses 1.",
         at_least=0,
         at_most=1,
+        only_with="data.corruption=denoising",
     ),
     "word_boundaries": Field(
         "vocabulary",
@@ -270,66 +267,3 @@ DATA: Section = {
     ),
     "num_threads": free_field(2, "Number of threads that assemble and mask batches.", above=0),
 }
-
-
-def check_data(data: ConfigDict) -> None:
-    """Refuses keys of `data` that contradict each other.
-
-    Raises:
-      UserError: The message names the keys.
-    """
-    if data.pair_labels != DATA["pair_labels"].default and data.rows != "pairs":
-        raise UserError(
-            f"config.data.pair_labels is {data.pair_labels}, but config.data.rows is {data.rows}; "
-            "it is for pairs only"
-        )
-    if data.rows == "fitted_documents" and data.max_pairs_per_row == 1:
-        raise UserError(
-            "config.data.max_pairs_per_row is 1, but config.data.rows=fitted_documents fits "
-            "several documents into a row; set it to their largest number, such as 16"
-        )
-    _check_denoising(data)
-    inputs = () if data.input == DATA["input"].default else data.input
-    check_sources(data.sources, inputs, data.sampling_exponent, data.source_weights)
-    if data.sources and data.language:
-        raise UserError(
-            f"config.data.language is {data.language}, but config.data.sources names the language "
-            "of each source; leave one of them out"
-        )
-    if len(data.mask_fractions) != 3 or not math.isclose(sum(data.mask_fractions), 1, abs_tol=1e-6):
-        raise UserError(
-            f"config.data.mask_fractions is {data.mask_fractions!r}; it must be three fractions "
-            "that add up to 1"
-        )
-    try:
-        # Python has codecs that are not text encodings, such as rot13; `encode` refuses them.
-        for encoding in data.encoding.split(","):
-            "".encode(encoding)
-    except (LookupError, ValueError):
-        raise UserError(
-            f"config.data.encoding is {data.encoding!r}; it must be a text encoding that Python "
-            "knows, such as utf-8, latin-1 or utf-16, or several, as in utf-8,cp1252"
-        ) from None
-    check_tokenizer(data)
-
-
-def _check_denoising(data: ConfigDict) -> None:
-    """Refuses keys that corruption=denoising cannot have, and keys that are for it only."""
-    if data.corruption != "denoising":
-        for key in ("poisson_lambda", "permute_sentence_ratio"):
-            if data[key] != DATA[key].default and ":" not in data.corruption:
-                raise UserError(
-                    f"config.data.{key} is {data[key]}, but config.data.corruption is "
-                    f"{data.corruption}; it is for denoising only"
-                )
-        return
-    if data.rows in ("pairs", "halves"):
-        raise UserError(
-            f"config.data.rows is {data.rows}, but config.data.corruption=denoising needs rows of "
-            "one segment; set config.data.rows=whole_sentences"
-        )
-    if data.mask_fractions[1:2] != (0,):
-        raise UserError(
-            f"config.data.mask_fractions is {data.mask_fractions!r}, but "
-            "config.data.corruption=denoising keeps no span; set the second fraction to 0"
-        )

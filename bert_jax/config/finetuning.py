@@ -10,13 +10,13 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
+from bert_jax.config.checks import check_rules, finetuning_rules, model_rules
 from bert_jax.config.common import (
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
-    check_common,
 )
-from bert_jax.config.model import MODEL, check_model
+from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Field, Section, build, check, free_field, to_dict
 from bert_jax.config.task_sections import TASK_SECTIONS
 
@@ -224,7 +224,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
         section = {**_section(values["task"]), **FILLED_IN}
         config = build(section, values)
         check(config, section)
-        check_model(config.model)
+        check_rules(model_rules(config.model), "config.model.")
     except UserError as error:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error
     return config
@@ -258,20 +258,4 @@ def validate(config: ConfigDict) -> None:
             f"--config=configs/finetune/{file}"
         )
     check(config, _section(config.task))
-    for key, values in config.sweep.items():
-        if not values or len(set(values)) < len(values):
-            raise UserError(
-                f"config.sweep.{key} is {values!r}; it must have at least one value and no "
-                "repeated value"
-            )
-    if not config.init_from:
-        raise UserError(
-            "config.init_from is missing; set it to the pre-trained BERT to start from: a work "
-            "directory, a Hugging Face directory or a Google checkpoint"
-        )
-    if not config.data.input:
-        raise UserError(
-            "config.data.input is missing; set it to the task's folder (glue_data/MRPC), its files "
-            "(train=FILE,validation=FILE) or tfds:NAME"
-        )
-    check_common(config)
+    check_rules(finetuning_rules(config))

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
-from bert_jax.base.errors import UserError
-
 
 def packed_predictions(max_seq_length: int, masked_lm_prob: float, max_pairs_per_row: int) -> int:
     """Computes the number of predictions that a packed row needs; 0 for rows of one pair.
@@ -51,16 +49,6 @@ def rated_stages(config: ConfigDict) -> Iterator[tuple[int, ConfigDict, float, s
             yield i, stage, stage.masked_lm_prob, f"config.train.stages[{i}].masked_lm_prob"
         else:
             yield i, stage, config.data.masked_lm_prob, "config.data.masked_lm_prob"
-
-
-def check_predictions(config: ConfigDict) -> None:
-    """Refuses a masking rate so small that no token is predicted."""
-    for _, stage, rate, key in rated_stages(config):
-        if not max_predictions(stage, rate):
-            raise UserError(
-                f"{key} is {rate:g}, so small that no token of a sequence of "
-                f"{stage.max_seq_length} is predicted; BERT's is 0.15"
-            )
 
 
 def prediction_warnings(config: ConfigDict) -> list[str]:

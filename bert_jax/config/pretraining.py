@@ -7,18 +7,15 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
+from bert_jax.config.checks import check_rules, data_rules, run_rules, stored_rules
 from bert_jax.config.common import (
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
-    check_common,
-    check_profile,
     layer_numbers,
 )
-from bert_jax.config.data import DATA, check_data
-from bert_jax.config.model import MODEL, check_model
-from bert_jax.config.packing import check_packing
-from bert_jax.config.predictions import check_predictions
+from bert_jax.config.data import DATA
+from bert_jax.config.model import MODEL
 from bert_jax.config.schema import (
     Change,
     Field,
@@ -28,7 +25,7 @@ from bert_jax.config.schema import (
     free_field,
     steering_field,
 )
-from bert_jax.config.stages import STAGE, check_own_keys, check_stages
+from bert_jax.config.stages import STAGE
 
 PRETRAINING: Section = {
     **COMMON,
@@ -141,7 +138,8 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
         raise UserError("the config of a Hugging Face model, not of a run of bert_jax")
     try:
         config = build(PRETRAINING, values)
-        check_model_and_steps(config)
+        check(config, PRETRAINING)
+        check_rules(stored_rules(config))
     except UserError as error:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error
     return config
@@ -162,26 +160,9 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
             f"the config is for fine-tuning ({config.task}), which python -m bert_jax.finetune "
             "takes; this command needs one for pre-training"
         )
-    if is_given and config.init_from:
-        check(config, PRETRAINING)
-        return
-    check_model_and_steps(config)
-    if config.init_from and config.resume_from:
-        raise UserError(
-            "config.init_from and config.resume_from are both set; set only the one to start from"
-        )
-    has_types = config.data.special_tokens in ("bert", "albert")
-    is_paired = config.data.rows in ("pairs", "halves")
-    if is_paired and has_types and config.model.type_vocab_size < 2:
-        raise UserError(
-            f"config.model.type_vocab_size is {config.model.type_vocab_size}, but "
-            f"config.data.rows={config.data.rows} needs at least 2"
-        )
-    check_data(config.data)
-    check_packing(config)
-    check_common(config)
-    check_own_keys(config)
-    check_profile(config.profile, config.train.num_steps)
+    check(config, PRETRAINING)
+    if not (is_given and config.init_from):
+        check_rules(run_rules(config))
 
 
 def validate_data(data: ConfigDict) -> None:
@@ -190,51 +171,5 @@ def validate_data(data: ConfigDict) -> None:
     Raises:
       UserError: The message names the key, its value and the allowed values.
     """
-    check(data, PRETRAINING["data"], "config.data.")
-    check_data(data)
-
-
-def check_model_and_steps(config: ConfigDict) -> None:
-    """Checks the rules that the configs of old runs and of converted weights must follow too.
-
-    Raises:
-      UserError: The message names the key, its value and the allowed values.
-    """
-    check(config, PRETRAINING)
-    check_model(config.model)
-    if config.sinusoidal_positions and config.model.rope_theta:
-        raise UserError(
-            f"config.sinusoidal_positions is {config.sinusoidal_positions:g}, but a model with "
-            f"config.model.rope_theta={config.model.rope_theta:g} has no position table; leave it "
-            "at 0"
-        )
-    _check_objective(config)
-    check_stages(config)
-    check_predictions(config)
-
-
-def _check_objective(config: ConfigDict) -> None:
-    model, objective, terms = config.model, config.objective, config.objective.terms
-    generator_width = round(model.hidden_size * model.generator_size)
-    if "generator" in terms and not generator_width:
-        raise UserError(
-            f"config.model.generator_size is {model.generator_size}; the term generator needs a "
-            "fraction of config.model.hidden_size above 0"
-        )
-    if generator_width % max(1, generator_width // 64):
-        raise UserError(
-            f"config.model.generator_size is {model.generator_size}, which makes the generator "
-            f"{generator_width} units wide; its {generator_width // 64} heads, one for every 64 "
-            "units, must divide this width"
-        )
-    if not terms or len(terms) != len(objective.weights):
-        raise UserError(
-            f"config.objective.weights is {objective.weights!r}; it must have one weight for each "
-            f"of config.objective.terms, {terms!r}, and there must be at least one term"
-        )
-    if len(set(terms)) < len(terms):
-        raise UserError(f"config.objective.terms is {terms!r}; each term must be named once")
-    if not any(objective.weights):
-        raise UserError(
-            f"config.objective.weights is {objective.weights!r}; at least one must be above 0"
-        )
+    check(data, DATA, "config.data.")
+    check_rules(data_rules(data))

@@ -75,7 +75,8 @@ class Field:
       of_weights: Whether initial weights determine the key.
       in_store: Whether a token store records the key, and so determines it.
       omitted: The value that a store leaves out of its record.
-      only_with: The kind of tokenizer that needs the key; empty for all kinds.
+      only_with: The value of another key that this key needs, or several with commas
+        ("optimizer.name=muon"); empty if it needs none.
       elements: The section of each element if the value is a tuple of ConfigDicts. The default is
         then a tuple of dicts.
     """
@@ -148,7 +149,7 @@ class Field:
         elif self.range:
             found.append(f"Allowed: {self.range}.")
         if self.only_with:
-            found.append(f"Only with data.tokenizer={self.only_with}.")
+            found.append(f"Only with {self.only_with.replace(',', ' or ')}.")
         return " ".join(filter(None, [*found, _CHANGES[self.change]]))
 
     @property

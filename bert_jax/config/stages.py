@@ -1,13 +1,11 @@
 """The config keys of the stages of pre-training."""
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax.base.errors import UserError
-from bert_jax.config.common import SHAPES, check_shape
+from bert_jax.config.common import SHAPES
 from bert_jax.config.schema import Field, Section, build
 
 STAGE: Section = {
@@ -68,7 +66,7 @@ STAGE: Section = {
 }
 
 # The keys of a run that a stage may have of its own, and the key of a stage that says so.
-_OWN_KEYS = {
+OWN_KEYS = {
     "train.batch_size": "batch_size",
     "data.masked_lm_prob": "masked_lm_prob",
     "optimizer.weight_decay": "weight_decay",
@@ -156,78 +154,3 @@ def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
 def has_own_schedule(stage: ConfigDict) -> bool:
     """Returns whether a stage does not follow the schedule of the run."""
     return bool(stage.peak_learning_rate or stage.shape)
-
-
-def check_stages(config: ConfigDict) -> None:
-    """Refuses stages whose fractions do not add up to 1, or with impossible sequences."""
-    stages, positions = config.train.stages, config.model.max_position_embeddings
-    total = sum(stage.fraction for stage in stages)
-    if not math.isclose(total, 1, abs_tol=1e-6):
-        raise UserError(f"the fractions of config.train.stages add up to {total:g}, not to 1")
-    for i, stage in enumerate(stages):
-        path, length = f"config.train.stages[{i}]", stage.max_seq_length
-        if length > positions:
-            raise UserError(
-                f"{path}.max_seq_length is {length}, longer than the "
-                f"{positions} positions of config.model.max_position_embeddings"
-            )
-        # [CLS] and both [SEP] tokens are never predicted.
-        if stage.max_predictions_per_seq > length - 3:
-            raise UserError(
-                f"{path}.max_predictions_per_seq is {stage.max_predictions_per_seq}; a sequence "
-                f"of {length} has at most {length - 3} tokens to predict"
-            )
-
-
-def check_own_keys(config: ConfigDict) -> None:
-    """Refuses keys of stages that have no effect.
-
-    Raises:
-      UserError: The message names the keys.
-    """
-    for i, stage in enumerate(config.train.stages):
-        path = f"config.train.stages[{i}]"
-        check_shape(path, stage)
-        if stage.warmup_steps and not has_own_schedule(stage):
-            raise UserError(
-                f"{path}.warmup_steps is {stage.warmup_steps:g}, but the stage follows the "
-                f"schedule of the run; set {path}.peak_learning_rate or {path}.shape, or "
-                "config.schedule.warmup_steps"
-            )
-        for key, needed in OWN_MODEL_KEYS.items():
-            absent = [name for name in needed if not config.model[name]]
-            if stage[key] and absent:
-                raise UserError(
-                    f"{path}.{key} is {stage[key]:g}, but config.model.{absent[0]} is 0, so that "
-                    "the model has no such layers; leave it at 0"
-                )
-        if stage.masked_lm_prob and config.data.corruption == "none":
-            raise UserError(
-                f"{path}.masked_lm_prob is {stage.masked_lm_prob:g}, but has no effect with "
-                "config.data.corruption=none; leave it at 0"
-            )
-
-
-def check_given(config: ConfigDict, flags: Collection[str]) -> None:
-    """Refuses a flag for a key of the run that every stage has of its own.
-
-    Args:
-      flags: The keys that flags set.
-
-    Raises:
-      UserError: The message names both keys.
-    """
-    used = [(i, stage) for i, stage in enumerate(config.train.stages) if stage.fraction]
-    for key, own in _OWN_KEYS.items():
-        if key in flags and all(stage[own] != STAGE[own].default for _, stage in used):
-            values = ", ".join(f"config.train.stages[{i}].{own}={stage[own]}" for i, stage in used)
-            raise UserError(
-                f"config.{key} has no effect, because every stage has its own value: {values}; set "
-                "these instead"
-            )
-    if "schedule.warmup_steps" in flags and all(has_own_schedule(stage) for _, stage in used):
-        paths = ", ".join(f"config.train.stages[{i}].warmup_steps" for i, _ in used)
-        raise UserError(
-            "config.schedule.warmup_steps has no effect, because every stage has its own schedule; "
-            f"set {paths} instead"
-        )

@@ -2,9 +2,6 @@
 
 import functools
 
-from ml_collections import ConfigDict
-
-from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Change, Field, Section
 
 _tokenizer_field = functools.partial(Field, of_weights=True, in_store=True)
@@ -67,7 +64,7 @@ TOKENIZER: Section = {
         False,
         "Whether byte_bpe puts a space before each sentence that does not begin with one, so that "
         "the first word has the same token as inside a sentence. RoBERTa does not.",
-        only_with="byte_bpe",
+        only_with="data.tokenizer=byte_bpe",
     ),
     "max_input_chars_per_word": _tokenizer_field(
         200,
@@ -75,7 +72,7 @@ TOKENIZER: Section = {
         "transformers 100.",
         above=0,
         change=Change.WITH_STORE,
-        only_with="wordpiece",
+        only_with="data.tokenizer=wordpiece",
     ),
     "sentencepiece_rules": _tokenizer_field(
         "plain",
@@ -83,66 +80,13 @@ TOKENIZER: Section = {
         "for normalization, numbers and the starts of words.",
         choices=("plain", "albert"),
         omitted="plain",
-        only_with="sentencepiece",
+        only_with="data.tokenizer=sentencepiece",
     ),
     "sentencepiece_type": _tokenizer_field(
         "unigram",
         "Kind of SentencePiece model to train.",
         choices=("unigram", "bpe"),
         change=Change.WITH_STORE,
-        only_with="sentencepiece",
+        only_with="data.tokenizer=sentencepiece",
     ),
 }
-
-
-def check_tokenizer(data: ConfigDict) -> None:
-    """Refuses keys of the tokenizer that contradict each other.
-
-    Raises:
-      UserError: The message names the keys.
-    """
-    if data.tokenizer not in ("wordpiece", "sentencepiece", "moses_bpe") and data.lowercase:
-        raise UserError(
-            f"config.data.lowercase is True, but config.data.tokenizer={data.tokenizer} keeps the "
-            "case; set it to False"
-        )
-    given = {
-        "fastbpe": "a vocab.txt with bpe.codes beside it",
-        "tokenizer_json": "a tokenizer.json",
-    }.get(data.tokenizer)
-    if given and not (data.vocab or data.store):
-        raise UserError(
-            f"config.data.vocab is empty; config.data.tokenizer={data.tokenizer} is not trained "
-            f"here and needs {given}"
-        )
-    if data.add_tokens.isdecimal() and not int(data.add_tokens):
-        raise UserError(
-            f"config.data.add_tokens is {data.add_tokens}; leave it empty to add no tokens"
-        )
-    needed = {"fastbpe": "roberta", "moses_bpe": "xlm"}.get(data.tokenizer)
-    if needed and data.special_tokens != needed:
-        raise UserError(
-            f"config.data.special_tokens is {data.special_tokens}, but "
-            f"config.data.tokenizer={data.tokenizer} needs config.data.special_tokens={needed}"
-        )
-    if needed and data.word_boundaries == "vocabulary":
-        for key, value in (
-            ("whole_word_masking", True),
-            ("corruption", "spans"),
-            ("corruption", "ngrams"),
-            ("corruption", "denoising"),
-        ):
-            if data[key] == value:
-                raise UserError(
-                    f"config.data.{key} is {value}, which needs word boundaries; with "
-                    f"config.data.tokenizer={data.tokenizer}, set "
-                    "config.data.word_boundaries=spaces"
-                )
-    only = {"camembert": "sentencepiece", "xlm": "moses_bpe", "modernbert": "byte_bpe"}.get(
-        data.special_tokens
-    )
-    if only and data.tokenizer != only:
-        raise UserError(
-            f"config.data.special_tokens is {data.special_tokens}, which works only with "
-            f"config.data.tokenizer={only}, but config.data.tokenizer is {data.tokenizer}"
-        )

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.model import MODEL, check_model
+from bert_jax.config.checks import check_rules, model_rules
+from bert_jax.config.model import MODEL
 from bert_jax.interop.family import Family
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel
@@ -42,7 +43,7 @@ def read_model_keys(
             value = _ACTIVATIONS.get(str(value), value)
         MODEL[ours].check(f"{path}: {theirs}", value)
         model[ours] = value
-    check_model(model, f"{path}: ")
+    check_rules(model_rules(model), f"{path}: config.model.")
     return model
 
 

@@ -13,11 +13,11 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
+from bert_jax.config.checks import check_rules, flag_rules
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.data import DATA
 from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import Change, flatten
-from bert_jax.config.stages import check_given
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.pretraining.build import read_pretrained, read_teacher
 from bert_jax.store.manifest import (
@@ -88,7 +88,7 @@ def complete(
     with config.unlocked():
         config.update_from_flattened_dict({k: v for k, v in filled.items() if k not in given})
     config_lib.validate(config)
-    check_given(config, source.flags)
+    check_rules(flag_rules(config, source.flags))
     is_prepared = (workdir.store_directory(directory, config) / "metadata.json").exists()
     if config.data.vocab and not is_prepared and "data.lowercase" not in {*source.flags, *filled}:
         check_case(config.data)

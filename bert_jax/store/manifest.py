@@ -161,7 +161,11 @@ def _recorded(tokenizer: str) -> dict[str, Field]:
     def group(item: tuple[str, Field]) -> int:
         return 2 if item[1].only_with else item[1].omitted is not None
 
-    fields = [(k, f) for k, f in DATA.items() if f.in_store and f.only_with in ("", tokenizer)]
+    fields = [
+        (k, f)
+        for k, f in DATA.items()
+        if f.in_store and f.only_with in ("", f"data.tokenizer={tokenizer}")
+    ]
     return dict(sorted(fields, key=group))
 
 

@@ -92,35 +92,6 @@ def source_weights(weights: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def check_sources(
-    sources: Sequence[str], inputs: Sequence[str], exponent: float, weights: Sequence[str]
-) -> None:
-    """Refuses values of `data.sources` and of how they are drawn that contradict each other.
-
-    Args:
-      sources: `data.sources`.
-      inputs: `data.input` if it is not the default.
-      exponent: `data.sampling_exponent`.
-      weights: `data.source_weights`.
-
-    Raises:
-      UserError: The message names the keys and values.
-    """
-    names = named_inputs(sources)
-    if names and inputs:
-        raise UserError(
-            f"config.data.sources is {join_inputs(split_inputs(sources))}, but config.data.input "
-            f"is {join_inputs(split_inputs(inputs))}; leave one of them out"
-        )
-    if exponent != 1 and source_weights(weights):
-        raise UserError(
-            f"config.data.sampling_exponent is {exponent:g}, but config.data.source_weights is "
-            f"{','.join(weights)}: set the exponent to 1, or leave the weights out"
-        )
-    if names:
-        check_sampling(names, exponent, weights)
-
-
 def check_sampling(names: Iterable[str], exponent: float, weights: Sequence[str]) -> None:
     """Refuses a way of drawing sources that does not fit their names.
 

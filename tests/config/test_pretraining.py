@@ -15,6 +15,8 @@ from bert_jax.config import (
     validate,
     validate_data,
 )
+from bert_jax.config.pretraining import PRETRAINING
+from bert_jax.config.schema import flatten
 from bert_jax.training.objective import make_objective
 
 
@@ -93,7 +95,7 @@ FASTBPE = {
 @pytest.mark.parametrize(
     "values, words",
     [
-        ({"model__num_attention_heads": 7}, "7, which does not divide config.model.hidden_size"),
+        ({"model__num_attention_heads": 7}, "7, which does not divide hidden_size, 768"),
         ({"model__type_vocab_size": 1}, "type_vocab_size is 1, but config.data.rows=pairs needs"),
         ({"mesh__data": 0}, "config.mesh.data is 0; it must be above 0, or -1"),
         ({"mesh__fsdp": -2}, "config.mesh.fsdp is -2; it must be at least 0, or -1"),
@@ -110,7 +112,6 @@ FASTBPE = {
         ({"data__masked_lm_prob": 1e-9}, "so small that no token of a sequence of 128"),
         ({"data__mask_fractions": (0.8, 0.1, 0.2)}, "three fractions that add up to 1"),
         ({"data__mask_fractions": (0.9, 0.1)}, "three fractions that add up to 1"),
-        ({"data__pair_labels": "order", "data__rows": "segments"}, "it is for pairs only"),
         (
             {"data__max_pairs_per_row": 2, "model__causal": True},
             "max_pairs_per_row is 2, but config.model.causal is True",
@@ -135,8 +136,6 @@ FASTBPE = {
             "max_predictions_per_seq is 20, but 4 pairs in a row of 128 tokens "
             "(config.data.max_pairs_per_row) may need 21; set it to 21, or to 0",
         ),
-        ({"data__poisson_lambda": 3.5}, "poisson_lambda is 3.5, but config.data.corruption is"),
-        ({"data__permute_sentence_ratio": 0.5}, "masked_lm; it is for denoising only"),
         ({"data__corruption": "denoising"}, "rows is pairs, but config.data.corruption=denoising"),
         (
             {"data__corruption": "denoising", "data__rows": "segments"},
@@ -152,6 +151,22 @@ FASTBPE = {
         ({**FASTBPE, "data__whole_word_masking": True}, "set config.data.word_boundaries=spaces"),
         ({**FASTBPE, "data__corruption": "ngrams"}, "ngrams, which needs word boundaries"),
         ({**FASTBPE, **DENOISING}, "denoising, which needs word boundaries"),
+        (
+            {"data__sources": "en=a", "data__input": "b"},
+            "config.data.sources is en=a, but config.data.input is b; leave one of them out",
+        ),
+        (
+            {
+                "data__sources": "en=a",
+                "data__sampling_exponent": 0.7,
+                "data__source_weights": "en=1",
+            },
+            "sampling_exponent is 0.7, but config.data.source_weights is en=1: set the exponent",
+        ),
+        (
+            {"data__sources": "en=a", "data__source_weights": "de=1"},
+            "source_weights has de, but the sources are en; both must have the same names",
+        ),
         ({"data__add_tokens": "0"}, "config.data.add_tokens is 0; leave it empty to add no tokens"),
         ({"data__special_tokens": "camembert"}, "works only with config.data.tokenizer=sentencep"),
         ({"data__special_tokens": "xlm"}, "tokenizer=moses_bpe, but config.data.tokenizer is wor"),
@@ -166,14 +181,15 @@ FASTBPE = {
             "6; a model with a decoder has only False",
         ),
         ({"model__num_decoder_layers": -1}, "num_decoder_layers is -1; it must be from 0 to 1000"),
-        ({"model__head_transform": False, "model__generator_size": 0.5}, "is 0.5, but config.mod"),
-        ({"schedule__shape": "inverse_root", "schedule__decay_power": 2.0}, "leave it at 1"),
-        ({"schedule__end_factor": 0.1}, "end_factor is 0.1, but config.schedule.shape is 'bert'"),
+        (
+            {"model__head_transform": False, "model__generator_size": 0.5},
+            "generator_size is 0.5, but head",
+        ),
         (
             {"schedule__shape": "cosine", "schedule__decay_power": 2.0},
-            "decay_power is 2, but has no effect with config.schedule.shape=cosine",
+            "decay_power is 2.0, which has no effect with config.schedule.shape=cosine; it needs "
+            "config.schedule.shape=bert or linear_after_warmup or product, so leave it at 1.0",
         ),
-        ({"optimizer__momentum": 0.9}, "momentum is 0.9, but has no effect with config.optimizer"),
         (
             {"train__num_steps": 12, "profile__num_steps": 4},
             "config.profile covers steps 10 to 13, but the run ends with step 12; set an earlier",
@@ -182,6 +198,32 @@ FASTBPE = {
 )
 def test_inconsistent_values_are_refused(values, words):
     assert words in refusal(changed(**values))
+
+
+FIELDS = dict(flatten(PRETRAINING))
+# Other values for keys whose defaults give an effect to the keys that depend on them.
+WITHOUT_EFFECT = {
+    "data.tokenizer": "byte_bpe",
+    "data.rows": "halves",
+    "schedule.shape": "constant",
+}
+
+
+@pytest.mark.parametrize("key", [key for key, field in FIELDS.items() if field.only_with])
+def test_a_key_without_effect_is_refused(key):
+    field, default = FIELDS[key], FIELDS[key].default
+    owner, _, allowed = field.only_with.partition("=")
+    values = {}
+    if FIELDS[owner].default in allowed.split(","):
+        values[owner] = WITHOUT_EFFECT[owner]
+    if isinstance(default, str):
+        value = next(choice for choice in field.choices if choice != default)
+    elif isinstance(default, bool):
+        value = not default
+    else:
+        value = type(default)(default / 2) if default else type(default)(1)
+    message = refusal(changed(**values, **{key: value}))
+    assert f"config.{key} is {value}, which has no effect with config.{owner}=" in message
 
 
 def test_consistent_values_are_accepted():

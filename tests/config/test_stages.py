@@ -12,7 +12,7 @@ from bert_jax.config import (
     stages_of_tokens,
     validate,
 )
-from bert_jax.config.stages import check_given
+from bert_jax.config.checks import check_rules, flag_rules
 
 
 def refusal(config, check=validate):
@@ -126,15 +126,15 @@ def test_a_key_that_every_stage_has_of_its_own_is_refused():
         entry.update(shape="constant", weight_decay=0.5)
     config.train.stages[0].batch_size = 8
     for key in ("optimizer.weight_decay", "schedule.shape", "schedule.warmup_steps"):
-        found = refusal(config, lambda config, key=key: check_given(config, {key}))
+        found = refusal(config, lambda config, key=key: check_rules(flag_rules(config, {key})))
         assert found.startswith(f"config.{key} has no effect, because every stage has its own")
     # The second stage follows the run.
-    check_given(config, {"train.batch_size", "schedule.peak_learning_rate"})
+    check_rules(flag_rules(config, {"train.batch_size", "schedule.peak_learning_rate"}))
     # An empty stage has no say.
     config.train.stages[0].fraction, config.train.stages[1].fraction = 0.0, 1.0
     config.train.stages[0].shape = ""
     assert "stages[1].shape=constant" in refusal(
-        config, lambda c: check_given(c, {"schedule.shape"})
+        config, lambda c: check_rules(flag_rules(c, {"schedule.shape"}))
     )
 
 
@@ -145,6 +145,6 @@ def test_rotary_bases_of_stages():
         entry.rope_theta = 20.0
     validate(config)
     with pytest.raises(UserError, match="model.rope_theta has no effect, because every stage has"):
-        check_given(config, {"model.rope_theta"})
+        check_rules(flag_rules(config, {"model.rope_theta"}))
     config.train.stages[1].local_rope_theta = 5.0
     assert "config.model.local_attention is 0, so that the model has no such" in refusal(config)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bert_jax.base.errors import UserError
 from bert_jax.text.named_sources import (
     REPEAT_UNIT,
-    check_sources,
+    check_sampling,
     find_named_sources,
     language_of,
     named_inputs,
@@ -58,26 +58,10 @@ def test_files_of_sources(tmp_path):
 def test_bad_weights(weights):
     if weights == "=1":
         with pytest.raises(UserError, match="has , but the sources are en; both must have"):
-            check_sources(("en=a",), (), 1.0, (weights,))
+            check_sampling(["en"], 1.0, (weights,))
         return
     with pytest.raises(UserError, match="each source must have one positive number"):
         source_weights((weights,))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((("en=a",), ("b",), 1.0, ()), "config.data.sources is en=a, but config.data.input is b;"),
-        (
-            (("en=a",), (), 0.7, ("en=1",)),
-            "sampling_exponent is 0.7, but .*weights is en=1: set the .* to 1",
-        ),
-        ((("en=a",), (), 1.0, ("de=1",)), "source_weights has de, but the sources are en; both"),
-    ],
-)
-def test_contradictions(arguments, message):
-    with pytest.raises(UserError, match=message):
-        check_sources(*arguments)
 
 
 SIZES = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 10**12), min_size=1)
