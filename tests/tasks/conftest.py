@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from benchmarks.golden.squad import VOCABULARY
 from bert_jax import tokenizers
 from bert_jax.config import finetune_config
 from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.tasks import TASKS
-from tests.golden.record_squad import VOCABULARY
 
 
 def open_task(name, source, tokenizer, *, max_seq_length=16, bad_rows="refuse", **options):
