@@ -98,8 +98,7 @@ setup(
         "torch": ["torch>=2.6"],
         # The TPU's runtime and compiler, for TPU VMs, and for compile_check on any machine.
         "tpu": ["jax[tpu]>=0.10"],
-        # For config.log.trackers.
-        "trackio": ["trackio>=0.43"],
+        # For config.log.wandb.
         "wandb": ["wandb>=0.31"],
     },
 )

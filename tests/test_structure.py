@@ -28,7 +28,7 @@ ROOMS = (
     {"finetuning", "tpu"},
     {"studies"},
 )
-# TensorFlow: the input pipeline, the task readers, and the Google-checkpoint reader.
+# TensorFlow: the input pipeline, texts of TensorFlow Datasets, and the Google-checkpoint reader.
 TENSORFLOW_IN = ("base/lean_tensorflow.py", "text/tfds.py")
 
 

@@ -202,11 +202,10 @@ COMMON: Section = {
             "so that the curves of a short run have 20 points.",
             at_least=0,
         ),
-        "trackers": free_field(
-            (),
-            "Experiment trackers that also get the metrics, the config and the results: wandb "
-            "(Weights & Biases), trackio. Without this key, nothing is sent (docs/sharing.md).",
-            choices=("wandb", "trackio"),
+        "wandb": free_field(
+            False,
+            "Whether Weights & Biases also gets the metrics, the config and the results. Without "
+            "this key, nothing is sent (docs/sharing.md).",
         ),
     },
     "profile": {

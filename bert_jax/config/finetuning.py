@@ -65,7 +65,7 @@ FINETUNING: Section = {
         "input": free_field(
             "",
             "Data of the task: its folder (glue_data/MRPC in the standard GLUE download), its "
-            'files as "train=FILE,validation=FILE,test=FILE", "tfds:glue/mrpc", or one file. '
+            'files as "train=FILE,validation=FILE,test=FILE", or one file. '
             "Without a validation split, a tenth of the training examples is held out for it.",
         ),
         "max_seq_length": Field(

@@ -16,7 +16,7 @@ from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.batches import predict
 from bert_jax.parallel import multihost
 from bert_jax.tasks import make_task
-from bert_jax.tasks.task import Task, TfdsSplit
+from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.training import workdir
@@ -171,7 +171,7 @@ def score_test(
 
 
 def _read_labeled(
-    config: ConfigDict, directory: epath.PathLike, source: epath.PathLike | TfdsSplit
+    config: ConfigDict, directory: epath.PathLike, source: epath.PathLike
 ) -> tuple[Task, TokenRows]:
     """Returns the task of a run, and the rows of a source with labels."""
     # The file itself names the choices.

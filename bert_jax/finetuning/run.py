@@ -34,7 +34,7 @@ from bert_jax.training.recorder import Recorder
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
-from bert_jax.training.trackers import Trackers, check_installed
+from bert_jax.training.tracker import Tracker, check_installed
 
 # A larger fraction of unknown tokens gives a warning.
 _MAX_UNKNOWN_FRACTION = 0.1
@@ -92,8 +92,8 @@ def finetune(
             announce(run.config, run.task, run.trainer, path, step, warnings)
 
             # Train.
-            trackers = stack.enter_context(Trackers(run.config, path))
-            step, times = train_loop(run, state, resume, checkpointer, guard, trackers)
+            tracker = stack.enter_context(Tracker(run.config, path))
+            step, times = train_loop(run, state, resume, checkpointer, guard, tracker)
             if guard.requested:
                 return None
 
@@ -102,7 +102,7 @@ def finetune(
             if is_first:
                 files.write_json(path / workdir.RESULTS, results)
                 write_pages(path)
-                trackers.summarize(results)
+                tracker.summarize(results)
                 run.summarize(results)
 
         # Predict with the best checkpoint.

@@ -24,7 +24,6 @@ from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.reports.page import write_pages
 from bert_jax.tasks.glue import SPECS, find_splits
-from bert_jax.text.tfds import TFDS_PREFIX, open_downloaded
 from bert_jax.training import workdir
 from bert_jax.training.loop import DivergedError
 
@@ -239,7 +238,7 @@ def finetune_all(
 
     Args:
       config: The config of the task "all", whose values apply to every task. `data.input` is
-        the folder with the tasks' folders, or "tfds:glue".
+        the folder with the tasks' folders.
       directory: It gets TASK/ for each task, and glue.json.
       is_sweep: Whether to run a sweep for each task; the best run of the sweep counts.
 
@@ -252,14 +251,9 @@ def finetune_all(
     """
     directory = epath.Path(directory)
     if not config.data.input:
-        raise UserError(
-            "config.data.input is missing: the folder with all GLUE tasks (glue_data), or tfds:glue"
-        )
+        raise UserError("config.data.input is missing: the folder with all GLUE tasks (glue_data)")
     configs = {task: task_config(config, task) for task in GLUE_TASKS}
     check_folders(configs)
-    if config.eval.predict and config.data.input.startswith(TFDS_PREFIX):
-        # A submission includes AX, which MNLI's model predicts.
-        open_downloaded(f"{config.data.input.rstrip('/')}/ax")
     scores = {}
     for task, run_config in configs.items():
         say(f"=== {task} ===")
@@ -285,11 +279,7 @@ def task_config(config: ConfigDict, task: str) -> ConfigDict:
     result = finetune_config(task)
     values = {key: value for key, value in config.items() if key != "task"}
     result.update(ConfigDict(values))
-    source = config.data.input
-    if source.startswith(TFDS_PREFIX):
-        result.data.input = f"{source.rstrip('/')}/{task}"
-    else:
-        result.data.input = str(epath.Path(source) / SPECS[task].folder)
+    result.data.input = str(epath.Path(config.data.input) / SPECS[task].folder)
     if task == "qqp":
         # Some rows of train.tsv lack a question.
         result.data.bad_rows = "skip"
@@ -299,12 +289,11 @@ def task_config(config: ConfigDict, task: str) -> ConfigDict:
 def check_folders(configs: dict[str, ConfigDict]) -> None:
     """Refuses a folder that lacks a task's data, before hours of training."""
     for task, config in configs.items():
-        if not config.data.input.startswith(TFDS_PREFIX):
-            found = find_splits(task, config.data.input)
-            if config.eval.predict == "test" and not any(s.startswith("test") for s in found):
-                raise UserError(
-                    f"config.eval.predict is test, but {config.data.input} has no test split"
-                )
+        found = find_splits(task, config.data.input)
+        if config.eval.predict == "test" and not any(s.startswith("test") for s in found):
+            raise UserError(
+                f"config.eval.predict is test, but {config.data.input} has no test split"
+            )
 
 
 def average(scores: dict[str, dict[str, float]]) -> float:

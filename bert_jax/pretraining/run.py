@@ -42,7 +42,7 @@ from bert_jax.training.objective import make_objective
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.stages import Stage, model_keys, stage_of
 from bert_jax.training.state import TrainState
-from bert_jax.training.trackers import Trackers, check_installed
+from bert_jax.training.tracker import Tracker, check_installed
 from bert_jax.training.trainer import Trainer, check_memory
 
 
@@ -110,8 +110,8 @@ def train(
         announce(config, trainer, run_input, directory, step, warnings, reports, origin)
 
         # Train.
-        trackers = stack.enter_context(Trackers(config, path))
-        step, times = train_loop(run, state, resume, checkpointer, guard, trackers)
+        tracker = stack.enter_context(Tracker(config, path))
+        step, times = train_loop(run, state, resume, checkpointer, guard, tracker)
         if guard.requested:
             return None
 
@@ -122,7 +122,7 @@ def train(
                 results[BEFORE] = before
             files.write_json(path / workdir.RESULTS, results)
             write_pages(path)
-            trackers.summarize(results)
+            tracker.summarize(results)
             summarize(config, trainer.objective.metrics, results, path)
         return results
 
@@ -249,7 +249,7 @@ class PretrainingRun:
 
 
 def _check(config: ConfigDict, directory: epath.PathLike, trainer: Trainer) -> list[str]:
-    """Checks the batch size, memory, trackers and the work directory; returns warnings."""
+    """Checks the batch size, memory, wandb and the work directory; returns warnings."""
     check_installed(config)
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     if not workdir.has_checkpoints(directory):

@@ -333,7 +333,7 @@ def _parsed(source: str, kind: str, overrides: Mapping[str, str]) -> ConfigDict:
 
 def pretrained(directory: epath.Path, folder: str, seed: int) -> epath.Path:
     """Returns the work directory of a pre-training."""
-    # Trackers show the last part of the path as the name of the run.
+    # Weights & Biases shows the last part of the path as the name of the run.
     return directory / "pretrained" / f"{folder}_seed_{seed}"
 
 

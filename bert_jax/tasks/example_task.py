@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from etils import epath
 
-from bert_jax.tasks.task import Source, Task
+from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.tables import TableRow, read_rows
@@ -18,10 +19,10 @@ class ExampleTask(Task):
     """A task with one label for each example; see `Task`. Subclasses read the examples."""
 
     @abc.abstractmethod
-    def examples(self, source: Source, split: str, bad_rows: BadRecords) -> Iterator[Example]:
-        """Yields the examples of a file or a data set; see `read`."""
+    def examples(self, source: epath.Path, split: str, bad_rows: BadRecords) -> Iterator[Example]:
+        """Yields the examples of a file; see `read`."""
 
-    def read(self, source: Source, split: str, bad_rows: BadRecords) -> ExampleRows:
+    def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> ExampleRows:
         has_choices = self.head == "multiple_choice"
         label_type = np.int32 if self.labels or has_choices else np.float32
         examples = self.examples(source, split, bad_rows)
@@ -66,7 +67,7 @@ class SentenceTask(ExampleTask):
     label_values: Sequence[str] = ()
     limits: tuple[float, float] | None = None
 
-    def examples(self, source: Source, split: str, bad_rows: BadRecords) -> Iterator[Example]:
+    def examples(self, source: epath.Path, split: str, bad_rows: BadRecords) -> Iterator[Example]:
         # A test file needs no labels, and none are read.
         is_test = split.startswith("test")
         needed = self.text_columns if is_test else (*self.text_columns, self.label_column)
@@ -76,7 +77,12 @@ class SentenceTask(ExampleTask):
             with bad_rows.catching(row.where, is_required=is_test):
                 label = None if is_test else self._label(row.values)
                 texts = [row.values[column] for column in self.text_columns]
-                yield sentence_example(self.id_of(row, split), texts, label, is_test)
+                if not is_test and not all(text.strip() for text in texts):
+                    raise BadRecord("empty sentence", "a sentence is empty")
+                text, *others = texts
+                yield Example(
+                    self.id_of(row, split), [(text, others[0] if others else None)], label
+                )
 
     def header(self, split: str) -> Sequence[str]:
         """Returns the names of the columns if the file has no header; otherwise nothing."""
@@ -100,20 +106,6 @@ class SentenceTask(ExampleTask):
             limits = f" from {low:g} to {high:g}" if self.limits else ""
             raise BadRecord("not a number", f"{problem} a number{limits}")
         return number
-
-
-def sentence_example(
-    id: str, texts: Sequence[str], label: int | float | None, is_test: bool
-) -> Example:
-    """Makes an example of one sentence or two.
-
-    Raises:
-      BadRecord: A sentence is empty and the row is not in a test set.
-    """
-    if not is_test and not all(text.strip() for text in texts):
-        raise BadRecord("empty sentence", "a sentence is empty")
-    text, *others = texts
-    return Example(id, [(text, others[0] if others else None)], label)
 
 
 def as_number(text: str) -> float | None:

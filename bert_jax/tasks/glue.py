@@ -1,11 +1,10 @@
 """GLUE (Wang et al. 2019): files, labels, metrics and submissions.
 
-The data are the standard download (one folder per task, TSV without quoting) or TensorFlow
-Datasets.
+The data are the standard download: one folder per task, TSV without quoting.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tasks.example_task import SentenceTask, sentence_example
-from bert_jax.tasks.task import Source, TfdsSplit, open_splits
-from bert_jax.tasks.token_rows import Example, ExampleRows
-from bert_jax.text import tfds
-from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.tasks.example_task import SentenceTask
+from bert_jax.tasks.task import find_files
+from bert_jax.tasks.token_rows import ExampleRows
 from bert_jax.text.tables import TableRow
 
 
@@ -33,7 +30,6 @@ class Spec:
       values: The spelling of the labels in files and submissions, in the same order.
       metric: The score on the leaderboard; if it has two, their mean.
       header: The columns of train.tsv and dev.tsv if these files do not name them.
-      tfds: The columns of the sentences in TensorFlow Datasets if they differ.
     """
 
     folder: str
@@ -43,7 +39,6 @@ class Spec:
     values: tuple[str, ...] = ("0", "1")
     metric: str = "accuracy"
     header: tuple[str, ...] = ()
-    tfds: tuple[str, ...] = ()
 
 
 # The scores of STS-B.
@@ -59,7 +54,6 @@ _MNLI = Spec(
     # The order of run_classifier.py.
     labels=("contradiction", "entailment", "neutral"),
     values=("contradiction", "entailment", "neutral"),
-    tfds=("premise", "hypothesis"),
 )
 SPECS = {
     "cola": Spec(
@@ -76,7 +70,6 @@ SPECS = {
         "Quality",
         labels=("not_equivalent", "equivalent"),
         metric="f1_accuracy",
-        tfds=_SENTENCES,
     ),
     "stsb": Spec("STS-B", _SENTENCES, "score", metric="pearson_spearman"),
     "qqp": Spec(
@@ -114,8 +107,7 @@ class GlueTask(SentenceTask):
 
     Args:
       name: A key of SPECS. "ax" has the data of "mnli", and the diagnostic set must exist.
-      source: The task's folder, its files as "train=FILE,validation=FILE,test=FILE", or
-        "tfds:glue/NAME".
+      source: The task's folder, or its files as "train=FILE,validation=FILE,test=FILE".
     """
 
     limits = _LIMITS
@@ -129,7 +121,7 @@ class GlueTask(SentenceTask):
     def find_labels(self) -> tuple[str, ...]:
         return SPECS[self.name].labels
 
-    def open_sources(self, source: str) -> dict[str, Source]:
+    def open_sources(self, source: str) -> dict[str, epath.Path]:
         return find_splits(self.name, source)
 
     def header(self, split: str) -> Sequence[str]:
@@ -146,26 +138,6 @@ class GlueTask(SentenceTask):
                 f"{' or '.join(_INDEX)}, which predictions repeat"
             )
         return index
-
-    def examples(self, source: Source, split: str, bad_rows: BadRecords) -> Iterator[Example]:
-        if not isinstance(source, TfdsSplit):
-            yield from super().examples(source, split, bad_rows)
-            return
-        spec, is_test = self._spec, split.startswith("test")
-        names = source.builder.info.features["label"]
-        examples = (example for _, example in source.examples())
-        # The order of the original files.
-        for example in self.part(split, sorted(examples, key=lambda e: int(e["idx"]))):
-            index = str(int(example["idx"]))
-            texts = [example[column].decode() for column in spec.tfds or spec.texts]
-            with bad_rows.catching(f"{source}:{index}", is_required=is_test):
-                label = None if is_test else float(example["label"])
-                if label is not None and label < 0:
-                    raise BadRecord("missing label", "it has no label")
-                if label is not None and spec.labels:
-                    # The order of MNLI's labels differs in TensorFlow Datasets.
-                    label = spec.labels.index(names.int2str(int(label)))
-                yield sentence_example(index, texts, label, is_test)
 
     def write_predictions(
         self, rows: ExampleRows, outputs: dict[str, np.ndarray], path: epath.PathLike
@@ -186,38 +158,17 @@ class GlueTask(SentenceTask):
         return f"{_SUBMISSIONS.get(split, default)}.tsv"
 
 
-def find_splits(name: str, source: str) -> dict[str, Source]:
-    """Finds the source of each split of a task.
+def find_splits(name: str, source: str) -> dict[str, epath.Path]:
+    """Finds the file of each split of a task.
 
     Raises:
-      UserError: The task's data are missing, or belong to another task.
+      UserError: The task's data are missing.
     """
     names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
-    is_tfds = source.startswith(tfds.TFDS_PREFIX)
-    mnli = source.replace("glue/ax", "glue/mnli") if is_tfds else source
-    found = open_splits(mnli, names)
-    if is_tfds:
-        _check_builder(name, found["train"].builder)
-        diagnostic = mnli.replace("glue/mnli", "glue/ax")
-        # For MNLI, the diagnostic set is used if it is on disk; it is not downloaded.
-        if name == "ax" or name == "mnli" and tfds.is_on_disk(diagnostic):
-            found["test_ax"] = TfdsSplit(tfds.open_downloaded(diagnostic), "test")
+    found = find_files(source, names)
     if name == "ax" and "test_ax" not in found:
         raise UserError(
             f"config.data.input is {source}, which has no test_ax split "
             f"({', '.join(names['test_ax'])})"
         )
     return found
-
-
-def _check_builder(name: str, builder: Any) -> None:
-    """Refuses the data of another task. Some tasks have the same fields."""
-    spec, full_name = SPECS[name], builder.info.full_name
-    tfds.check_features(builder, (*(spec.tfds or spec.texts), "label", "idx"))
-    expected = "mnli" if name == "ax" else name
-    is_other = full_name.split("/")[1] in SPECS.keys() - {expected}
-    names = getattr(builder.info.features["label"], "names", ())
-    if is_other or spec.labels and set(names) != set(spec.labels):
-        raise UserError(
-            f"config.data.input: {full_name} is not the data of {name} (tfds:glue/{expected})"
-        )

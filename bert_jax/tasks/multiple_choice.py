@@ -45,7 +45,6 @@ class MultipleChoiceTask(ExampleTask):
     head = "multiple_choice"
     metric = "accuracy"
     file_names = _FILES
-    in_tfds = False
 
     def find_labels(self) -> tuple[str, ...]:
         # Reading the first question sets them.

@@ -12,7 +12,7 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks import ner_tags
-from bert_jax.tasks.task import Source, Task, TfdsSplit
+from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.readers import json_lines, open_text, read_text
@@ -32,10 +32,9 @@ _FILES = {
         ("test", ("test",), "eng.testb"),
     )
 }
-# The names of the tags in TensorFlow Datasets, and those of words and tags in JSON lines.
-_TFDS_FIELDS = ("ner", "tags")
+# The names of words and tags in JSON lines.
 WORD_FIELDS = ("tokens", "words")
-_TAG_FIELDS = ("ner_tags", *_TFDS_FIELDS)
+_TAG_FIELDS = ("ner_tags", "ner", "tags")
 _DOCUMENT_START = "-DOCSTART-"
 # The label of positions that are not scored.
 UNSCORED = -1
@@ -162,8 +161,8 @@ class NerTask(Task):
 
     Args:
       source: A folder with train, dev (or valid, validation) and test, each .conll, .txt, .tsv,
-        .bio, .iob, .jsonl or .json, or CoNLL-2003's own eng.train, eng.testa, eng.testb; files,
-        "train=FILE,validation=FILE,test=FILE"; or tfds:NAME, such as conll2003 or wikiann/en.
+        .bio, .iob, .jsonl or .json, or CoNLL-2003's own eng.train, eng.testa, eng.testb; or
+        files, "train=FILE,validation=FILE,test=FILE".
       options: `config.ner`.
     """
 
@@ -188,7 +187,7 @@ class NerTask(Task):
         tags = (f"{prefix}-{type_}" for type_ in dict.fromkeys(types) for prefix in "BI")
         return (ner_tags.OUTSIDE, *tags)
 
-    def read(self, source: Source, split: str, bad_rows: BadRecords) -> TaggedRows:
+    def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> TaggedRows:
         sentences = self.sentences(source, split, bad_rows)
         labels = tags = None
         if sentences[0].tags is not None:
@@ -231,14 +230,15 @@ class NerTask(Task):
         ends = np.cumsum([0, *map(len, rows.words)])
         return [tags[a:b] for a, b in pairwise(ends)]
 
-    def sentences(self, source: Source, split: str, bad_rows: BadRecords) -> list[TaggedSentence]:
+    def sentences(
+        self, source: epath.Path, split: str, bad_rows: BadRecords
+    ) -> list[TaggedSentence]:
         """Reads sentences and converts their tags to IOB2; see `read` for the arguments."""
         is_test = split.startswith("test")
         # Unless the options name the types, any type of the training data is valid.
         gives_types = not self._options["types"] and split in (self.parts or ("train",))
-        read = _read_tfds(source) if isinstance(source, TfdsSplit) else read_file(source)
         sentences = []
-        for sentence in self.part(split, read):
+        for sentence in self.part(split, read_file(source)):
             tags = [ner_tags.parse(tag) if tag else None for tag in sentence.tags]
             try:
                 for word in zip(sentence.where, sentence.words, sentence.tags, tags, strict=True):
@@ -357,20 +357,3 @@ def _read_json(path: Any) -> Iterator[TaggedSentence]:
             if words:
                 names = [f"{where}, word {number}" for number in range(1, len(words) + 1)]
                 yield TaggedSentence(names, words, tags or [None] * len(words))
-
-
-def _read_tfds(split: TfdsSplit) -> Iterator[TaggedSentence]:
-    """Reads data sets such as conll2003 and wikiann/en."""
-    info = split.builder.info
-    field = next((name for name in _TFDS_FIELDS if name in info.features), None)
-    if field is None or "tokens" not in info.features:
-        raise UserError(
-            f"config.data.input: {info.full_name} has no `tokens` with "
-            + " or ".join(f"`{name}`" for name in _TFDS_FIELDS)
-        )
-    names = info.features[field].feature.names
-    for number, example in split.examples():
-        words = [word.decode() for word in example["tokens"]]
-        where = [f"{number}, word {w}" for w in range(1, len(words) + 1)]
-        if words:
-            yield TaggedSentence(where, words, [names[int(tag)] for tag in example[field]])

@@ -11,8 +11,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.tasks import squad_data
 from bert_jax.tasks.squad_answers import Ranking, rank_answers, score_1, score_2
 from bert_jax.tasks.squad_data import Windows
-from bert_jax.tasks.task import Source, Task, TfdsSplit, open_splits
-from bert_jax.text import tfds
+from bert_jax.tasks.task import Task, find_files
 from bert_jax.text.bad_records import BadRecords
 
 
@@ -21,15 +20,15 @@ class SquadTask(Task):
 
     Args:
       source: A folder with train-v1.1.json, dev-v1.1.json, test-v1.1.json (or v2.0), or with
-        train.jsonl, validation.jsonl and test.jsonl, as `datasets` exports them; files as
-        "train=FILE,validation=FILE"; or tfds:squad/v1.1 or tfds:squad/v2.0.
+        train.jsonl, validation.jsonl and test.jsonl, as `datasets` exports them; or files as
+        "train=FILE,validation=FILE".
       options: `config.squad`.
     """
 
     head = "question_answering"
     metric = "f1"
 
-    def open_sources(self, source: str) -> dict[str, Source]:
+    def open_sources(self, source: str) -> dict[str, epath.Path]:
         version, query_length = self._options["version"], self._options["max_query_length"]
         if self._max_seq_length < query_length + 4:
             raise UserError(
@@ -45,22 +44,16 @@ class SquadTask(Task):
             ),
             "test": (f"test-v{version}.json", "test.json", "test.jsonl"),
         }
-        found = open_splits(source, names)
-        if isinstance(found["train"], TfdsSplit):
-            builder = found["train"].builder
-            tfds.check_features(builder, ("id", "context", "question", "answers"))
-            found_version = "2.0" if "is_impossible" in builder.info.features else "1.1"
-            squad_data.check_version(builder.info.full_name, found_version, version)
-        return found
+        return find_files(source, names)
 
-    def read(self, source: Source, split: str, bad_rows: BadRecords) -> Windows:
-        if isinstance(source, TfdsSplit):
-            read = squad_data.read_tfds(source)
-        else:
-            read = squad_data.read_file(source, self._options["version"])
+    def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> Windows:
         questions = squad_data.tokenized_questions(
             # Questions on the same paragraph are alike.
-            self.part(split, read, group=lambda question: question[1]),
+            self.part(
+                split,
+                squad_data.read_file(source, self._options["version"]),
+                group=lambda question: question[1],
+            ),
             self._tokenizer,
             bad_rows,
             version=self._options["version"],

@@ -1,4 +1,4 @@
-"""Reads, checks and tokenizes SQuAD's questions from its JSON files or TensorFlow Datasets."""
+"""Reads, checks and tokenizes SQuAD's questions from its JSON files."""
 
 import io
 import json
@@ -11,7 +11,6 @@ import numpy as np
 from etils import epath
 
 from bert_jax.base.errors import UserError
-from bert_jax.tasks.task import TfdsSplit
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.readers import Line, check_unicode, json_lines, read_text
@@ -117,23 +116,6 @@ def _is_impossible(raw: Any) -> bool:
     return isinstance(raw, dict) and bool(raw.get("is_impossible")) and not raw.get("answers")
 
 
-def read_tfds(split: TfdsSplit) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the questions of squad/v1.1 or squad/v2.0 of TensorFlow Datasets, like `read_file`."""
-    for where, example in split.examples():
-        answers = example["answers"]
-        question = {
-            "id": example["id"].decode(),
-            "question": example["question"].decode(),
-            "answers": [
-                {"text": text.decode(), "answer_start": int(start)}
-                for text, start in zip(answers["text"], answers["answer_start"], strict=True)
-            ],
-        }
-        if "is_impossible" in example:
-            question["is_impossible"] = bool(example["is_impossible"])
-        yield where, example["context"].decode(), question
-
-
 def check_version(source: Any, found: str, version: str) -> None:
     """Refuses data whose version is not `config.squad.version`."""
     if found != version:
@@ -154,7 +136,7 @@ def tokenized_questions(
     """Checks and tokenizes questions.
 
     Args:
-      questions: From `read_file` or `read_tfds`.
+      questions: From `read_file`.
       bad_rows: Handles questions that lack a field, or have an answer that is not in the
         context, or not at its `answer_start`. An answer that occurs once is used where it occurs.
       version: "1.1"; or "2.0", in which questions may have no answer.

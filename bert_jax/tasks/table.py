@@ -34,7 +34,6 @@ FILE_NAMES = {
 class TableTask(SentenceTask):
     """A task on the user's own files; see `Task`. The options are `config.table`."""
 
-    in_tfds = False
     file_names = FILE_NAMES
 
     def __init__(self, *args: Any, **kwargs: Any):

@@ -4,8 +4,7 @@ import abc
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from etils import epath
@@ -14,62 +13,27 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tasks.token_rows import TokenRows
-from bert_jax.text import tfds
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.text.readers import INVALID_UTF8
 from bert_jax.tokenizers import Tokenizer
 
 
-class TfdsSplit(NamedTuple):
-    """A split in TensorFlow Datasets."""
+def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epath.Path]:
+    """Finds the file of each split, in the order of `names`.
 
-    builder: Any
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.builder.info.full_name} {self.name}"
-
-    def examples(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields the name of each example, NAME SPLIT:NUMBER, and its NumPy features."""
-        examples = tfds.open_split(self.builder, self.name).as_numpy_iterator()
-        yield from ((f"{self}:{number}", example) for number, example in enumerate(examples, 1))
-
-
-Source = Path | epath.Path | TfdsSplit
-
-
-def open_splits(
-    source: str, names: Mapping[str, Sequence[str]], *, in_tfds: bool = True
-) -> dict[str, Source]:
-    """Finds the source of each split, in the order of `names`.
-
-    If there is no validation split, it gets the source of the training split, and `Task` gives each
+    If there is no validation split, it gets the file of the training split, and `Task` gives each
     split a part of the examples.
 
     Args:
-      source: The value of `data.input`: a folder, "SPLIT=FILE,SPLIT=FILE", "tfds:NAME", or the
-        file of the training split.
+      source: The value of `data.input`: a folder, "SPLIT=FILE,SPLIT=FILE", or the file of the
+        training split.
       names: The file names that each split may have in a folder.
-      in_tfds: Whether the task can read data sets of TensorFlow Datasets.
 
     Raises:
-      UserError: There is no such file or data set, a split has two files, or there is no
-        training split.
+      UserError: There is no such file, a split has two files, or there is no training split.
     """
-    if not source.startswith(tfds.TFDS_PREFIX):
-        is_named = re.match(r"\s*\w+\s*=", source)
-        found = _named_files(source, names) if is_named else _folder_files(source, names)
-    elif in_tfds:
-        builder = tfds.open_downloaded(source)
-        splits = builder.info.splits
-        found = {split: TfdsSplit(builder, split) for split in names if split in splits}
-        if "dev" in splits and "validation" in names:
-            found.setdefault("validation", TfdsSplit(builder, "dev"))
-    else:
-        raise UserError(
-            f"config.data.input is {source}, but this task reads files: give a folder, or "
-            "train=FILE,validation=FILE"
-        )
+    is_named = re.match(r"\s*\w+\s*=", source)
+    found = _named_files(source, names) if is_named else _folder_files(source, names)
     if "train" not in found:
         raise UserError(
             f"config.data.input is {source}, which has no train split ({', '.join(names['train'])})"
@@ -80,7 +44,7 @@ def open_splits(
     return {split: found[split] for split in names if split in found}
 
 
-def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Source]:
+def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epath.Path]:
     folder = files.checked_path(source, "config.data.input")
     if folder.is_file():
         return {"train": folder}
@@ -89,7 +53,7 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
             f"config.data.input is {source}, but there is no such folder or file; files are named "
             "as in train=FILE,validation=FILE"
         )
-    found: dict[str, Source] = {}
+    found: dict[str, epath.Path] = {}
     for split, choices in names.items():
         existing = [folder / name for name in choices if (folder / name).exists()]
         # The diagnostic set of GLUE may be in several folders; those are copies.
@@ -104,8 +68,8 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
     return found
 
 
-def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Source]:
-    found: dict[str, Source] = {}
+def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epath.Path]:
+    found: dict[str, epath.Path] = {}
     # A comma that is not followed by SPLIT= belongs to a file name.
     for item in re.split(r",(?=\s*\w+\s*=)", source):
         split, _, name = (part.strip() for part in item.partition("="))
@@ -130,7 +94,7 @@ class Task(abc.ABC):
 
     Args:
       name: The value of `config.task`.
-      source: The value of `config.data.input`; see `open_splits`. Empty for a task that only
+      source: The value of `config.data.input`; see `find_files`. Empty for a task that only
         reads and scores other sources.
       options: The task's section of the config, such as `config.squad`; empty if it has none.
       max_seq_length: The length of rows.
@@ -145,8 +109,7 @@ class Task(abc.ABC):
         answering.
       metric: The score that selects the best checkpoint. Higher is better.
       file_names: The file names that each split may have in a folder.
-      in_tfds: Whether TensorFlow Datasets has data that the task can read.
-      sources: The file or data set of each split.
+      sources: The file of each split.
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
         "validation_mismatched". Splits that begin with "validation" are scored; those that
         begin with "test" are predicted.
@@ -161,7 +124,6 @@ class Task(abc.ABC):
     labels: tuple[str, ...] = ()
     metric: str
     file_names: Mapping[str, Sequence[str]]
-    in_tfds = True
 
     def __init__(
         self,
@@ -187,9 +149,9 @@ class Task(abc.ABC):
         self.parts = parts if len(parts) > 1 else ()
         self.labels = labels or self.find_labels()
 
-    def open_sources(self, source: str) -> dict[str, Source]:
-        """Finds the source of each split."""
-        return open_splits(source, self.file_names, in_tfds=self.in_tfds)
+    def open_sources(self, source: str) -> dict[str, epath.Path]:
+        """Finds the file of each split."""
+        return find_files(source, self.file_names)
 
     def find_labels(self) -> tuple[str, ...]:
         """Finds the labels in the task's definition, its options or its training data."""
@@ -241,8 +203,8 @@ class Task(abc.ABC):
                 yield example
 
     @abc.abstractmethod
-    def read(self, source: Source, split: str, bad_rows: BadRecords) -> TokenRows:
-        """Reads and tokenizes a file or a data set.
+    def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> TokenRows:
+        """Reads and tokenizes a file.
 
         Args:
           split: The split whose rules apply. The labels of a test split are not needed.
@@ -252,7 +214,7 @@ class Task(abc.ABC):
           UserError: An example is refused, or there is none.
         """
 
-    def check_not_empty(self, source: Source, split: str, examples: Sized) -> None:
+    def check_not_empty(self, source: epath.Path, split: str, examples: Sized) -> None:
         """Refuses a split without examples."""
         if not len(examples):
             raise UserError(

@@ -1,6 +1,6 @@
 """Opens data sets of TensorFlow Datasets. Opening the first one imports TensorFlow."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.base.errors import UserError
@@ -44,21 +44,6 @@ def download(builder: Any) -> None:
         raise _cannot_load(builder.name, error) from None
 
 
-def open_downloaded(source: str) -> Any:
-    """Returns the builder of "tfds:NAME" with its data on disk."""
-    builder = open_builder(source)
-    download(builder)
-    return builder
-
-
-def is_on_disk(source: str) -> bool:
-    """Returns whether "tfds:NAME" is known and its data are on disk."""
-    try:
-        return open_builder(source).is_prepared()
-    except UserError:
-        return False
-
-
 def check_split(builder: Any, split: str) -> None:
     """Raises UserError if a data set, whose data are on disk, lacks a split."""
     if split not in (splits := builder.info.splits):
@@ -96,16 +81,6 @@ def texts(builder: Any, name: str, field: str) -> Iterator[bytes]:
         raise UserError(f"field {field!r} of {TFDS_PREFIX}{name} is not a text")
     for example in dataset.as_numpy_iterator():
         yield example[field]
-
-
-def check_features(builder: Any, needed: Iterable[str]) -> None:
-    """Raises UserError if the examples lack one of the fields."""
-    for name in needed:
-        if name not in builder.info.features:
-            raise UserError(
-                f"{builder.info.full_name} has no field `{name}`; its fields: "
-                + ", ".join(builder.info.features)
-            )
 
 
 def _cannot_load(name: str, error: Exception) -> UserError:

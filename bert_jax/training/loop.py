@@ -21,7 +21,7 @@ from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
-from bert_jax.training.trackers import Trackers
+from bert_jax.training.tracker import Tracker
 from bert_jax.training.trainer import Trainer
 
 
@@ -138,7 +138,7 @@ def train_loop(
     resume: dict[str, Any],
     checkpointer: Checkpointer,
     guard: PreemptionGuard,
-    trackers: Trackers,
+    tracker: Tracker,
 ) -> tuple[int, dict[str, float | None]]:
     """Trains until the run ends or must stop. Only process 0 writes metrics and prints.
 
@@ -148,7 +148,7 @@ def train_loop(
       resume: What the checkpoint of this state stores beside it; empty for a new run.
       checkpointer: Saves states.
       guard: Shows whether a signal stops the run.
-      trackers: Get the metrics too.
+      tracker: Gets the metrics too.
 
     Returns:
       The last step, whose state is saved, and the result of `Recorder.times`.
@@ -176,7 +176,7 @@ def train_loop(
             )
         )
         writer = MetricsWriter(
-            run.directory, step, evaluated_step, trackers=trackers, enabled=is_first
+            run.directory, step, evaluated_step, tracker=tracker, enabled=is_first
         )
         stack.enter_context(closing(writer))
         recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))

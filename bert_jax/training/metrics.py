@@ -1,4 +1,4 @@
-"""Averages and times steps, and writes their metrics to metrics.jsonl, TensorBoard and trackers."""
+"""Averages and times steps, and writes their metrics to metrics.jsonl, TensorBoard and wandb."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import with_filename
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import Metric
-from bert_jax.training.trackers import Trackers
+from bert_jax.training.tracker import Tracker
 from bert_jax.training.workdir import RESULTS
 
 METRICS_FILE = "metrics.jsonl"
@@ -37,7 +37,7 @@ RATES = ("sequences_per_second", "tokens_per_second", "flops_per_second", "mfu")
 
 
 class MetricsWriter:
-    """Appends to WORKDIR/metrics.jsonl and WORKDIR/tensorboard, and sends the same to trackers.
+    """Appends to WORKDIR/metrics.jsonl and WORKDIR/tensorboard, and sends the same to a tracker.
 
     Object storage cannot append: both are written to scratch files, which are uploaded in full at
     most every UPLOAD_SECONDS and by `flush`. A killed process may lose the lines since the last
@@ -47,7 +47,7 @@ class MetricsWriter:
       workdir: The work directory.
       resumed_step: Lines after this step are removed first, because their steps run again.
       evaluated_step: Lines of evaluations after this step are removed too.
-      trackers: Get each line once, although a resumed run writes some lines again.
+      tracker: Gets each line once, although a resumed run writes some lines again.
       enabled: False writes nothing, for processes other than the first.
     """
 
@@ -57,7 +57,7 @@ class MetricsWriter:
         resumed_step: int,
         evaluated_step: int,
         *,
-        trackers: Trackers | None = None,
+        tracker: Tracker | None = None,
         enabled: bool = True,
     ):
         from tensorboardX import SummaryWriter  # The import takes half a second.
@@ -74,8 +74,8 @@ class MetricsWriter:
             if line["step"] < first_step
             and (line["step"] <= evaluated_step or not _is_evaluation(line))
         ]
-        self._trackers = trackers
-        is_continued = trackers is not None and trackers.is_continued
+        self._tracker = tracker
+        is_continued = tracker is not None and tracker.is_continued
         self._sent = {(line["step"], _is_evaluation(line)) for line in written if is_continued}
         self._remote, self._scratch = None, None
         if files.is_remote(workdir):
@@ -95,7 +95,7 @@ class MetricsWriter:
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Writes one line; its upload to object storage may follow later.
 
-        TensorBoard and trackers get the numbers only.
+        TensorBoard and the tracker get the numbers only.
         """
         if not self._enabled:
             return
@@ -110,8 +110,8 @@ class MetricsWriter:
             for name, value in numbers.items():
                 self._tensorboard.add_scalar(name, value, step)
             self._tensorboard.flush()
-        if self._trackers and (step, _is_evaluation(values)) not in self._sent:
-            self._trackers.log(step, numbers)
+        if self._tracker and (step, _is_evaluation(values)) not in self._sent:
+            self._tracker.log(step, numbers)
         if self._remote and time.monotonic() - self._uploaded_at >= UPLOAD_SECONDS:
             try:
                 self.flush()

@@ -6,8 +6,7 @@ learning rate of 5e-5, 3e-5 or 2e-5, and 2 to 4 epochs. Cased models find more n
     python -m bert_jax.finetune --config=configs/finetune/ner.py \\
         --config.data.input=FOLDER --config.init_from=PATH --workdir=DIR
 
-FOLDER contains train.conll, dev.conll and test.conll (or .txt, .jsonl, ...). tfds:conll2003 works
-too.
+FOLDER contains train.conll, dev.conll and test.conll (or .txt, .jsonl, ...).
 Hardware: one GPU or one TPU chip. A laptop is enough for a small model and a few thousand
 sentences.
 Expected: with BERT-base on CoNLL-2003, the paper's table 7 (dev F1 96.4, with the document as

@@ -6,8 +6,7 @@ epochs for 1.1, and batches of 48 and 2 epochs for 2.0.
     python -m bert_jax.finetune --config=configs/finetune/squad.py \\
         --config.data.input=FOLDER --config.init_from=PATH --workdir=DIR
 
-FOLDER contains train-v1.1.json and dev-v1.1.json, or the same files of v2.0. tfds:squad/v1.1 works
-too.
+FOLDER contains train-v1.1.json and dev-v1.1.json, or the same files of v2.0.
 Hardware: one GPU of 16 GB or more, or one TPU chip. With less memory, use
 --config.train.batch_size=12 and --config.schedule.peak_learning_rate=3e-5.
 Expected: with BERT-base, the paper's table 2 (dev 1.1: EM 80.8, F1 88.5); not reproduced here.

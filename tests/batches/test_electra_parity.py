@@ -1,11 +1,11 @@
-"""ELECTRA's rows and masks against statistics of the original; see golden/record_electra.py."""
+"""ELECTRA's rows and masks against statistics of the original; see benchmarks/golden/electra.py."""
 
-import json
 from collections import Counter
 
 import numpy as np
 import pytest
 
+from benchmarks.golden import electra as original
 from bert_jax.batches.corruption.masked_lm import ELECTRA
 from bert_jax.batches.rows.halves import HalvesRows
 from tests.batches.fakes import (
@@ -18,10 +18,9 @@ from tests.batches.fakes import (
     make_spec,
     make_tokenizer,
 )
-from tests.golden import record_electra as original
-from tests.golden.inputs import FOLDER
+from tests.golden.inputs import read_json
 
-RECORDED = json.loads((FOLDER / "electra.json").read_text())
+RECORDED = read_json("electra.json")
 SPEC = make_spec(
     original.LENGTH,
     max_predictions_per_seq=9,

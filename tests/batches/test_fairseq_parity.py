@@ -1,23 +1,23 @@
-"""RoBERTa's rows and masks against those recorded by tests/golden/record_fairseq.py."""
+"""RoBERTa's rows and masks against those recorded by benchmarks/golden/fairseq.py."""
 
 import dataclasses
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from benchmarks.golden import fairseq as golden
 from bert_jax.batches.corruption import masked_lm
 from bert_jax.batches.rows.packed import DocSentenceRows, FullSentenceRows
 from tests.batches.fakes import CLS, SEP, FakeStore, make_spec, make_tokenizer
-from tests.golden import record_fairseq as golden
+from tests.golden.inputs import read_json
 
 SPEC = make_spec(golden.MAX_SEQ_LENGTH, max_predictions_per_seq=40)
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    return json.loads(golden.GOLDEN.read_text())
+    return read_json("fairseq.json")
 
 
 def rows_of_fairseq(store, slices):

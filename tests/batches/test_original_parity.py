@@ -1,21 +1,20 @@
 """The distributions of our pairs and masks against google-research/bert's program.
 
-tests/golden/record_original_pairs.py recorded 30 runs of the program over a corpus that
+benchmarks/golden/original_pairs.py recorded 30 runs of the program over a corpus that
 it also describes. Instances of one run are not independent (a document with a short target
 length gives many), so runs are compared in a permutation test: if both programs draw
 from the same distribution, it does not matter which of the 60 runs are labeled as ours. The
 p-value is the fraction of random labelings whose histograms differ more than the true ones.
 """
 
-import json
-
 import numpy as np
 import pytest
 
+from benchmarks.golden import original_pairs as golden
 from bert_jax import tokenizers
 from bert_jax.batches.stream import Stream
 from tests.batches.fakes import FakeStore, make_spec
-from tests.golden import record_original_pairs as golden
+from tests.golden.inputs import read_json
 
 NUM_RUNS = 30
 # All seeds are fixed, so the p-values are always the same.
@@ -25,7 +24,7 @@ NUM_LABELINGS = 20_000
 
 @pytest.fixture(scope="module")
 def recorded():
-    values = json.loads(golden.GOLDEN.read_text())
+    values = read_json("original_pairs.json")
     text = golden.corpus_text(golden.corpus())
     assert golden.fingerprint(text) == values.pop("corpus"), "recorded from another corpus"
     return {

@@ -151,8 +151,6 @@ class TestAllOfGlue:
         own = task_config(config, "stsb")
         assert (own.task, own.data.input, own.train.num_epochs) == ("stsb", "glue_data/STS-B", 2.0)
         assert task_config(config, "qqp").data.bad_rows == "skip"
-        config.data.input = "tfds:glue"
-        assert task_config(config, "sst2").data.input == "tfds:glue/sst2"
 
     def test_a_missing_task_is_refused_before_any_work(self, tmp_path):
         config = finetune_config("all")

@@ -4,10 +4,12 @@ This module needs only numpy, so that the recording scripts can run without JAX.
 `RandomState`, whose stream no later version of numpy will change (NEP 19).
 """
 
+import gzip
 import importlib.util
+import json
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -152,6 +154,12 @@ def read_golden(name: str) -> dict[str, np.ndarray]:
     """Returns the arrays of a golden file by name."""
     with np.load(FOLDER / f"{name}.npz") as file:
         return dict(file)
+
+
+def read_json(name: str) -> Any:
+    """Returns the content of a golden file, which may be compressed."""
+    content = (FOLDER / name).read_bytes()
+    return json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
 
 
 def section(golden: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

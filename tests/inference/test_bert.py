@@ -29,7 +29,7 @@ from tests.golden.inputs import (
 )
 from tests.interop.small_bert import TOKENS, copies, make_pretrained
 
-# The sentences for which tests/golden/record_models.py recorded MiniLM's states.
+# The sentences for which benchmarks/golden/models.py recorded MiniLM's states.
 SENTENCES = [
     "BERT reads both sides.",
     ("The man went to the store.", "He bought a gallon of milk, didn't he?"),

@@ -14,16 +14,18 @@ import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from benchmarks.golden.family_tokenization import CLASSES, FRENCH, PAIR, POLISH
+from benchmarks.golden.tokenization import VOCABULARY
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
 from bert_jax.tokenizers import CONVENTIONS, from_file
 from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.extension import extend, words_of
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
-from tests.golden.record_family_tokenization import CLASSES, FRENCH, PAIR, POLISH, texts
+from tests.golden.inputs import read_json
 from tests.interop.small_tokenizers import gemma_like, train
 from tests.runs import ROOT
-from tests.tokenizers.test_family_parity import BREAKS, GOLDEN, UNASSIGNED, read, unpack
+from tests.tokenizers.test_family_parity import BREAKS, UNASSIGNED, read, unpack
 
 pytest.importorskip("sacremoses")
 
@@ -82,7 +84,8 @@ FOUND_TEXTS = [
     "x zq  zq y, zqzq zq",
 ]
 SPACED = "the people , are free ."
-TEXTS = [*FOUND_TEXTS, *texts(), *FRENCH, *POLISH, *("a" * n for n in (100, 101, 150, 200, 201))]
+SHARED = read_json("family_tokenization.json.gz")["texts"]
+TEXTS = [*FOUND_TEXTS, *SHARED, *FRENCH, *POLISH, *("a" * n for n in (100, 101, 150, 200, 201))]
 
 
 def family_of(name):
@@ -92,7 +95,7 @@ def family_of(name):
 
 def wordpiece(lowercase, max_chars=100):
     return WordPieceTokenizer(
-        read_vocabulary(GOLDEN / "tokenization_vocab.txt"),
+        read_vocabulary(VOCABULARY),
         lowercase=lowercase,
         max_input_chars_per_word=max_chars,
     )

@@ -1,7 +1,5 @@
 """The scripts of launch/ pass shellcheck, and a dry run of each gives the expected commands."""
 
-import gzip
-import json
 import os
 import re
 import shlex
@@ -13,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.golden import record_jobset_schema
+from tests.golden.inputs import read_json
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
@@ -81,7 +79,7 @@ def test_gke():
     variables = {"RUN": "bert", "TPU": "v6e", "TOPOLOGY": "4x8", "SLICES": "2"}
     variables |= {"IMAGE": "docker.pkg.dev/p/r/bert_jax:1", "WORKDIR": "gs://bucket/run"}
     jobset = yaml.safe_load(dry_run("gke.sh", *FLAGS, **variables))
-    golden = json.loads(gzip.decompress(record_jobset_schema.GOLDEN.read_bytes()))
+    golden = read_json("jobset_schema.json.gz")
     jsonschema.validate(jobset, golden, jsonschema.Draft202012Validator)
     (slices,) = jobset["spec"]["replicatedJobs"]
     job = slices["template"]["spec"]

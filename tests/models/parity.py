@@ -1,4 +1,4 @@
-"""Compares bert_jax with the recorded PyTorch models; see tests/golden/record_models.py."""
+"""Compares bert_jax with the recorded PyTorch models; see benchmarks/golden/models.py."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ from tests.golden.inputs import (
     signs,
 )
 
-# The boundary head of record_spanbert.py, which no family exports.
+# The boundary head of benchmarks/golden/spanbert.py, which no family exports.
 _BOUNDARY = """
 table position_embeddings position_embeddings.weight
 matrix transform/kernel first.weight
@@ -305,7 +305,7 @@ def _mean_loss(term: Term, outputs: jax.Array, batch: dict) -> jax.Array:
 
 
 def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
-    """Returns the mean with fixed signs where the weight is 1, as in record_models.py."""
+    """Returns the mean with fixed signs where the weight is 1, as in golden/models.py."""
     weights = np.broadcast_to(weights, states.shape)
     return jnp.sum(states * signs("probe", states.size).reshape(states.shape) * weights) / (
         weights.sum()

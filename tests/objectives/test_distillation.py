@@ -93,7 +93,7 @@ def test_padding_and_rows_without_weight_do_not_count(rows):
 
 
 def test_losses_and_gradients_match_pytorch():
-    """See tests/golden/record_distillation.py. The limits are as in test_parity.py."""
+    """See benchmarks/golden/distillation.py. The limits are as in test_parity.py."""
     reference = parity.golden("distillation")
     model, params = parity.random_model("distilbert")
     batch = section(parity.golden("model_distilbert"), "batch")

@@ -1,13 +1,12 @@
 """Sharding presets, users' rules, the replicated fraction, and the table of parameters."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
 from flax import linen as nn
 from rich.console import Console
 
+from benchmarks.golden import sharding as golden_sharding
 from bert_jax.base.errors import UserError
 from bert_jax.config.common import COMMON
 from bert_jax.models import BertConfig
@@ -19,7 +18,7 @@ from bert_jax.parallel.sharding import PRESETS, Layout, mesh_axes
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.pretraining.summary import parameter_rows, parameter_table
 from bert_jax.training.state import init_params
-from tests.golden import record_sharding
+from tests.golden.inputs import read_json
 from tests.parallel.fakes import slices
 from tests.small import random_batch, small_config
 
@@ -42,10 +41,10 @@ def rows_of(trainer):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("name", record_sharding.CONFIGS)
+@pytest.mark.parametrize("name", golden_sharding.CONFIGS)
 def test_sharding_matches_the_golden_files(name, preset):
-    golden = json.loads(record_sharding.golden_path(name, preset).read_text())
-    actual = record_sharding.sharding(name, preset)
+    golden = read_json(f"sharding_{name}_{preset}.json")
+    actual = golden_sharding.sharding(name, preset)
     different = {
         key: (golden["parameters"].get(key), actual["parameters"].get(key))
         for key in sorted(golden["parameters"].keys() | actual["parameters"].keys())
@@ -53,22 +52,22 @@ def test_sharding_matches_the_golden_files(name, preset):
     }
     assert (different, golden) == ({}, actual), (
         f"{name} under {preset} is not sharded as recorded: {different or 'see above'}. "
-        "If this is intended, update the files: python -m tests.golden.record_sharding"
+        "If this is intended, update the files: python -m benchmarks.golden.sharding"
     )
 
 
 def test_golden_files_contain_the_expected_shardings():
     """Checks some values by hand, because the code itself generates the golden files."""
-    large = json.loads(record_sharding.golden_path("large", "fsdp_tp").read_text())
+    large = read_json("sharding_large_fsdp_tp.json")
     table = large["parameters"][TABLE]
     assert table["shape"] == [30592, 1024] and table["divided_over"] == ["model", "fsdp"]
     assert table["bytes_per_device"] == 30592 * 1024 * 4 / 4
     query = large["parameters"]["bert/encoder/layer_*/attention/query_kernel"]
     assert query["count"] == 24 and query["divided_over"] == ["fsdp", "model", ""]
-    whole = json.loads(record_sharding.golden_path("large", "dp").read_text())["bytes_per_device"]
+    whole = read_json("sharding_large_dp.json")["bytes_per_device"]
     # The model has 336,226,108 parameters, plus 70 rows of padding with their biases.
     assert whole == 4 * (336_226_108 + 70 * 1025)
-    fsdp = json.loads(record_sharding.golden_path("large", "fsdp").read_text())
+    fsdp = read_json("sharding_large_fsdp.json")
     assert whole / 8 < fsdp["bytes_per_device"] < 1.01 * whole / 8
 
 

@@ -1,15 +1,14 @@
 """Fixtures of the task tests."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.golden.squad import VOCABULARY
 from bert_jax import tokenizers
 from bert_jax.config import finetune_config
 from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.tasks import TASKS
-from tests.golden.record_squad import VOCABULARY
 
 
 def open_task(name, source, tokenizer, *, max_seq_length=16, bad_rows="refuse", **options):
@@ -65,25 +64,3 @@ def write(tmp_path):
         return str(tmp_path / folder)
 
     return write
-
-
-@pytest.fixture
-def data_set(monkeypatch, tensorflow):
-    """Returns a function that makes a fake data set of TensorFlow Datasets."""
-    import tensorflow_datasets as tfds
-
-    def make(full_name, features, splits):
-        info = SimpleNamespace(full_name=full_name, features=features, splits=splits)
-        builder = SimpleNamespace(
-            info=info,
-            name=full_name.split("/")[0],
-            download_and_prepare=lambda: None,
-            is_prepared=lambda: True,
-            as_dataset=lambda split, shuffle_files: SimpleNamespace(
-                as_numpy_iterator=lambda: iter(splits[split])
-            ),
-        )
-        monkeypatch.setattr(tfds, "builder", lambda name: builder)
-        return info
-
-    return make

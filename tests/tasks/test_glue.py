@@ -1,7 +1,5 @@
 """GLUE's files, labels, metrics and submissions."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -191,48 +189,3 @@ def test_the_real_files(shared_data, name, rows, positive):
         assert task.rows("train").labels_N.mean() == pytest.approx(positive, abs=1e-4)
     else:
         assert 0 <= task.rows("train").labels_N.min() <= task.rows("train").labels_N.max() <= 5
-
-
-def test_tfds_labels_are_matched_by_name(data_set):
-    """In TensorFlow Datasets, MNLI has another order of labels and rows."""
-    names = ("entailment", "neutral", "contradiction")
-    label = SimpleNamespace(names=names, int2str=names.__getitem__)
-    examples = [
-        {"premise": b"a", "hypothesis": b"b", "label": label, "idx": idx}
-        for idx, label in ((3, 2), (1, 0), (2, 1))
-    ]
-    splits = ("train", "validation_matched", "validation_mismatched", "test_matched", "test")
-    features = {"premise": None, "hypothesis": None, "label": label, "idx": None}
-    data_set("glue/mnli/2.0.0", features, dict.fromkeys(splits, examples))
-    task = open_task("mnli", "tfds:glue/mnli", TOKENIZER)
-    rows = task.rows("train")
-    assert rows.ids == ["1", "2", "3"] and rows.labels_N.tolist() == [1, 2, 0]
-    assert task.rows("test_matched").labels_N.tolist() == [-1] * 3
-    # The diagnostic set is on disk too.
-    assert task.splits[-1] == "test_ax" and len(task.rows("test_ax")) == 3
-    examples[0]["label"] = -1
-    with pytest.raises(UserError, match="validation_matched:3: it has no label"):
-        task.rows("validation_matched")
-
-
-@pytest.mark.parametrize(
-    "task,full_name,columns,names,said",
-    [
-        ("mrpc", "glue/sst2/2.0.0", ["sentence"], ["negative", "positive"], "no field `sentence1`"),
-        ("sst2", "glue/cola/2.0.0", ["sentence"], ["unacceptable", "acceptable"], "not the data"),
-        ("sst2", "mine/1.0.0", ["sentence"], ["bad", "good"], "mine/1.0.0 is not the data of sst2"),
-        ("stsb", "glue/rte/2.0.0", ["sentence1", "sentence2"], ["a", "b"], "tfds:glue/stsb"),
-        (
-            "wnli",
-            "glue/rte/2.0.0",
-            ["sentence1", "sentence2"],
-            ["entailment", "not_entailment"],
-            r"glue/rte/2.0.0 is not the data of wnli \(tfds:glue/wnli\)",
-        ),
-    ],
-)
-def test_tfds_data_of_another_task_are_refused(data_set, task, full_name, columns, names, said):
-    features = dict.fromkeys(columns) | {"label": SimpleNamespace(names=names), "idx": None}
-    data_set(full_name, features, dict.fromkeys(("train", "validation"), []))
-    with pytest.raises(UserError, match=said):
-        open_task(task, "tfds:x", TOKENIZER)

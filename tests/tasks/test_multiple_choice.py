@@ -142,8 +142,6 @@ def test_data_that_are_refused(tmp_path, write, tokenizer):
     (tmp_path / "train.jsonl").rename(tmp_path / "dev.jsonl")
     with pytest.raises(UserError, match="config.data.input is .* no train split"):
         open_task("multiple_choice", tmp_path, tokenizer)
-    with pytest.raises(UserError, match="tfds:swag, but this task reads files"):
-        open_task("multiple_choice", "tfds:swag", tokenizer)
     source = f"{both(tmp_path / 'dev.jsonl')},test={tmp_path / 'test.jsonl'}"
     task = open_task("multiple_choice", source, tokenizer, bad_rows="skip")
     with pytest.raises(UserError, match="test.jsonl:1: its question or a choice is empty"):

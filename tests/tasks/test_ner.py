@@ -1,7 +1,6 @@
 """CoNLL files, windows of long sentences, scores and predictions."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -249,43 +248,21 @@ def test_every_word_of_a_long_sentence_has_one_label(tokenizer, words, length):
     assert (batch["input_ids"][:, 0] == tokenizer.cls_id).all() and (ends == tokenizer.sep_id).all()
 
 
-def test_tfds(data_set, tokenizer):
-    names = ["O", "B-PER", "I-PER"]
-    splits = {
-        "train": [{"tokens": np.array([b"Ann", b"met"], object), "ner": np.array([1, 0])}],
-        "dev": [{"tokens": np.array(["Zoë".encode()], object), "ner": np.array([2])}],
-    }
-    feature = SimpleNamespace(feature=SimpleNamespace(names=names))
-    info = data_set("conll2003/1.0.0", {"tokens": None, "ner": feature}, splits)
-    task = open_task("ner", "tfds:conll2003", tokenizer)
-    assert task.splits == ("train", "validation")
-    assert task.labels == ("O", "B-PER", "I-PER")
-    assert tags_of(task, "train") == ["B-PER O"]
-    with pytest.raises(UserError, match="conll2003/1.0.0 dev:1, word 1: the tag is I-PER"):
-        task.rows("validation")
-    del info.features["ner"]
-    with pytest.raises(UserError, match="has no `tokens` with `ner` or `tags`"):
-        open_task("ner", "tfds:conll2003", tokenizer)
-
-
-def test_a_labeled_test_split_of_tfds_is_scored(data_set, tokenizer, tmp_path, capsys):
-    sentence = {"tokens": np.array([b"Ann", b"met"], object), "ner": np.array([1, 0])}
-    feature = SimpleNamespace(feature=SimpleNamespace(names=["O", "B-PER", "I-PER"]))
-    splits = {split: [sentence] for split in ("train", "validation", "test")}
-    data_set("conll2003/1.0.0", {"tokens": None, "ner": feature}, splits)
-    task = open_task("ner", "tfds:conll2003", tokenizer)
+def test_a_labeled_test_split_is_scored(tokenizer, tmp_path, capsys):
+    text = "Ann B-PER\nmet O\n"
+    task = make(tmp_path, tokenizer, train=text, test=text)
     labels_NxL = task.rows("test").take(np.arange(1))["labels"]
     outputs = {"logits": np.eye(3)[np.maximum(labels_NxL, 0)]}
     config = finetune_config("ner")
-    config.data.update({"input": "tfds:conll2003", "max_seq_length": 16})
+    config.data.update({"input": str(tmp_path), "max_seq_length": 16})
     config = filled_in(config, {}, task.head, task.labels)
     tokenizer.save(tmp_path / "tokenizer")
     assert score_test(config, tmp_path, task, "test", outputs)["f1"] == 1
     # The advice to skip rows would not apply.
-    splits["test"] = [sentence | {"tokens": np.array([b"", b"met"], object)}]
+    (tmp_path / "test.conll").write_text("\tB-PER\nmet\tO\n")
     assert score_test(config, tmp_path, task, "test", outputs) == {}
     output = capsys.readouterr().out
-    assert "the test split is not scored: conll2003/1.0.0 test:1, word 1" in output
+    assert "the test split is not scored: " in output and "test.conll:1: the first col" in output
     assert "bad_rows" not in output
 
 

@@ -1,7 +1,4 @@
-"""Entities and their scores against seqeval (tests/golden/record_seqeval.py); the schemes."""
-
-import gzip
-import json
+"""Entities and their scores against seqeval (benchmarks/golden/seqeval.py); the schemes."""
 
 import pytest
 from hypothesis import given
@@ -9,12 +6,12 @@ from hypothesis import strategies as st
 
 from bert_jax.tasks import ner_tags
 from bert_jax.tasks.ner_tags import Entity
-from tests.tokenizers.test_parity import GOLDEN
+from tests.golden.inputs import read_json
 
 
 @pytest.fixture(scope="module")
 def golden():
-    return json.loads(gzip.decompress((GOLDEN / "seqeval.json.gz").read_bytes()))
+    return read_json("seqeval.json.gz")
 
 
 def test_entities_match_seqeval(golden):

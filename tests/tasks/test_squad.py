@@ -307,37 +307,6 @@ def test_test_sets(write, tokenizer, tmp_path):
         open_task("squad", folder, tokenizer, max_seq_length=67)
 
 
-def test_tfds(data_set, tokenizer):
-    def example(id, texts, starts):
-        answers = {"text": np.array(texts, object), "answer_start": np.array(starts, np.int32)}
-        question = {"id": id, "question": b"Who?", "context": CONTEXT.encode()}
-        return question | {"answers": answers, "is_impossible": np.bool_(not texts)}
-
-    splits = {
-        "train": [example(b"a", [b"Senate"], [4])],
-        "validation": [example(b"b", ["Café".encode(), b"The"], [18, 0]), example(b"c", [], [])],
-    }
-
-    def make(**options):
-        return open_task("squad", "tfds:squad/v2.0", tokenizer, max_seq_length=96, **options)
-
-    info = data_set("squad/v2.0/3.0.0", splits["train"][0], splits)
-    with pytest.raises(UserError, match="squad/v2.0/3.0.0 is SQuAD 2.0, but config.squad.vers"):
-        make()
-    task = make(version="2.0")
-    assert task.splits == ("train", "validation")
-    rows = task.rows("validation")
-    assert task.score(task.rows("validation"), certain(rows, [True, False]))["exact"] == 100
-    splits["train"][0]["answers"]["text"][0] = b"House"
-    with pytest.raises(UserError, match=r"3.0.0 train:1, question a: .* is not in the context"):
-        make(version="2.0").rows("train")
-    del info.features["context"]
-    with pytest.raises(
-        UserError, match="squad/v2.0/3.0.0 has no field `context`; its fields: id, q"
-    ):
-        make()
-
-
 @pytest.mark.slow
 def test_the_real_dev_set(shared_data, real_tokenizer, write):
     """Reads six articles, because the whole file takes too long."""

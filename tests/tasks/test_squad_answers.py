@@ -1,19 +1,17 @@
-"""SQuAD's metrics against the official scripts (tests/golden/record_squad.py)."""
+"""SQuAD's metrics against the official scripts (benchmarks/golden/squad.py)."""
 
-import gzip
 import itertools
-import json
 
 import pytest
 
+from benchmarks.golden.squad import CORNERS
 from bert_jax.tasks import squad_answers
-from tests.golden.record_squad import CORNERS
-from tests.tokenizers.test_parity import GOLDEN
+from tests.golden.inputs import read_json
 
 
 @pytest.fixture(scope="module")
 def golden():
-    return json.loads(gzip.decompress((GOLDEN / "squad_metrics.json.gz").read_bytes()))
+    return read_json("squad_metrics.json.gz")
 
 
 def test_normalization(golden):

@@ -1,21 +1,20 @@
-"""Windows and answers against google-research/bert's (tests/golden/record_squad.py)."""
+"""Windows and answers against google-research/bert's (benchmarks/golden/squad.py)."""
 
-import gzip
 import json
 import zipfile
 
 import numpy as np
 import pytest
 
+from benchmarks.golden import squad as recorded
 from bert_jax import tokenizers
-from tests.golden import record_squad as recorded
+from tests.golden.inputs import FOLDER, read_json
 from tests.tasks.conftest import both, open_task
-from tests.tokenizers.test_parity import GOLDEN
 
 
 @pytest.fixture(scope="module", params=["v1.1", "v2.0"])
 def golden(request):
-    return json.loads(gzip.decompress((GOLDEN / "squad.json.gz").read_bytes()))[request.param]
+    return read_json("squad.json.gz")[request.param]
 
 
 @pytest.fixture
@@ -70,8 +69,8 @@ def test_rows(golden, task):
 
 
 def test_rows_of_roberta(tmp_path):
-    golden = json.loads(gzip.decompress((GOLDEN / "squad_roberta.json.gz").read_bytes()))
-    zipfile.ZipFile(GOLDEN / "family_tokenizers.zip").extractall(tmp_path)
+    golden = read_json("squad_roberta.json.gz")
+    zipfile.ZipFile(FOLDER / "family_tokenizers.zip").extractall(tmp_path)
     (tmp_path / "dev.json").write_text(json.dumps(golden["squad"]))
     task = open_task(
         "squad",

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.golden.record_tokenization import HAND_PICKED
-from tests.tokenizers.test_parity import GOLDEN
+from benchmarks.golden.tokenization import HAND_PICKED, VOCABULARY
 from tests.tokenizers.test_tokenizers import from_file, sample_texts, train
 
 MARKS = "\u0301\u0323\u0327\u0308\u302e\U0001d165\u0345"
@@ -27,7 +26,7 @@ def lowercase(request):
 
 @pytest.fixture(scope="module")
 def wordpiece(lowercase):
-    path = GOLDEN / "tokenization_vocab.txt"
+    path = VOCABULARY
     return from_file("wordpiece", path, lowercase=lowercase, max_chars=100)
 
 
@@ -118,12 +117,12 @@ def test_sentencepiece_words_include_stripped_accents():
     ],
 )
 def test_words_by_hand(text, slices):
-    tokenizer = from_file("wordpiece", GOLDEN / "tokenization_vocab.txt", max_chars=100)
+    tokenizer = from_file("wordpiece", VOCABULARY, max_chars=100)
     assert [word for word, _ in words_of(tokenizer, text)] == slices
 
 
 def test_pieces_of_a_word_cover_it():
-    tokenizer = from_file("wordpiece", GOLDEN / "tokenization_vocab.txt", max_chars=100)
+    tokenizer = from_file("wordpiece", VOCABULARY, max_chars=100)
     text = "The Unáffáble"
     ids, spans = tokenizer.encode_aligned(text)
     assert len(ids) > 3

@@ -1,10 +1,9 @@
 """The tokenizers of the BERT family against recorded ids of `transformers`.
 
-tests/golden/record_family_tokenization.py recorded them; see its docstring.
+benchmarks/golden/family_tokenization.py recorded them; see its docstring.
 """
 
 import dataclasses
-import gzip
 import json
 import sys
 import unicodedata
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from benchmarks.golden.family_tokenization import CLASSES, MASKED, PAIR, SAME, texts_of
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, validate_data
@@ -26,9 +26,7 @@ from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from bert_jax.pretraining import settings
 from bert_jax.store.manifest import given_tokenizer
 from bert_jax.tokenizers import CONVENTIONS
-from tests.golden.inputs import real_package
-from tests.golden.record_family_tokenization import CLASSES, MASKED, PAIR, SAME, texts_of
-from tests.tokenizers.test_parity import GOLDEN
+from tests.golden.inputs import FOLDER, read_json, real_package
 
 ALBERT = {"sentencepiece_rules": "albert", "special_tokens": CONVENTIONS["albert"]}
 # The arguments of `tokenizers.from_file`.
@@ -62,11 +60,11 @@ FAMILIES = {
 
 @pytest.fixture(scope="module")
 def golden():
-    return json.loads(gzip.decompress((GOLDEN / "family_tokenization.json.gz").read_bytes()))
+    return read_json("family_tokenization.json.gz")
 
 
 def unpack(folder):
-    zipfile.ZipFile(GOLDEN / "family_tokenizers.zip").extractall(folder)
+    zipfile.ZipFile(FOLDER / "family_tokenizers.zip").extractall(folder)
     return folder
 
 

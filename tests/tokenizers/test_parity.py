@@ -1,24 +1,21 @@
 """WordPiece against recorded ids of `transformers`, and against a plain implementation.
 
-tests/golden/record_tokenization.py recorded the ids; see its docstring.
+benchmarks/golden/tokenization.py recorded the ids; see its docstring.
 """
 
 import functools
-import gzip
-import json
 import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
+from benchmarks.golden.tokenization import RELEASED, SMALL, VOCABULARY
 from bert_jax import tokenizers
 from bert_jax.tokenizers.wordpiece import WordSplitter
-from tests.golden.record_tokenization import RELEASED, SMALL
+from tests.golden.inputs import read_json
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 RUNS = [(SMALL, True), (SMALL, False), *RELEASED.items()]
 TRANSFORMERS_MAX_CHARS, ORIGINAL_MAX_CHARS = 100, 200
 
@@ -83,7 +80,7 @@ def reference_tokens(text, vocabulary, lowercase, max_chars):
 
 @pytest.fixture(scope="module")
 def golden():
-    return json.loads(gzip.decompress((GOLDEN / "tokenization.json.gz").read_bytes()))
+    return read_json("tokenization.json.gz")
 
 
 @pytest.fixture(params=RUNS, ids=lambda run: f"{run[0]}-{'uncased' if run[1] else 'cased'}")
@@ -96,7 +93,7 @@ def vocabulary(run, request):
     """The path of a vocab.txt, and whether it is uncased."""
     name, lowercase = run
     if name == SMALL:
-        return GOLDEN / "tokenization_vocab.txt", lowercase
+        return VOCABULARY, lowercase
     return request.getfixturevalue("shared_data") / "vocab" / name / "vocab.txt", lowercase
 
 
@@ -180,7 +177,7 @@ def test_any_text_agrees_with_the_rules(vocabulary):
 @pytest.mark.parametrize("character", ["a", "é", "e\u0301"])
 def test_limit_on_the_length_of_words(character):
     """A word of more than 200 characters, without accents, is a single [UNK]."""
-    path = GOLDEN / "tokenization_vocab.txt"
+    path = VOCABULARY
     for max_chars in (TRANSFORMERS_MAX_CHARS, ORIGINAL_MAX_CHARS):
         tokenizer = make(path, True, max_chars)
         longest, longer = tokenizer.encode_batch(

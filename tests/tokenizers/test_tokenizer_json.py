@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.golden.tokenization import HAND_PICKED
 from bert_jax.base.errors import UserError
 from bert_jax.interop import tokenizer_files
 from bert_jax.interop.families.modernbert import MODERNBERT
 from bert_jax.tokenizers import CONVENTIONS, from_file, load
-from tests.golden.record_tokenization import HAND_PICKED
 from tests.interop.small_tokenizers import SCRIPTS, gemma_like
 from tests.tokenizers.test_alignment import check_shape
 from tests.tokenizers.test_tokenizers import sample_texts

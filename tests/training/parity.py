@@ -1,4 +1,4 @@
-"""bert_jax's side of the training runs that tests/golden/record_training.py records."""
+"""bert_jax's side of the training runs that benchmarks/golden/training.py records."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

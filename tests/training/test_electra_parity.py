@@ -1,4 +1,4 @@
-"""A hundred steps of ELECTRA against PyTorch; see tests/golden/record_electra_training.py."""
+"""A hundred steps of ELECTRA against PyTorch; see benchmarks/golden/electra_training.py."""
 
 import jax
 import numpy as np

@@ -1,14 +1,14 @@
-"""DistilBERT's masks against the original's; see tests/golden/record_distilbert_masks.py."""
+"""DistilBERT's masks against the original's; see benchmarks/golden/distilbert_masks.py."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
 
+from benchmarks.golden import distilbert_masks as original
+from benchmarks.golden.distilbert_masks import DRAWS, LENGTH, statistics
 from bert_jax.batches.corruption.masked_lm import DISTILBERT
 from tests.batches.fakes import make_spec
-from tests.golden import record_distilbert_masks as original
-from tests.golden.record_distilbert_masks import DRAWS, LENGTH, statistics
+from tests.golden.inputs import read_json
 
 
 def draws(held_out=False):
@@ -38,7 +38,7 @@ def draws(held_out=False):
 
 
 def test_rare_tokens_are_chosen_as_often_as_in_the_original():
-    ours, theirs = draws(), json.loads(original.FILE.read_text())
+    ours, theirs = draws(), read_json("distilbert_masks.json")
     # The original rounds up, once per batch.
     np.testing.assert_allclose(ours["chosen"], theirs["chosen"], rtol=4e-3)
     assert ours["specials"] == theirs["specials"] == 0

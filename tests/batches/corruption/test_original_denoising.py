@@ -1,16 +1,16 @@
-"""BART's corruption against fairseq's DenoisingDataset, as recorded by record_denoising.py."""
+"""BART's corruption against fairseq's DenoisingDataset, as recorded by golden/denoising.py."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from benchmarks.golden import denoising as golden
 from bert_jax.batches.corruption.denoising import Denoising
 from bert_jax.batches.random_keys import random_key
 from tests.batches.fakes import make_spec
 from tests.batches.test_fairseq_parity import largest_z_score
-from tests.golden import record_denoising as golden
+from tests.golden.inputs import read_json
 
 # The largest difference of a bin, in standard errors.
 LIMIT = 4.5
@@ -21,7 +21,7 @@ ROWS_AT_ONCE = 1000
 
 @pytest.fixture(scope="module")
 def recorded():
-    return json.loads(golden.GOLDEN.read_text())
+    return read_json("denoising.json")
 
 
 def our_counts(name):

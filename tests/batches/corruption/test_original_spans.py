@@ -1,26 +1,26 @@
 """The distributions of our spans and n-grams against SpanBERT's and ALBERT's programs.
 
-tests/golden/record_spans.py recorded 30 runs of each program over a corpus that it also
+benchmarks/golden/spans.py recorded 30 runs of each program over a corpus that it also
 describes; tests/batches/test_original_parity.py explains the comparison.
 """
 
 import hashlib
-import json
 
 import numpy as np
 import pytest
 
+from benchmarks.golden import spans as golden
 from bert_jax.batches.corruption.masked_lm import NGRAMS, SPANS
 from bert_jax.batches.random_keys import random_key
 from bert_jax.batches.rows.segments import WholeSentenceRows
 from tests.batches.fakes import FakeStore, make_spec
 from tests.batches.test_original_parity import LEVEL, p_value
-from tests.golden import record_spans as golden
+from tests.golden.inputs import read_json
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    return json.loads(golden.GOLDEN.read_text())
+    return read_json("spans.json")
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,17 @@
 """The distribution of sentence-order pairs against that of ALBERT's program.
 
-tests/golden/record_sentence_order.py recorded 30 runs of the program over a corpus that it
+benchmarks/golden/sentence_order.py recorded 30 runs of the program over a corpus that it
 also describes; tests/batches/test_original_parity.py explains the comparison.
 """
-
-import json
 
 import numpy as np
 import pytest
 
+from benchmarks.golden import sentence_order as golden
 from bert_jax.batches.rows.pairs import OrderedPairRows
 from tests.batches.fakes import FakeStore, make_spec, make_tokenizer
 from tests.batches.test_original_parity import LEVEL, check_numbers, p_value
-from tests.golden import record_sentence_order as golden
+from tests.golden.inputs import read_json
 
 
 def our_runs(builder):
@@ -35,7 +34,7 @@ def ours():
 
 @pytest.fixture(scope="module")
 def recorded():
-    return json.loads(golden.GOLDEN.read_text())
+    return read_json("sentence_order.json")
 
 
 @pytest.mark.parametrize("name", golden.summarize([]))

@@ -1,6 +1,6 @@
 """Compares the speed of `bert_jax.prepare` with google-research/bert, on one core.
 
-    python benchmarks/prepare_speed.py TEXT --vocab=vocab.txt [--original=CHECKOUT]
+    python benchmarks/preparation.py TEXT --vocab=vocab.txt [--original=CHECKOUT]
 
 TEXT is a file in BERT's format: one sentence per line, with blank lines between documents. CHECKOUT
 is a clone of github.com/google-research/bert. Its create_pretraining_data.py runs unchanged, with

@@ -1,18 +1,16 @@
 """Records statistics of the rows and masks that google-research/electra makes.
 
-tests/batches/test_electra_parity.py compares ours with them. To record them again, with tensorflow
-installed and a checkout of the original in DIR:
+    python -m benchmarks.golden.electra ELECTRA
 
-    python -m tests.golden.record_electra DIR
+tests/batches/test_electra_parity.py compares ours with them.
 """
 
-import json
 import random
 import sys
 import types
 from collections import Counter
 
-from tests.golden.inputs import FOLDER
+from benchmarks.golden.recipe import save_json
 
 LENGTH = 64
 # All sentences are equally long. Otherwise the original may put a sentence in A after B has
@@ -21,14 +19,6 @@ SENTENCE_LENGTH = 7
 DOCUMENTS = [1 + 7 * i % 40 for i in range(40)]
 ROUNDS = 200
 MASKED_ROWS = 20_000
-
-
-def main() -> None:
-    sys.path.insert(0, sys.argv[1])
-    recorded = {"rows": record_rows(), "masks": record_masks()}
-    path = FOLDER / "electra.json"
-    path.write_text(json.dumps(recorded, indent=1) + "\n")
-    print(path.read_text())
 
 
 def record_rows() -> dict[str, int]:
@@ -100,4 +90,5 @@ def record_masks() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.path.insert(0, sys.argv[1])
+    save_json("electra.json", {"rows": record_rows(), "masks": record_masks()})

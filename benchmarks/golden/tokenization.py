@@ -1,29 +1,26 @@
 """Records the ids of difficult texts from `transformers`' slow `BertTokenizer`.
 
-tests/tokenizers/test_parity.py compares our WordPiece with them. To record them again, run the
-first command in an environment with bert_jax and the second in one with transformers<5 (recorded
-with 4.57.6 on Python 3.11, whose Unicode tables matter). VOCABULARIES has the released vocabularies
-as NAME/vocab.txt, and BOOKS has a corpus of gzipped JSON lines:
+    python -m benchmarks.golden.tokenization VOCABULARIES
 
-    python -m tests.golden.record_tokenization vocabulary tests/golden/tokenization_vocab.txt
-    python tests/golden/record_tokenization.py ids tests/golden/tokenization_vocab.txt \
-        VOCABULARIES BOOKS tests/golden/tokenization.json.gz
+tests/tokenizers/test_parity.py compares our WordPiece with them. The Unicode tables of Python 3.11
+matter. VOCABULARIES has the released vocabularies as NAME/vocab.txt. tokenization_vocab.txt was
+trained by bert_jax, with characters of many scripts.
 
-The result has `texts` and, for each vocabulary, cased or uncased, the ids of every text.
+The file has `texts` and, for each vocabulary, cased or uncased, the ids of every text. The texts
+are those below, 3,000 random strings of Unicode 14, of which half are from blocks that occur
+together, and 400 sentences of books, of which half have characters beyond ASCII.
 `transformers` would read "[MASK]" and similar text as special tokens; here it reads them as plain
 text, like bert_jax.
 """
 
-import gzip
-import json
-import random
-import re
 import sys
 import unicodedata
 from pathlib import Path
 
-SEED = 20260
-NUM_RANDOM, NUM_SENTENCES = 3000, 400
+from benchmarks.golden.recipe import save_json
+from tests.golden.inputs import FOLDER, read_json
+
+VOCABULARY = FOLDER / "tokenization_vocab.txt"
 SMALL = "small"
 RELEASED = {
     "bert-base-uncased": True,
@@ -87,66 +84,14 @@ HAND_PICKED = [
     *(f"{'e' + chr(0x301)}" * n for n in (50, 51, 100, 101)),
     "a" * 100 + "," + "b" * 101 + "\u200b" + "x" * 100,
 ]
-# Half of the random strings are drawn from these blocks, the others from all of Unicode.
-COMMON = [(0x20, 0x7F), (0x20, 0x7F), (0x80, 0x24F), (0x300, 0x36F), (0x370, 0x52F)]
-COMMON += [(0x590, 0x6FF), (0x900, 0x97F), (0x1E00, 0x206F), (0x3000, 0x30FF), (0x4E00, 0x4FFF)]
-COMMON += [(0xAC00, 0xADFF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF), (0x1F300, 0x1F64F)]
 
 
-def random_texts() -> list[str]:
-    """Returns strings of 1 to 30 characters of Unicode 14, some with runs of marks."""
-    rng = random.Random(SEED)
-    usable = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) != "Cn"]
-    usable = [c for c in usable if unicodedata.category(c) not in ("Cs", "Co")]
-    blocks = [[c for c in usable if a <= ord(c) <= b] for a, b in COMMON]
-    marks = [c for c in usable if unicodedata.category(c)[0] == "M"]
-    texts = []
-    for _ in range(NUM_RANDOM):
-        one, other = rng.choice(blocks), rng.choice(blocks)
-        pools = [one, one, other, rng.choice([usable, one]), rng.choice([marks, other]), " "]
-        texts.append("".join(rng.choice(rng.choice(pools)) for _ in range(rng.randint(1, 30))))
-    return [text for text in texts if not any(token in text for token in SPECIALS)]
-
-
-def sentences(books: Path) -> list[str]:
-    """Returns sentences from the books; every second one has a character beyond ASCII."""
-    rng = random.Random(SEED)
-    plain, other = [], []
-    for path in sorted(books.glob("*.jsonl.gz")):
-        with gzip.open(path, "rt", encoding="utf-8") as f:
-            for line in f:
-                if rng.random() < 0.05:
-                    for sentence in re.split(r"(?<=[.!?])\s", json.loads(line)["text"]):
-                        if 20 < len(sentence) < 150:
-                            (plain if sentence.isascii() else other).append(sentence)
-    return rng.sample(plain, NUM_SENTENCES // 2) + rng.sample(other, NUM_SENTENCES // 2)
-
-
-def write_vocabulary(path: Path) -> None:
-    """Trains and writes 2,500 entries with characters of many scripts."""
-    from bert_jax import tokenizers
-    from bert_jax.text.sources import built_in_files
-
-    addresses = [file.read_text(encoding="utf-8") for file in built_in_files()[:20]]
-    # Only short words, because long ones would become entries.
-    picked = [" ".join(w for w in text.split() if len(w) < 30) for text in HAND_PICKED]
-    texts = [*"\n".join(addresses).split("\n"), *2 * picked]
-    tokenizer = tokenizers.train(
-        "wordpiece",
-        [*texts, *(text.lower() for text in picked)],
-        vocab_size=2500,
-        lowercase=False,
-        max_input_chars_per_word=100,
-        sentencepiece_type="unigram",
-    )
-    path.write_bytes("".join(f"{token}\n" for token in tokenizer.tokens).encode())
-
-
-def record(vocabulary: Path, released: Path, books: Path, output: Path) -> None:
+def record(released: Path) -> None:
     import transformers
 
-    texts = HAND_PICKED + random_texts() + sentences(books)
-    runs = [(SMALL, vocabulary, True), (SMALL, vocabulary, False)]
+    recorded = read_json("tokenization.json.gz")["texts"]
+    texts = [*(text for text in HAND_PICKED if text not in recorded), *recorded]
+    runs = [(SMALL, VOCABULARY, True), (SMALL, VOCABULARY, False)]
     runs += [(name, released / name / "vocab.txt", lower) for name, lower in RELEASED.items()]
     golden = {
         "transformers": transformers.__version__,
@@ -158,8 +103,7 @@ def record(vocabulary: Path, released: Path, books: Path, output: Path) -> None:
         tokenizer = transformers.BertTokenizer(str(path), do_lower_case=lowercase)
         ids = [encode(tokenizer, text) for text in texts]
         golden["runs"].append({"vocabulary": name, "lowercase": lowercase, "ids": ids})
-    content = json.dumps(golden, ensure_ascii=False, separators=(",", ":")).encode()
-    output.write_bytes(gzip.compress(content, mtime=0))
+    save_json("tokenization.json.gz", golden)
 
 
 def encode(tokenizer, text: str) -> list[int]:
@@ -172,4 +116,4 @@ def encode(tokenizer, text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    {"vocabulary": write_vocabulary, "ids": record}[sys.argv[1]](*map(Path, sys.argv[2:]))
+    record(Path(sys.argv[1]))

@@ -1,26 +1,24 @@
-"""Experiment trackers: what they get, once, and that their failures end no run."""
+"""Weights & Biases: what it gets, once, and that its failures end no run."""
 
 import importlib.util
 import json
 import os
-import sqlite3
 import struct
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from etils import epath
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config
-from bert_jax.config.common import COMMON
 from bert_jax.finetuning import run as finetuning
 from bert_jax.pretraining import run as pretraining
-from bert_jax.training import trackers
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.trackers import Trackers, check_installed
+from bert_jax.training.tracker import Tracker, check_installed
 from tests import runs
 from tests.finetuning import small
 from tests.small_run import (  # noqa: F401
@@ -32,52 +30,55 @@ from tests.small_run import (  # noqa: F401
 
 
 class Fake:
-    """Records what a tracker gets."""
+    """A run of wandb that records what it gets."""
 
     runs: list = []
+    dir, offline, url = "run/files", False, "https://wandb.ai/me/run"
 
-    def __init__(self, config, directory, run_id):
-        self.config, self.id, self.name, self.where = config, run_id, directory.name, "in memory"
+    def __init__(self, id, config, settings, **options):
+        self.id, self.config, self.name = id, config, settings["run_name"]
         self.lines, self.summary, self.failed = [], {}, None
         Fake.runs.append(self)
 
-    def log(self, step, values):
-        self.lines.append((step, values))
+    def define_metric(self, *args, **options):
+        pass
 
-    def summarize(self, step, values):
-        self.summary = values
+    def log(self, values):
+        self.lines.append((values["step"], {k: v for k, v in values.items() if k != "step"}))
 
-    def finish(self, failed):
-        self.failed = failed
+    def finish(self, exit_code):
+        self.failed = bool(exit_code)
 
 
 class Broken(Fake):
     """Loses the network after its first line."""
 
-    def log(self, step, values):
-        super().log(step, values)
+    def log(self, values):
+        super().log(values)
         if len(self.lines) > 1:
             raise ConnectionError("no route to host")
 
 
 @pytest.fixture
 def fake(monkeypatch):
+    module = SimpleNamespace(init=Fake, Settings=dict)
+    monkeypatch.setitem(sys.modules, "wandb", module)
     monkeypatch.setattr(Fake, "runs", [])
-    monkeypatch.setattr(trackers, "_KINDS", {"wandb": Fake, "trackio": Broken})
-    for module in (pretraining, finetuning):
-        monkeypatch.setattr(module, "check_installed", lambda config: None)
+    for run in (pretraining, finetuning):
+        monkeypatch.setattr(run, "check_installed", lambda config: None)
+    return module
 
 
-def config_with(*names):
+def config_of(is_tracked=True):
     config = default_config()
-    config.log.trackers = names
+    config.log.wandb = is_tracked
     return config
 
 
-def write(config, directory, steps, resumed_step):
+def write(directory, steps, resumed_step=0, config=None):
     directory.mkdir(exist_ok=True)
-    with Trackers(config, epath.Path(directory)) as found:
-        writer = MetricsWriter(directory, resumed_step, resumed_step, trackers=found)
+    with Tracker(config or config_of(), epath.Path(directory)) as found:
+        writer = MetricsWriter(directory, resumed_step, resumed_step, tracker=found)
         with closing(writer):
             for step in steps:
                 writer.write(step, {"loss": float(step), "mfu": None, "texts": ["a"]})
@@ -85,8 +86,8 @@ def write(config, directory, steps, resumed_step):
 
 
 def test_every_line_is_sent_once_to_the_same_run(tmp_path, fake):
-    write(config_with("wandb"), tmp_path / "run", [10, 20, 30], resumed_step=0)
-    write(config_with("wandb"), tmp_path / "run", [20, 30, 40], resumed_step=10)
+    write(tmp_path / "run", [10, 20, 30])
+    write(tmp_path / "run", [20, 30, 40], resumed_step=10)
     first, second = Fake.runs
     assert first.id == second.id == json.loads((tmp_path / "run/tracking.json").read_text())["id"]
     expected = [
@@ -97,52 +98,54 @@ def test_every_line_is_sent_once_to_the_same_run(tmp_path, fake):
 
 
 def test_a_broken_tracker_is_left_alone(tmp_path, fake, capsys):
-    write(config_with("trackio", "wandb"), tmp_path, [10, 20], resumed_step=0)
-    broken, healthy = Fake.runs
-    assert len(broken.lines) == 2 and len(healthy.lines) == 4
-    expected = "warning: trackio: no route to host; the run goes on without this tracker"
+    fake.init = Broken
+    write(tmp_path, [10, 20])
+    (broken,) = Fake.runs
+    assert (
+        len(broken.lines) == 2 and len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
+    )
+    expected = "warning: wandb: no route to host; the run goes on without it"
     assert capsys.readouterr().out.count(expected) == 1
 
 
 def test_without_the_key_nothing_is_opened(tmp_path, fake):
-    write(config_with(), tmp_path, [10], resumed_step=0)
+    write(tmp_path, [10], config=config_of(is_tracked=False))
     assert not Fake.runs and not (tmp_path / "tracking.json").exists()
 
 
 def test_a_damaged_id_is_refused(tmp_path, fake):
     (tmp_path / "tracking.json").write_text('{"id": "../x"}')
     with pytest.raises(UserError, match="tracking.json is damaged: the id is '../x'"):
-        Trackers(config_with("wandb"), epath.Path(tmp_path))
+        Tracker(config_of(), epath.Path(tmp_path))
 
 
 def test_a_missing_package_is_named_before_the_work(monkeypatch, tmp_path):
-    assert COMMON["log"]["trackers"].choices == tuple(trackers._KINDS)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = r"log.trackers has wandb, whose package is missing: pip install -e '.\[wandb\]'"
+    message = r"log.wandb is True, but its package is missing: pip install -e '.\[wandb\]'"
     with pytest.raises(UserError, match=message):
-        pretraining.train(runs.tiny_run(log__trackers=("wandb",)), tmp_path / "run")
+        pretraining.train(runs.tiny_run(log__wandb=True), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_the_folder_that_wandb_makes_is_not_its_package(monkeypatch, tmp_path):
-    (tmp_path / "trackio").mkdir()
+    (tmp_path / "wandb").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
     importlib.invalidate_caches()
-    with pytest.raises(UserError, match="trackio, whose package is missing"):
-        check_installed(config_with("trackio"))
+    with pytest.raises(UserError, match="wandb is True, but its package is missing"):
+        check_installed(config_of())
 
 
 def test_an_interrupted_run_of_pretraining(tmp_path, fake):
     texts = write_documents(tmp_path / "texts", 12)
-    config = small_run(texts, log__trackers=("wandb",), checkpoint__every_steps=3)
+    config = small_run(texts, log__wandb=True, checkpoint__every_steps=3)
     # Step 4 is logged before the interruption and again after it.
     train_with_interruption(config, tmp_path / "run", step=5)
     first, second = Fake.runs
     assert (first.failed, second.failed) == (True, False) and first.id == second.id
     lines = first.lines + second.lines
     assert [step for step, line in lines if "train/loss" in line] == [1, 2, 3, 4, 5, 6]
-    assert second.config.train.num_steps == 6
+    assert second.config["train"]["num_steps"] == 6
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert second.summary["results/mlm_loss"] == results["mlm_loss"]
     # A finished run is not tracked again.
@@ -154,7 +157,7 @@ def test_a_run_of_finetuning(tmp_path, fake):
     small.write_bert(tmp_path / "bert")
     small.write_rows(tmp_path / "rows")
     config = small.config(
-        tmp_path / "bert", tmp_path / "rows", train__num_epochs=1.0, log__trackers=("wandb",)
+        tmp_path / "bert", tmp_path / "rows", train__num_epochs=1.0, log__wandb=True
     )
     results = finetuning.finetune(config, tmp_path / "run")
     (tracked,) = Fake.runs
@@ -166,21 +169,20 @@ SCRIPT = """
 import sys
 from etils import epath
 from bert_jax.config import default_config
-from bert_jax.training.trackers import Trackers
+from bert_jax.training.tracker import Tracker
 config = default_config()
-config.log.trackers = (sys.argv[1],)
-with Trackers(config, epath.Path(sys.argv[2])) as found:
-    found.log(int(sys.argv[3]), {"train/loss": 2.5})
+config.log.wandb = True
+with Tracker(config, epath.Path(sys.argv[1])) as found:
+    found.log(int(sys.argv[2]), {"train/loss": 2.5})
     found.summarize({"step": 7, "mlm_loss": 1.5, "by_source": {"en": {"mlm_loss": 1.0}}})
 """
 
 
-def track(name, directory, step, **variables):
+def track(directory, step, **variables):
     """Tracks a run with the real package, in a process of its own; returns its output."""
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed: pip install -e '.[{name}]'")
+    pytest.importorskip("wandb", reason="pip install -e '.[wandb]'")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, name, str(directory), str(step)],
+        [sys.executable, "-c", SCRIPT, str(directory), str(step)],
         cwd=runs.ROOT,
         env=os.environ | {"JAX_PLATFORMS": "cpu"} | variables,
         capture_output=True,
@@ -217,7 +219,7 @@ class TestWandb:
         directory = tmp_path / "mine"
         directory.mkdir()
         for step in (5, 6):
-            printed = track("wandb", directory, step, WANDB_MODE="offline")
+            printed = track(directory, step, WANDB_MODE="offline")
             assert f"wandb sync {directory}/wandb/offline-run-" in printed
         sessions = list(self.records(directory))
         assert len(sessions) == 2
@@ -246,39 +248,12 @@ class TestWandb:
 
     def test_without_network_the_run_stays_on_disk(self, tmp_path):
         variables = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "a" * 40}
-        printed = track("wandb", tmp_path, 5, WANDB_INIT_TIMEOUT="2", **variables)
+        printed = track(tmp_path, 5, WANDB_INIT_TIMEOUT="2", **variables)
         assert "warning: wandb: " in printed and "; this part of the run stays on disk" in printed
         ((*records,),) = self.records(tmp_path)
         assert any(record.HasField("history") for record in records)
 
     def test_without_a_key_the_run_stays_on_disk(self, tmp_path):
         home = {"HOME": str(tmp_path / "home"), "NETRC": str(tmp_path / "none")}
-        printed = track("wandb", tmp_path, 5, WANDB_API_KEY="", **home)
+        printed = track(tmp_path, 5, WANDB_API_KEY="", **home)
         assert "No API key configured" in printed and "stays on disk" in printed
-
-
-class TestTrackio:
-    def rows(self, folder, table):
-        with closing(sqlite3.connect(folder / "bert_jax.db")) as database:
-            names = "run_name, step, metrics" if table == "metrics" else "run_name, config"
-            rows = database.execute(f"SELECT {names} FROM {table} ORDER BY id").fetchall()
-        return [(*row[:-1], json.loads(row[-1])) for row in rows]
-
-    def test_locally(self, tmp_path):
-        store, directory = tmp_path / "store", tmp_path / "mine"
-        directory.mkdir()
-        for step in (5, 6):
-            printed = track("trackio", directory, step, TRACKIO_DIR=str(store))
-        name = f"mine-{json.loads((directory / 'tracking.json').read_text())['id']}"
-        assert printed == f"trackio: `trackio show --project bert_jax` shows the run {name}\n"
-        results = {"results/mlm_loss": 1.5, "results/by_source.en.mlm_loss": 1.0, "results/step": 7}
-        assert self.rows(store, "metrics") == [
-            *((name, 5, {"train/loss": 2.5}), (name, 7, results)),
-            *((name, 6, {"train/loss": 2.5}), (name, 7, results)),
-        ]
-        ((_, config),) = self.rows(store, "configs")
-        assert config["model"]["hidden_size"] == 768
-
-    def test_without_network_the_run_goes_on(self, tmp_path):
-        server = {"TRACKIO_SERVER_URL": "http://127.0.0.1:9", "TRACKIO_WRITE_TOKEN": "x"}
-        track("trackio", tmp_path, 5, TRACKIO_DIR=str(tmp_path / "store"), **server)

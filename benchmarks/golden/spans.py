@@ -1,22 +1,14 @@
 """Records counts of the masks that SpanBERT's and ALBERT's programs draw for a fixed corpus.
 
-tests/batches/corruption/test_original_spans.py compares ours with these. To record them again:
+    python -m benchmarks.golden.spans SPANBERT ALBERT
 
-    git clone https://github.com/facebookresearch/SpanBERT ../spanbert  # outside this checkout
-    git clone https://github.com/google-research/albert ../albert
-    python -m tests.golden.record_spans ../spanbert ../albert > tests/golden/spans.json
-
-Recorded with SpanBERT's commit 0670d8b (2021-07-18), ALBERT's b772393 (2023-04-12) and
-tensorflow-cpu 2.21. Only the functions that form rows and mask them run here. They import PyTorch
-without needing it, so an empty module replaces it.
+tests/batches/corruption/test_original_spans.py compares ours with these. Only the functions that
+form rows and mask them run here. They import PyTorch without needing it.
 """
 
 import functools
 import hashlib
-import importlib.util
-import json
 import random
-import re
 import sys
 import types
 from collections.abc import Iterable, Sequence
@@ -25,10 +17,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from benchmarks.golden.original_pairs import VOCABULARY, corpus
+from benchmarks.golden.recipe import Histograms, by_statistic, load_module, save_json, stub
 from bert_jax import tokenizers
-from tests.golden.record_original_pairs import VOCABULARY, corpus
 
-GOLDEN = Path(__file__).with_name("spans.json")
 NUM_RUNS = 30
 # The limit on predictions is ALBERT's; it cuts the longest rows.
 MAX_SEQ_LENGTH, ALBERT_PREDICTIONS = 128, 18
@@ -84,12 +76,8 @@ def summarize(rows: Iterable[dict[str, np.ndarray]], documents, tokenizer) -> di
     frequency_V = np.minimum(np.log2(counts_V + 1).astype(int), FREQUENCY_BINS - 1)
     is_start_V = np.asarray(tokenizer.is_word_start_V)
     specials = (tokenizer.cls_id, tokenizer.sep_id)
-    counts = {name: np.zeros(size, np.int64) for name, size in STATISTICS.items()}
-
-    def count(name: str, values) -> None:
-        values = np.minimum(np.atleast_1d(values), STATISTICS[name] - 1).astype(int)
-        counts[name] += np.bincount(values, minlength=STATISTICS[name])
-
+    histograms = Histograms(STATISTICS)
+    count = histograms.count
     for row in rows:
         original, at = np.asarray(row["original"]), np.asarray(row["positions"])
         count("predictions_below_the_rule", row["rule"] - at.size)
@@ -111,7 +99,7 @@ def summarize(rows: Iterable[dict[str, np.ndarray]], documents, tokenizer) -> di
             count("cuts_a_word", begins_inside or ends_inside)
         count("targets_of_a_row", len(row["offsets"]))
         count("target_offset", row["offsets"])
-    return {name: vector.tolist() for name, vector in counts.items()}
+    return histograms.as_lists()
 
 
 def masked_rows(tokens: np.ndarray, segments: Sequence[Sequence[int]], tokenizer):
@@ -161,46 +149,30 @@ def albert_rows(rows: Sequence[list[int]], tokenizer, vocabulary: list[str], mas
         }
 
 
-def _load(path: Path, name: str) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _stub(name: str, **attributes) -> None:
-    module = types.ModuleType(name)
-    vars(module).update(attributes)
-    module.__path__ = []
-    sys.modules[name] = module
-
-
 def _spanbert(folder: Path) -> tuple[types.ModuleType, types.ModuleType]:
     """Returns SpanBERT's modules for masking and for rows."""
-    for name in ("torch", "torch.utils"):
-        _stub(name)
-    _stub("torch.utils.data", Dataset=object)
-    sys.modules["torch"].utils = sys.modules["torch.utils"]
-    sys.modules["torch.utils"].data = sys.modules["torch.utils.data"]
-    _stub("fairseq")
-    _stub("fairseq.data", data_utils=None, FairseqDataset=object)
+    for name in ("torch", "torch.utils", "fairseq"):
+        stub(name)
+    stub("torch.utils.data", Dataset=object)
+    stub("fairseq.data", data_utils=None, FairseqDataset=object)
     data = folder / "pretraining" / "fairseq" / "data"
-    masking = _load(data / "masking.py", "fairseq.data.masking")
-    rows = _load(data / "no_nsp_span_bert_dataset.py", "fairseq.data.no_nsp_span_bert_dataset")
+    masking = load_module(data / "masking.py", "fairseq.data.masking")
+    rows = load_module(
+        data / "no_nsp_span_bert_dataset.py", "fairseq.data.no_nsp_span_bert_dataset"
+    )
     return masking, rows
 
 
 def load_albert(folder: Path) -> types.ModuleType:
-    _stub("albert", tokenization=None)
-    return _load(folder / "create_pretraining_data.py", "albert.create_pretraining_data")
+    stub("albert", tokenization=None)
+    return load_module(folder / "create_pretraining_data.py", "albert.create_pretraining_data")
 
 
-def main(spanbert: str, albert: str) -> None:
+def main(spanbert: Path, albert: Path) -> None:
     tokenizer = make_tokenizer()
     documents = tokenized_corpus(tokenizer)
     tokens = flat_tokens(documents)
-    masking, rows = _spanbert(Path(spanbert))
+    masking, rows = _spanbert(spanbert)
     # The program prints its first rows and its lengths.
     vars(masking)["print"] = vars(rows)["print"] = lambda *args: None
     sizes = [size for document in documents for size in [*map(len, document), 0]]
@@ -223,7 +195,7 @@ def main(spanbert: str, albert: str) -> None:
     scheme = masking.PairWithSpanMaskingScheme(
         options, tokens, tokenizer.pad_id, tokenizer.mask_id, words
     )
-    program = load_albert(Path(albert))
+    program = load_albert(albert)
     program.FLAGS = SimpleNamespace(
         do_whole_word_mask=True,
         spm_model_file=None,
@@ -254,12 +226,9 @@ def main(spanbert: str, albert: str) -> None:
         own = albert_rows(masked, tokenizer, vocabulary, mask)
         golden["ngrams"].append(summarize(own, documents, tokenizer))
     for group in ("spans", "ngrams"):
-        runs = golden[group]
-        golden[group] = {name: [run[name] for run in runs] for name in runs[0]}
-    # One line per statistic.
-    text = json.dumps(golden, separators=(",", ":"))
-    print(re.sub(r'(?=[{"][a-z_]*":)', "\n", text))
+        golden[group] = by_statistic(golden[group])
+    save_json("spans.json", golden)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*map(Path, sys.argv[1:]))

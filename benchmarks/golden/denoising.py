@@ -1,21 +1,15 @@
 """Records counts of what fairseq's DenoisingDataset, BART's corruption, does to fixed rows.
 
-tests/batches/corruption/test_original_denoising.py compares ours with these. To record them again,
-with torch:
+    python -m benchmarks.golden.denoising FAIRSEQ
 
-    git clone https://github.com/facebookresearch/fairseq ../fairseq  # outside this checkout
-    python -m tests.golden.record_denoising ../fairseq > tests/golden/denoising.json
-
-Recorded with commit 3d262bb (2025-09-30) and torch 2.13.0. Only the module of the corruption is
-loaded.
+tests/batches/corruption/test_original_denoising.py compares ours with these. Only the module of the
+corruption is loaded.
 
 Every token of a row has its own id, so that a corrupted row shows which tokens are left, and in
 which order. Random tokens come from a vocabulary so large that hardly any is a token of the row.
 """
 
 import contextlib
-import json
-import re
 import sys
 import types
 from collections.abc import Iterable
@@ -23,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-GOLDEN = Path(__file__).with_name("denoising.json")
+from benchmarks.golden.recipe import Histograms, save_json, stub
+
 NUM_SPECIALS = 4  # <s> <pad> </s> <unk>; <mask> is the last entry.
 BEGIN, PAD, END = range(3)
 VOCAB_SIZE = 1_000_000
@@ -86,12 +81,8 @@ def summarize(rows: Iterable[np.ndarray], num_words: int, permuted: float) -> di
     ids, begins_word, begins_sentence = make_row(num_words)
     word_of, sentence_of = np.cumsum(begins_word) - 1, np.cumsum(begins_sentence) - 1
     num_sentences = sentence_of[-1] + 1
-    counts = {name: np.zeros(size, np.int64) for name, size in STATISTICS.items()}
-
-    def count(name: str, values) -> None:
-        values = np.minimum(np.atleast_1d(values), STATISTICS[name] - 1).astype(int)
-        counts[name] += np.bincount(values, minlength=STATISTICS[name])
-
+    histograms = Histograms(STATISTICS)
+    count = histograms.count
     for row in rows:
         assert row[0] == BEGIN and row[-1] == END and len(row) <= len(ids)
         text = row[1:-1]
@@ -123,7 +114,7 @@ def summarize(rows: Iterable[np.ndarray], num_words: int, permuted: float) -> di
         is_inserted = in_gap[gap] == 0
         count("inserted", is_inserted.sum())
         count("random_of_inserted", (text[~is_left][is_inserted] != MASK).sum())
-    return {name: vector.tolist() for name, vector in counts.items() if vector.any()}
+    return {name: counts for name, counts in histograms.as_lists().items() if any(counts)}
 
 
 class FullStops:
@@ -160,12 +151,9 @@ class Vocabulary:
 
 def load(folder: Path) -> type:
     """Returns fairseq's DenoisingDataset."""
-    package = types.ModuleType("fairseq.data")
-    package.FairseqDataset = object
-    package.data_utils = types.SimpleNamespace(numpy_seed=lambda *_: contextlib.nullcontext())
-    package.__path__ = [str(folder / "fairseq/data")]
-    sys.modules["fairseq"] = types.ModuleType("fairseq")
-    sys.modules["fairseq.data"] = package
+    stub("fairseq")
+    data_utils = types.SimpleNamespace(numpy_seed=lambda *_: contextlib.nullcontext())
+    stub("fairseq.data", folder / "fairseq/data", FairseqDataset=object, data_utils=data_utils)
     from fairseq.data.denoising_dataset import DenoisingDataset
 
     return DenoisingDataset
@@ -180,11 +168,11 @@ def corrupted_copies(dataset, ids: np.ndarray, num_rows: int):
         yield dataset[0]["source"].numpy()
 
 
-def main(folder: str) -> None:
+def main(folder: Path) -> None:
     import torch
 
     torch.manual_seed(0)
-    dataset_class, golden = load(Path(folder)), {}
+    dataset_class, golden = load(folder), {}
     for name, (num_words, poisson_lambda, permuted, num_rows) in SETTINGS.items():
         ids, begins_word, begins_sentence = make_row(num_words)
         is_word_start_V = torch.ones(VOCAB_SIZE, dtype=torch.uint8)
@@ -209,9 +197,8 @@ def main(folder: str) -> None:
         )
         rows = corrupted_copies(dataset, ids, num_rows)
         golden[name] = summarize(rows, num_words, permuted)
-    text = json.dumps(golden, separators=(",", ":"))
-    print(re.sub(r'(?="[a-z_0-9.]+":)', "\n", text))
+    save_json("denoising.json", golden)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]))

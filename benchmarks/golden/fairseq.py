@@ -1,23 +1,19 @@
 """Records the rows and masks that fairseq's RoBERTa code makes of fixed sentences.
 
-tests/batches/test_fairseq_parity.py compares ours with these. To record them again, with torch:
+    python -m benchmarks.golden.fairseq FAIRSEQ
 
-    git clone https://github.com/facebookresearch/fairseq ../fairseq  # outside this checkout
-    python -m tests.golden.record_fairseq ../fairseq > tests/golden/fairseq.json
-
-Recorded with commit 3d262bb (2025-09-30) and torch 2.13.0. Only the two modules that make rows and
-masks are loaded. The module of the rows is Cython; its declarations are removed.
+tests/batches/test_fairseq_parity.py compares ours with these. Only the two modules that make rows
+and masks are loaded. The module of the rows is Cython; its declarations are removed.
 """
 
-import json
 import re
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 
-GOLDEN = Path(__file__).parent / "fairseq.json"
+from benchmarks.golden.recipe import save_json, stub
+
 MAX_SEQ_LENGTH = 64
 MASK_LENGTH, NUM_MASKED_ROWS = 101, 20_000
 VOCAB_SIZE, NUM_SPECIALS = 60, 4  # <s> <pad> </s> <unk>; <mask> is the last entry.
@@ -76,13 +72,10 @@ class Vocabulary:
 
 def load_masks(folder: Path) -> type:
     """Returns fairseq's MaskTokensDataset."""
-    package = types.ModuleType("fairseq.data")
-    package.Dictionary, package.data_utils = object, None
-    package.BaseWrapperDataset = type("BaseWrapperDataset", (), {})
-    package.LRUCacheDataset = object
-    package.__path__ = [str(folder / "fairseq/data")]
-    sys.modules["fairseq"] = types.ModuleType("fairseq")
-    sys.modules["fairseq.data"] = package
+    stub("fairseq")
+    replaced = {"Dictionary": object, "data_utils": None, "LRUCacheDataset": object}
+    replaced["BaseWrapperDataset"] = type("BaseWrapperDataset", (), {})
+    stub("fairseq.data", folder / "fairseq/data", **replaced)
     from fairseq.data.mask_tokens_dataset import MaskTokensDataset
 
     return MaskTokensDataset
@@ -105,10 +98,10 @@ def load_rows(folder: Path):
     return names["_get_slice_indices_fast"]
 
 
-def main(folder: str) -> None:
+def main(folder: Path) -> None:
     import torch
 
-    slices = load_rows(Path(folder))
+    slices = load_rows(folder)
     sizes = []
     for lengths in documents():
         sizes += [length + 1 for length in lengths] + [1]
@@ -117,7 +110,7 @@ def main(folder: str) -> None:
     for mode in ("complete", "complete_doc"):
         golden[mode] = slices(sizes, mode, MAX_SEQ_LENGTH - 1, 1).tolist()
 
-    dataset_class = load_masks(Path(folder))
+    dataset_class = load_masks(folder)
     ids, begins_word = masked_rows()
     for name, words in (("tokens", None), ("words", torch.tensor(begins_word.astype(np.uint8)))):
         source, target = (
@@ -135,9 +128,8 @@ def main(folder: str) -> None:
         shown = np.stack([source[row].numpy() for row in rows])
         chosen = np.stack([target[row].numpy() for row in rows]) != PAD
         golden[name] = summarize(ids, shown, chosen, begins_word)
-    text = json.dumps(golden, separators=(",", ":"))
-    print(re.sub(r',(?="[a-z_]*":)', ",\n", text))
+    save_json("fairseq.json", golden)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]))

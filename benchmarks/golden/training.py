@@ -1,15 +1,11 @@
 """Records a hundred steps of PyTorch's BERT with two optimizers, of RoBERTa and of ModernBERT.
 
-tests/training/test_parity.py trains bert_jax from the same weights on the same batches.
-To record them again, in an environment with torch 2.13.0 and transformers 4.57.6 on a CPU
-(bert_jax does not require them):
+    python -m benchmarks.golden.training [FILE ...]
 
-    pip install torch==2.13.0 'transformers<5'
-    python -m tests.golden.record_training [FILE ...]
-
-The models are transformers'. The optimizers and the schedules are transcribed here from
-google-research/bert's optimization.py, You et al. 2020 (arXiv:1904.00962), fairseq's FairseqAdam
-and PolynomialDecayLRSchedule, and Wortsman et al. 2023 (arXiv:2304.13013), and share nothing with
+tests/training/test_parity.py trains bert_jax from the same weights on the same batches. The models
+are transformers'. The optimizers and the schedules are transcribed here from google-research/bert's
+optimization.py, You et al. 2020 (arXiv:1904.00962), fairseq's FairseqAdam and
+PolynomialDecayLRSchedule, and Wortsman et al. 2023 (arXiv:2304.13013), and share nothing with
 bert_jax. Each run is repeated in float64: `float32_error` is the difference of the recorded losses
 from the float64 losses.
 """
@@ -20,18 +16,10 @@ import sys
 
 import numpy as np
 import torch
-from transformers import (
-    BertConfig,
-    BertForPreTraining,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-    PreTrainedModel,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
 
-from tests.golden.inputs import FOLDER
-from tests.golden.record_models import is_scale, pretraining, under
+from benchmarks.golden.models import load, make_model, pretraining
+from benchmarks.golden.recipe import save_arrays, under
+from tests.golden.inputs import read_golden, section
 from tests.golden.training_batches import MODERNBERT, TRAINING, roberta_batch, training_batch
 
 # By name, as in optimization.py's exclude_from_weight_decay; other families write "norm.".
@@ -44,15 +32,9 @@ FILES = {
 }
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    for file in sys.argv[1:] or FILES:
-        record(file, FILES[file])
-
-
-def record(file: str, runs: tuple[str, ...]) -> None:
-    golden = under("initial", initial_weights(runs[0]))
-    for name in runs:
+def record(file: str) -> None:
+    golden = read_golden(file)
+    for name in FILES[file]:
         losses, weights = train(golden, name, torch.float32)
         exact, _ = train(golden, name, torch.float64)
         golden |= {f"{name}/losses": losses, **under(f"{name}/final", weights)}
@@ -61,45 +43,25 @@ def record(file: str, runs: tuple[str, ...]) -> None:
             f"{name}: loss {losses[0]:.4f} to {losses[-1]:.4f}, float32's own error at the most "
             f"{golden[f'{name}/float32_error']:.1e}"
         )
-    path = FOLDER / f"{file}.npz"
-    np.savez_compressed(path, **golden)
-    print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
+    save_arrays(file, golden)
 
 
-def new_model(name: str) -> PreTrainedModel:
+def new_model(name: str) -> torch.nn.Module:
     if name == "modernbert":
         # Its dropout is 0 by default.
-        shape = TRAINING["model"] | MODERNBERT
-        return ModernBertForMaskedLM(ModernBertConfig(**shape, pad_token_id=0))
+        return make_model(TRAINING["model"] | MODERNBERT | {"model_type": name, "pad_token_id": 0})
     shape = TRAINING["model"] | NO_DROPOUT
-    if name != "roberta":
-        return BertForPreTraining(BertConfig(**shape))
-    shape["max_position_embeddings"] += 2
-    return RobertaForMaskedLM(RobertaConfig(**shape, type_vocab_size=1, layer_norm_eps=1e-5))
-
-
-def initial_weights(name: str) -> dict[str, np.ndarray]:
-    """Returns weights like BERT's, with a larger deviation: 0.02 is for hundreds of dimensions."""
-    rng = np.random.RandomState(0)
-    weights = {}
-    for key, parameter in new_model(name).named_parameters():
-        value = np.full(parameter.shape, is_scale(key), np.float32)
-        if not any(excluded in key for excluded in EXCLUDED):
-            value = (0.1 * rng.standard_normal(parameter.shape)).astype(np.float32)
-        if key == "roberta.embeddings.position_embeddings.weight":
-            # No token uses these positions.
-            value[:2] = 0
-        weights[key] = value
-    return weights
+    if name == "roberta":
+        shape |= {"model_type": name, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+        shape["max_position_embeddings"] += 2
+    return make_model(shape)
 
 
 def train(golden, name, precision) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Returns the loss before each update, and the weights after the last."""
-    model = new_model(name).eval().to(precision)
+    model = new_model(name)
+    load(model, section(golden, "initial"), precision)
     parameters = dict(model.named_parameters())
-    for key, parameter in parameters.items():
-        parameter.data = torch.tensor(golden[f"initial/{key}"]).to(precision)
-    model.tie_weights()
     optimizers = {
         "adamw": Adam,
         "lamb": functools.partial(Adam, lamb=True),
@@ -217,4 +179,6 @@ class StableAdamW(Moments):
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    for file in sys.argv[1:] or FILES:
+        record(file)

@@ -1,14 +1,12 @@
 """Records which tokens transformers' distillation project chooses, by their frequency.
 
-tests/batches/corruption/test_distilbert.py compares bert_jax with these shares. The original code
-is not changed, but only the two functions that make batches are executed:
+    python -m benchmarks.golden.distilbert_masks .../distillation/distiller.py
 
-    pip install torch==2.13.0
-    python -m tests.golden.record_distilbert_masks .../distillation/distiller.py
+tests/batches/corruption/test_distilbert.py compares bert_jax with these shares. The original code
+is not changed, but only the two functions that make batches are executed.
 """
 
 import ast
-import json
 import math
 import sys
 from pathlib import Path
@@ -16,7 +14,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-FILE = Path(__file__).parent / "distilbert_masks.json"
+from benchmarks.golden.recipe import save_json
+
 VOCABULARY, LENGTH, ROWS, DRAWS = 505, 64, 64, 300
 PAD, UNK, CLS, SEP, MASK = range(5)
 # The first ids of classes of tokens, from the most to the least frequent.
@@ -94,8 +93,7 @@ def main() -> None:
     for _ in range(DRAWS):
         masked, _, labels = self.prepare_batch_mlm((ids_BxL.clone(), lengths_B))
         draws.append((masked.numpy(), labels.numpy() >= 0))
-    FILE.write_text(json.dumps(statistics(draws), indent=2) + "\n")
-    print(FILE.read_text())
+    save_json("distilbert_masks.json", statistics(draws))
 
 
 if __name__ == "__main__":

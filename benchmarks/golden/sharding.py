@@ -3,12 +3,11 @@
 tests/parallel/test_sharding.py compares the present code with these files. After an intended
 change, update the files and check `git diff`:
 
-    python -m tests.golden.record_sharding
+    python -m benchmarks.golden.sharding
 """
 
 import functools
 import json
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from bert_jax.parallel.sharding import Layout
 from bert_jax.pretraining.summary import parameter_rows
 from bert_jax.training.state import init_params
 from configs import base, large
+from tests.golden.inputs import FOLDER
 from tests.parallel.fakes import slices
 
 CONFIGS = {"base": base.get_config, "large": large.get_config}
@@ -31,10 +31,6 @@ MESHES = {
     "tp": {"data": 2, "fsdp": 1, "model": 4},
     "fsdp_tp": {"data": 2, "fsdp": 2, "model": 2},
 }
-
-
-def golden_path(name: str, preset: str) -> Path:
-    return Path(__file__).parent / f"sharding_{name}_{preset}.json"
 
 
 def sharding(name: str, preset: str) -> dict[str, Any]:
@@ -80,7 +76,7 @@ def _abstract_params(name: str) -> Any:
 def main() -> None:
     for name in CONFIGS:
         for preset in MESHES:
-            path = golden_path(name, preset)
+            path = FOLDER / f"sharding_{name}_{preset}.json"
             values = sharding(name, preset)
             path.write_text(as_text(values))
             print(f"{path.name}: {values['bytes_per_device']:,} bytes a device")

@@ -1,17 +1,12 @@
 """Records counts of the pairs that ALBERT's program makes of fixed sentences.
 
-tests/batches/rows/test_original_order.py compares ours with these. To record them again:
+    python -m benchmarks.golden.sentence_order ALBERT
 
-    git clone https://github.com/google-research/albert ../albert  # outside this checkout
-    python -m tests.golden.record_sentence_order ../albert > tests/golden/sentence_order.json
-
-Recorded with commit b772393 (2023-04-12) and tensorflow-cpu 2.21. Only the program's function for
+tests/batches/rows/test_original_order.py compares ours with these. Only the program's function for
 the pairs of a document runs here, without masks.
 """
 
-import json
 import random
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,10 +14,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tests.golden.record_fairseq import documents
-from tests.golden.record_spans import load_albert
+from benchmarks.golden.fairseq import documents
+from benchmarks.golden.recipe import Histograms, by_statistic, save_json
+from benchmarks.golden.spans import load_albert
 
-GOLDEN = Path(__file__).with_name("sentence_order.json")
 NUM_RUNS, MAX_SEQ_LENGTH = 30, 64
 KINDS = ("in_order", "swapped", "random")
 BIN = 4
@@ -40,15 +35,15 @@ def summarize(pairs: Iterable[tuple[int, int, int, int, int]]) -> dict[str, list
     sizes = {"kind_and_label": 6}
     for kind in KINDS:
         sizes |= {f"length_of_{side}_if_{kind}": bins for side in ("a", "b", "pair")}
-    counts = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+    histograms = Histograms(sizes)
     for a_start, a_length, b_start, b_length, label in pairs:
         a_document, b_document = np.searchsorted(ends, [a_start, b_start], side="right")
         kind = 2 if a_document != b_document else int(b_start < a_start)
-        counts["kind_and_label"][2 * kind + label] += 1
+        histograms.count("kind_and_label", 2 * kind + label)
         lengths = {"a": a_length, "b": b_length, "pair": a_length + b_length}
         for side, length in lengths.items():
-            counts[f"length_of_{side}_if_{KINDS[kind]}"][length // BIN] += 1
-    return {name: vector.tolist() for name, vector in counts.items()}
+            histograms.count(f"length_of_{side}_if_{KINDS[kind]}", length // BIN)
+    return histograms.as_lists()
 
 
 def pairs_of_albert(program, texts: list[list[list[int]]], seed: int):
@@ -63,8 +58,8 @@ def pairs_of_albert(program, texts: list[list[list[int]]], seed: int):
             yield a[0], len(a), b[0], len(b), int(instance.is_random_next)
 
 
-def main(folder: str) -> None:
-    program = load_albert(Path(folder))
+def main(folder: Path) -> None:
+    program = load_albert(folder)
     program.FLAGS = SimpleNamespace(random_next_sentence=False)
     program.create_masked_lm_predictions = lambda tokens, *_: (tokens, [], [], [])
     texts, start = [], 0
@@ -74,10 +69,8 @@ def main(folder: str) -> None:
             texts[-1].append(list(range(start, start + length)))
             start += length
     runs = [summarize(pairs_of_albert(program, texts, seed)) for seed in range(NUM_RUNS)]
-    golden = {name: [run[name] for run in runs] for name in runs[0]}
-    text = json.dumps(golden, separators=(",", ":"))
-    print(re.sub(r'(?=[{"][a-z_]*":)', "\n", text))
+    save_json("sentence_order.json", by_statistic(runs))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(Path(sys.argv[1]))

@@ -1,26 +1,20 @@
 """Records counts of the pairs and masks that google-research/bert makes of a fixed corpus.
 
-tests/batches/test_original_parity.py compares our pipeline with these. To record them again:
-
-    git clone https://github.com/google-research/bert ../original  # outside this checkout
-    sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/' ../original/*.py
-    python -m tests.golden.record_original_pairs corpus > ../original/corpus.txt
+    python -m benchmarks.golden.original_pairs corpus > ../bert/corpus.txt
     for seed in $(seq 30); do for group in single whole_word; do
-        python ../original/create_pretraining_data.py --input_file=../original/corpus.txt \
-            --vocab_file=tests/golden/original_pairs_vocab.txt --max_seq_length=128 \
-            --max_predictions_per_seq=20 --dupe_factor=3 --random_seed=$seed \
-            --do_whole_word_mask=$([ $group = whole_word ] && echo true || echo false) \
-            --output_file=../original/${group}_$seed.tfrecord
+        python ../bert/create_pretraining_data.py --input_file=../bert/corpus.txt \\
+            --vocab_file=tests/golden/original_pairs_vocab.txt --max_seq_length=128 \\
+            --max_predictions_per_seq=20 --dupe_factor=3 --random_seed=$seed \\
+            --do_whole_word_mask=$([ $group = whole_word ] && echo true || echo false) \\
+            --output_file=../bert/${group}_$seed.tfrecord
     done; done
-    python -m tests.golden.record_original_pairs summary ../original/*.tfrecord \
-        > tests/golden/original_pairs.json
+    python -m benchmarks.golden.original_pairs summary ../bert/*.tfrecord
 
-Recorded with commit eedf571 (2020-03-11) and tensorflow-cpu 2.21. The vocabulary has 2,000 entries
-and was trained on corpus.txt with `bert_jax.tokenizers.train`.
+tests/batches/test_original_parity.py compares our pipeline with these. The vocabulary has 2,000
+entries and was trained on corpus.txt with `bert_jax.tokenizers.train`.
 """
 
 import hashlib
-import json
 import re
 import sys
 from collections.abc import Iterable
@@ -28,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.golden.recipe import Histograms, by_statistic, save_json
 from bert_jax.text.sources import built_in_files
+from tests.golden.inputs import FOLDER
 
-FOLDER = Path(__file__).parent
 VOCABULARY = FOLDER / "original_pairs_vocab.txt"
-GOLDEN = FOLDER / "original_pairs.json"
 NUM_DOCUMENTS = 60
 DUPE_FACTOR = 3
 MAX_SEQ_LENGTH, MAX_PREDICTIONS = 128, 20
@@ -93,11 +87,8 @@ def summarize(batches: Iterable[dict[str, np.ndarray]]) -> dict[str, list[int]]:
         # The first piece of a word, or a later one.
         "masked_piece": 2,
     }
-    counts = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
-
-    def count(name: str, values: np.ndarray) -> None:
-        counts[name] += np.bincount(np.ravel(values), minlength=sizes[name])
-
+    histograms = Histograms(sizes)
+    count = histograms.count
     for batch in batches:
         total = batch["attention_mask"].sum(axis=1)
         # Without [CLS] and both [SEP].
@@ -113,22 +104,22 @@ def summarize(batches: Iterable[dict[str, np.ndarray]]) -> dict[str, list[int]]:
         count("length_of_a_if_full", a_length[is_full] // BIN)
         count("length_of_a_if_full_and_random", a_length[is_full & is_random] // BIN)
         count("total_length", (total - 1) // BIN)
-        count("is_full", is_full.astype(int))
-        count("is_random_next", is_random.astype(int))
+        count("is_full", is_full)
+        count("is_random_next", is_random)
 
         real = batch["masked_lm_weights"] > 0
         predictions = real.sum(axis=1)
         count("predictions", predictions)
         rule = np.minimum(MAX_PREDICTIONS, np.maximum(1, np.rint(0.15 * total)))
-        count("predictions_less_the_rule", np.clip(predictions - rule + 1, 0, 2).astype(int))
+        count("predictions_less_the_rule", np.clip(predictions - rule + 1, 0, 2))
         positions = batch["masked_lm_positions"]
         count("masked_position", positions[real] // BIN)
         count("masked_fraction_of_length", (20 * positions // total[:, None])[real])
         shown = np.take_along_axis(batch["input_ids"], positions, axis=1)[real]
         same = shown == batch["masked_lm_ids"][real]
-        count("masked_piece", is_piece[batch["masked_lm_ids"][real]].astype(int))
+        count("masked_piece", is_piece[batch["masked_lm_ids"][real]])
         count("masked_outcome", np.where(shown == mask_id, 0, np.where(same, 1, 2)))
-    return {name: vector.tolist() for name, vector in counts.items()}
+    return histograms.as_lists()
 
 
 def read_records(path: str) -> Iterable[dict[str, np.ndarray]]:
@@ -162,13 +153,11 @@ def main(verb: str, *paths: str) -> None:
     golden = {"corpus": fingerprint(text)}
     for group in ("single", "whole_word"):
         here = [path for path in paths if Path(path).name.startswith(group)]
-        runs = [summarize(read_records(path)) for path in here]
+        statistics = by_statistic([summarize(read_records(path)) for path in here])
         # The pairs do not depend on the masking of words.
-        names = [name for name in runs[0] if group == "single" or name.startswith(MASKING)]
-        golden[group] = {name: [run[name] for run in runs] for name in names}
-    # One line per statistic.
-    text = json.dumps(golden, separators=(",", ":"))
-    print(re.sub(r'(?=[{"][a-z_]*":)', "\n", text))
+        is_recorded = MASKING if group == "whole_word" else ""
+        golden[group] = {k: v for k, v in statistics.items() if k.startswith(is_recorded)}
+    save_json("original_pairs.json", golden)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,21 @@
 """Records the schema of JobSet, the Kubernetes resource in launch/gke.sh.
 
-tests/launch/test_scripts.py checks it. To record it again:
+    python -m benchmarks.golden.jobset_schema \\
+        JOBSET/config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml
 
-    git clone --branch=v0.12.0 https://github.com/kubernetes-sigs/jobset ../jobset
-    python -m tests.golden.record_jobset_schema \
-        ../jobset/config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml
-
-Recorded from JobSet v0.12.0 (2026-05-08), which is under the Apache License 2.0, as is this
-excerpt of it: the OpenAPI schema of version v1alpha2, with the schemas of Job and Pod that
-it contains, without descriptions and defaults.
+tests/launch/test_scripts.py checks it. JobSet is under the Apache License 2.0, as is this excerpt
+of it: the OpenAPI schema of version v1alpha2, with the schemas of Job and Pod that it contains,
+without descriptions and defaults.
 """
 
-import gzip
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-GOLDEN = Path(__file__).parent / "jobset_schema.json.gz"
+from benchmarks.golden.recipe import save_json
+
 VERSION = "v1alpha2"
 
 
@@ -45,13 +41,7 @@ def json_schema(node: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def main(path: str) -> None:
-    crd = yaml.safe_load(Path(path).read_text())
-    (version,) = [entry for entry in crd["spec"]["versions"] if entry["name"] == VERSION]
-    text = json.dumps(json_schema(version["schema"]["openAPIV3Schema"]), sort_keys=True)
-    # Without the time and the file name, the same schema gives the same file.
-    GOLDEN.write_bytes(gzip.compress(text.encode(), mtime=0))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    crd = yaml.safe_load(Path(sys.argv[1]).read_text())
+    (version,) = [entry for entry in crd["spec"]["versions"] if entry["name"] == VERSION]
+    save_json("jobset_schema.json.gz", json_schema(version["schema"]["openAPIV3Schema"]))

@@ -1,0 +1,169 @@
+"""Weights & Biases, which shows a run beside others."""
+
+import contextlib
+import importlib.util
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Mapping
+from typing import Any, Self
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
+from bert_jax.config import flatten, to_dict
+from bert_jax.parallel import multihost
+
+# The file of a work directory with the `id` under which a resumed run continues.
+TRACKING = "tracking.json"
+# The names of final results begin with it.
+_RESULTS_PREFIX = "results/"
+# Settings of wandb, which environment variables of the same name, such as WANDB_CONSOLE, override.
+# By default, wandb would also send the output of the terminal, the git repository, the code, the
+# installed packages and a description of the machine.
+_SETTINGS = {
+    "project": "bert_jax",
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "disable_job_creation": True,
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+    # The loop prints its own lines, and a work directory has no links.
+    "silent": True,
+    "symlink": False,
+    # Seconds. What is not sent by then stays on disk, where `wandb sync` finds it.
+    "init_timeout": 30,
+    "finish_timeout": 30,
+}
+
+
+class Tracker:
+    """Sends a run to Weights & Biases with `config.log.wandb`; a context manager that ends it.
+
+    Only process 0 sends. What cannot be sent is kept on disk. After any other error there is a
+    warning, nothing more is sent, and the run continues.
+
+    Args:
+      config: The config of the run, which is sent first.
+      directory: The work directory; its name is the name of the tracked run.
+
+    Attributes:
+      is_continued: Whether an earlier process has sent a part of the run.
+
+    Raises:
+      UserError: The file with the id is damaged.
+    """
+
+    def __init__(self, config: ConfigDict, directory: epath.Path):
+        self._run: Any = None
+        is_wanted = config.log.wandb and multihost.is_first()
+        path = directory / TRACKING
+        self.is_continued = is_wanted and path.exists()
+        if not is_wanted:
+            return
+        if not self.is_continued:
+            files.write_json(path, {"id": secrets.token_hex(4)})
+        run_id = files.read_json(path, {"id": ""})["id"]
+        if not re.fullmatch(r"[0-9a-z]+", run_id):
+            raise UserError(f"{path} is damaged: the id is {run_id!r}; remove the file")
+        with self._surviving():
+            self._run = _start(config, directory, run_id)
+            # The steps of a resumed run need not increase.
+            self._run.define_metric("*", step_metric="step", step_sync=True)
+            folder = os.path.dirname(self._run.dir)
+            say(
+                f"wandb: `wandb sync {folder}` sends the run"
+                if self._run.offline
+                else self._run.url
+            )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends the values after a step, by names such as "train/loss"."""
+        if self._run:
+            with self._surviving():
+                self._run.log({"step": step, **values})
+
+    def summarize(self, results: Mapping[str, Any]) -> None:
+        """Sends the numbers of results.json; names of nested values are joined by dots."""
+        if self._run:
+            with self._surviving():
+                self._run.summary.update(
+                    {
+                        f"{_RESULTS_PREFIX}{key}": value
+                        for key, value in flatten(results)
+                        if isinstance(value, int | float)
+                    }
+                )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_) -> None:
+        if self._run:
+            with self._surviving():
+                self._run.finish(exit_code=int(error_type is not None))
+
+    @contextlib.contextmanager
+    def _surviving(self):
+        """Turns any error into a warning, and sends nothing more."""
+        try:
+            yield
+        except Exception as error:
+            self._run = None
+            say(f"warning: wandb: {files.first_line(error)}; the run goes on without it")
+
+
+def check_installed(config: ConfigDict) -> None:
+    """Refuses `config.log.wandb` without its package.
+
+    Raises:
+      UserError: The message names the extra.
+    """
+    if config.log.wandb and multihost.is_first():
+        spec = importlib.util.find_spec("wandb")
+        # A folder "wandb", which wandb itself makes, looks like a package without a file.
+        if spec is None or spec.origin is None:
+            raise UserError(
+                "config.log.wandb is True, but its package is missing: pip install -e '.[wandb]'"
+            )
+
+
+def _start(config: ConfigDict, directory: epath.Path, run_id: str) -> Any:
+    """Starts or continues a run of wandb, on disk if the service cannot be reached."""
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    import wandb
+
+    settings = dict(_SETTINGS)
+    if "WANDB_NAME" not in os.environ:
+        settings["run_name"] = directory.name
+    if "WANDB_DIR" not in os.environ:
+        is_remote = files.is_remote(directory)
+        folder = tempfile.mkdtemp(prefix="bert_jax_wandb_") if is_remote else str(directory)
+        settings["root_dir"] = folder
+    own = {k: v for k, v in settings.items() if f"WANDB_{k.upper()}" not in os.environ}
+
+    def start(**more: str) -> Any:
+        return wandb.init(
+            id=run_id,
+            resume="allow",
+            config=to_dict(config),
+            # Other runs of the user, such as one in a notebook, stay open.
+            reinit="create_new",
+            settings=wandb.Settings(**own, **more),
+        )
+
+    try:
+        return start()
+    except Exception as error:
+        problem = files.first_line(error).rstrip(".")
+        say(f"warning: wandb: {problem}; this part of the run stays on disk")
+        # Otherwise, the background process of wandb would refuse the id as used.
+        wandb.teardown()
+        return start(mode="offline")
