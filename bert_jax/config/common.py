@@ -50,7 +50,7 @@ COMMON: Section = {
         0.0,
         "If above 0, the learned position table starts as sinusoids of this amplitude (Vaswani et "
         "al. 2017, section 3.5). Short runs then learn attention in fewer steps and reach a lower "
-        "loss, but fine-tuning may score lower (docs/short_runs.md). About 4 times "
+        "loss, but fine-tuning may score lower (docs/results.md). About 4 times "
         "model.initializer_range worked best. If 0, the table starts at random, as in BERT. The "
         "key has no effect on weights from init_from or a checkpoint.",
         at_least=0,
@@ -238,7 +238,7 @@ COMMON: Section = {
         "trackers": free_field(
             (),
             "Experiment trackers that also get the metrics, the config and the results: wandb "
-            "(Weights & Biases), trackio. Without this key, nothing is sent (docs/sharing.md).",
+            "(Weights & Biases), trackio. Without this key, nothing is sent (docs/using.md).",
             choices=("wandb", "trackio"),
         ),
     },
