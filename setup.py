@@ -5,7 +5,7 @@ import shutil
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
-DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.29", "nbconvert>=7.16"]
+DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"]
 
 
 class BuildWithConfigs(build_py):
@@ -87,6 +87,8 @@ setup(
             *DOCS,
             # The parser that the text passages of Wikipedia are compared with.
             "mwparserfromhell>=0.7",
+            # Runs docs/tour.ipynb.
+            "nbclient>=0.10",
             "pytest>=8",
             "pytest-xdist>=3.7",
             "pyyaml>=6",

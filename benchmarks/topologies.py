@@ -1,4 +1,4 @@
-"""Compiles BERT-large for TPU slices and prints the figures of docs/performance.md.
+"""Compiles BERT-large for TPU slices and prints the figures of docs/hardware.md.
 
     python benchmarks/topologies.py --directory=/tmp/topologies
     python benchmarks/topologies.py --directory=/tmp/topologies --only=v5e -- --config.remat=dots

@@ -81,8 +81,8 @@ def get_config(arg: str = ""):
     c.schedule.warmup_steps = 10_000.0
     c.schedule.decay_power = 1.0
 
-    # On several TPU chips, the parameters are sharded over up to 64 of them (docs/pods.md). On one
-    # chip, CPUs and GPUs, each device has a copy.
+    # On several TPU chips, the parameters are sharded over up to 64 of them (docs/hardware.md). On
+    # one chip, CPUs and GPUs, each device has a copy.
     c.sharding = "auto"
 
     c.checkpoint.every_steps = 1000

@@ -7,7 +7,7 @@ analytic FLOPs (1e14), the optimizer and schedule of mini_laptop.py, and one Wor
     python -m bert_jax.compare --equal=flops --workdir=DIR --config.data.input='BOOKS/*.jsonl.gz' \\
         --configs=comparison:bert,comparison:roberta,comparison:spanbert,comparison:albert
 
-compares them (docs/studies.md). One of them alone:
+compares them (docs/results.md). One of them alone:
 
     python -m bert_jax.main --config=configs/comparison.py:electra --workdir=DIR \\
         --config.data.store=STORE
@@ -50,7 +50,7 @@ def get_config(arg: str = "bert"):
     c.model.hidden_dropout_prob = 0.0
     c.model.attention_probs_dropout_prob = 0.0
     # With BERT's initialization, such a short run would end before the model learns attention
-    # (docs/short_runs.md).
+    # (docs/pretraining.md).
     c.model.initializer_range = 0.04
     c.sinusoidal_positions = 0.17
     c.data.tokenizer = "wordpiece"

@@ -10,7 +10,7 @@ Hardware: two CPU cores and 3 GB of memory (the peak in 160 steps of both stages
 Expected: on 109 MB of books, a held-out masked-LM loss of 3.99 at length 128 (unigram baseline
 6.54) and a next-sentence accuracy of 78.3 %. Reproduced with this code in 65 minutes on two cores,
 including the preparation of the text. --config.sinusoidal_positions=0.17 reaches 3.79 and 77.4 %
-in the same number of steps, but the model scores lower after fine-tuning (docs/scores.md).
+in the same number of steps, but the model scores lower after fine-tuning (docs/results.md).
 """
 
 from bert_jax import load_config

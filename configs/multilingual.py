@@ -9,7 +9,7 @@ an exponent of 0.3 (config.data.sampling_exponent).
         --config.data.sources='en=enwiki.xml.bz2,bg=bgwiki.xml.bz2,el=elwiki.xml.bz2'
 
 The command names the text of each language, because no text of several languages is built in;
-docs/corpora.md describes the formats. A source has held-out documents and results of its own. A
+docs/data.md describes the formats. A source has held-out documents and results of its own. A
 random second segment comes from the source of the first one.
 
 Hardware: 16 TPU chips for `base`; two CPU cores and 2 GB of memory for `tiny`, which follows

@@ -12,11 +12,11 @@ Better" (arXiv:1908.08962), for the 24 miniatures. All sizes have the recipe of 
     python -m bert_jax.main --config=configs/sizes.py:L6_H768_A12 --workdir=DIR \\
         --config.data.store=STORE
 
-`python -m bert_jax.compare` trains several sizes and compares them; docs/studies.md has the command
+`python -m bert_jax.compare` trains several sizes and compares them; docs/results.md has the command
 and a run of the `tiny` sizes.
 
 Hardware: as for configs/base.py; two CPU cores for the `tiny` sizes.
-Expected: the paper's table 6, in its order; not reproduced here. The `tiny` sizes: docs/studies.md.
+Expected: the paper's table 6, in its order; not reproduced here. The `tiny` sizes: docs/results.md.
 
 | | L3_H768_A12 | L6_H768_A3 | L6_H768_A12 | L12_H768_A12 | L12_H1024_A16 | L24_H1024_A16 |
 |---|---|---|---|---|---|---|
@@ -37,7 +37,7 @@ MINIATURES = tuple(
     f"L{depth}_H{width}" for depth in range(2, 13, 2) for width in (128, 256, 512, 768)
 )
 # As in table 6, sizes differ in layers, heads or width. Four layers are worse than one after
-# the steps of configs/tiny.py (docs/studies.md).
+# the steps of configs/tiny.py (docs/results.md).
 TINY = (
     *("tiny_L1_H64_A1", "tiny_L2_H64_A1", "tiny_L1_H128_A2"),
     *("tiny_L2_H128_A1", "tiny_L2_H128_A2", "tiny_L2_H192_A3"),

@@ -1,6 +1,10 @@
-"""The documentation names only files, links and config keys that exist."""
+"""The documentation names only links, files, commands, flags and keys that exist."""
 
+import os
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,44 +13,65 @@ from bert_jax.config import default_config, fields, finetune_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "launch" / "README.md"]
-CONFIGS = sorted((ROOT / "configs").rglob("*.py"))
-ENTRIES = (default_config(), *map(finetune_config, ("table", "squad", "ner")))
-KEYS = {path for config in ENTRIES for path in fields(config)}
-KEYS |= {path.rpartition(".")[0] for path in KEYS}
-KEYS |= {f"train.stages.{key}" for key in default_config().train.stages[0]}
+FOLDERS = ("bert_jax", "benchmarks", "configs", "docs", "launch", "tests")
+FILES = [path for name in FOLDERS for path in sorted((ROOT / name).rglob("*.py"))]
+CONFIGS = [path for path in FILES if path.is_relative_to(ROOT / "configs")]
 
 
-def blocks(page):
-    """Returns the shell blocks of a page, and of each whether the words "No test runs" mark it."""
-    text = page.read_text()
-    is_marked = "No test runs the commands of this page" in " ".join(text.split())
-    found = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    return [(block, is_marked or "# No test runs this" in block) for block in found]
-
-
-@pytest.mark.parametrize("page", [*PAGES, *CONFIGS], ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_page_names_exists(page):
-    text = page.read_text()
-    for key in re.findall(r"(?:--|`)config\.(?!json)([a-z][\w.\[\]]*\w)", text):
-        assert re.sub(r"\[\d+\]", "", key) in KEYS, f"config.{key}"
-    folders = "bert_jax|benchmarks|configs|docs|launch|tests"
-    for path in re.findall(rf"(?<![\w/])(?:{folders})/[\w./*]*\w", text):
-        assert list(ROOT.glob(path)), path
-    for link in re.findall(r"\]\((?!http)([^)#]+)", text):
-        assert (page.parent / link).exists(), link
-    for command in re.findall(r"-m bert_jax\.(\w+)", text):
-        assert (ROOT / "bert_jax" / f"{command}.py").exists(), command
+def anchors(page):
+    """Returns the anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_other_commands_are_marked(page):
-    """tests/test_commands.py runs the unmarked ones; `.ci/run` runs `pip install` and pytest."""
-    for block, is_marked in blocks(page):
-        for command in block.replace("\\\n", " ").splitlines():
-            assert is_marked or command.startswith(("python -m bert_jax.", "pip install ")), command
+def test_the_links_of_a_page(page):
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
 
 
-def test_the_modules_of_the_architecture_exist():
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    for path in re.findall(r"[\w/]+/\w+\.py", text):
+def test_the_files_that_are_named_exist():
+    for file in [*PAGES, *FILES]:
+        # Other files may name files that they make.
+        folders = "|".join(FOLDERS) if file in [*PAGES, *CONFIGS] else "docs"
+        for path in re.findall(rf"(?<![\w/])(?:{folders})/[\w./*]*\w", file.read_text()):
+            assert list(ROOT.glob(path)), f"{file}: {path}"
+    for path in re.findall(r"[\w/]+/\w+\.py", (ROOT / "docs" / "architecture.md").read_text()):
         assert any((folder / path).exists() for folder in (ROOT, ROOT / "bert_jax")), path
+
+
+def test_the_keys_and_flags_of_commands_exist():
+    configs = default_config(), *map(finetune_config, ("table", "squad", "ner"))
+    keys = {path for config in configs for path in fields(config)}
+    keys |= {path.rpartition(".")[0] for path in keys}
+    keys |= {f"train.stages.{key}" for key in default_config().train.stages[0]}
+    shared = (ROOT / "bert_jax" / "config" / "cli.py").read_text()
+    for file in [*PAGES, *CONFIGS]:
+        text = file.read_text()
+        for key in re.findall(r"(?:--|`)config\.(?!json)([a-z][\w.\[\]]*\w)", text):
+            assert re.sub(r"\[\d+\]", "", key) in keys, f"{file}: config.{key}"
+        text = text.replace("\\\n", " ")
+        for command, arguments in re.findall(r"-m bert_jax\.(\w+)([^`\n]*)", text):
+            defined = (ROOT / "bert_jax" / f"{command}.py").read_text() + shared
+            if command == "prepare":
+                defined += "".join(f'"{key.rpartition(".")[2]}"' for key in keys)
+            for flag in re.findall(r" --(\w+)", arguments.partition(" -- ")[0]):
+                is_defined = flag in ("config", "finetune", "help") or f'"{flag}"' in defined
+                assert is_defined, f"{file}: bert_jax.{command} --{flag}"
+
+
+def test_the_page_of_keys_is_what_the_code_writes():
+    written = runpy.run_path(str(ROOT / "docs" / "write_config_keys.py"))["reference"]()
+    current = (ROOT / "docs" / "config_keys.md").read_text() == written
+    assert current, "run `python docs/write_config_keys.py`"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -43,7 +43,7 @@ COMMON: Section = {
         0.0,
         "If above 0, the learned position table starts as sinusoids of this amplitude (Vaswani et "
         "al. 2017, section 3.5). Short runs then learn attention in fewer steps and reach a lower "
-        "loss, but fine-tuning may score lower (docs/short_runs.md). About 4 times "
+        "loss, but fine-tuning may score lower (docs/results.md). About 4 times "
         "model.initializer_range worked best. If 0, the table starts at random, as in BERT. The "
         "key has no effect on weights from init_from or a checkpoint.",
         at_least=0,
@@ -205,7 +205,7 @@ COMMON: Section = {
         "wandb": free_field(
             False,
             "Whether Weights & Biases also gets the metrics, the config and the results. Without "
-            "this key, nothing is sent (docs/sharing.md).",
+            "this key, nothing is sent (docs/using.md).",
         ),
     },
     "profile": {

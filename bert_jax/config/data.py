@@ -183,7 +183,7 @@ DATA: Section = {
         1,
         "Largest number of pairs (segments, documents) that share a row; each attends only to "
         "itself. If above 1, a row of train.batch_size has several pairs; the run prints how many "
-        "rows keep the pairs of a step. Evaluation is never packed. See docs/packing.md.",
+        "rows keep the pairs of a step. Evaluation is never packed. See docs/pretraining.md.",
         above=0,
     ),
     "corruption": Field(

@@ -36,7 +36,7 @@ from bert_jax.models.fused_attention import (
 _BLOCK = 64
 # Depths of a head: products in Triton need powers of two.
 _DEPTHS = (16, 32, 64, 128)
-# The shortest rows for which the kernels were measured: see docs/performance.md.
+# The shortest rows for which the kernels were measured: see docs/hardware.md.
 _MIN_LENGTH = 128
 # The logical axes of a value for each key of a row, and for each query of a head, [B, A, L].
 _EACH_KEY, _EACH_QUERY = ("batch", None), ("batch", "activation_heads", None)

@@ -5,7 +5,7 @@ import jax
 from bert_jax.parallel.chips import CHIPS
 
 # Sums of gradients and gathers of parameters run while the step computes.
-# docs/performance.md has the estimate of a step without each of these options.
+# docs/hardware.md has the estimate of a step with and without them.
 # xla_tpu_overlap_compute_collective_tc is not set: the program for v5e is the same with it, and
 # others got NaN from the combination (jax-ml/jax#38741).
 _OVERLAP = {

@@ -17,7 +17,7 @@ BATCH_AXES = ("data", "fsdp")
 # layer.
 SLICE_AXIS = "data"
 # The estimated step of BERT-large is shortest if its parameters are sharded over 64 chips of a
-# slice (docs/performance.md). With fewer than 16 columns on a chip, they do not fill the tiles of
+# slice (docs/hardware.md). With fewer than 16 columns on a chip, they do not fill the tiles of
 # its memory, and the compiler replaces asynchronous gathers by synchronous sums.
 _MOST_SHARDS, _LEAST_COLUMNS = 64, 16
 

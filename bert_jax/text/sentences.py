@@ -1,7 +1,4 @@
-"""Splits text into sentences.
-
-docs/sentence_splitting.md compares the libraries for this task.
-"""
+"""Splits text into sentences."""
 
 import re
 from collections.abc import Iterator

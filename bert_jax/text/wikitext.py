@@ -1,7 +1,7 @@
 """Extracts the text passages of an article from its wikitext.
 
 As in the Wikipedia text of BERT's paper, headings, lists, tables, templates, references, images and
-categories are dropped. docs/corpora.md compares the result with that of a full parser.
+categories are dropped. docs/data.md compares the result with that of a full parser.
 """
 
 import html

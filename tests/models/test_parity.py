@@ -1,7 +1,7 @@
 """bert_jax against PyTorch's BERT (transformers), weight for weight.
 
 The limits are 2e-5 for hidden states and 1e-4 for gradients. tests/models/parity.py describes how
-errors are measured, and docs/parity.md lists the measured errors.
+errors are measured, and docs/results.md lists the measured errors.
 """
 
 import functools

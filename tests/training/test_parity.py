@@ -1,7 +1,7 @@
 """A hundred steps against PyTorch's BERT, RoBERTa and ModernBERT with the authors' optimizers.
 
 Weights and batches are the same, and there is no dropout. PyTorch's side uses optimizers
-transcribed from the published programs (see benchmarks/golden/training.py). `docs/parity.md`
+transcribed from the published programs (see benchmarks/golden/training.py). `docs/results.md`
 shows the curves.
 """
 
