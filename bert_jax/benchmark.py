@@ -80,7 +80,7 @@ def benchmark_input(
     stage = numbered_stage(config, stage_number)
     with tempfile.TemporaryDirectory(prefix="bert_jax_benchmark_") as scratch:
         # All processes use the directory of the first.
-        directory = multihost.run_on_process_zero(lambda: directory or scratch)
+        directory = multihost.run_on_process_zero(str, directory or scratch)
         corpus = open_run_input(config, directory)
         stream = corpus.stream(
             stream_spec(config, stage),

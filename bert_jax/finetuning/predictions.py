@@ -47,7 +47,7 @@ def write_predictions(
       The scores that were added, by split.
     """
     directory = epath.Path(directory)
-    splits = multihost.run_on_process_zero(lambda: _unpredicted(config, directory, task))
+    splits = multihost.run_on_process_zero(_unpredicted, config, directory, task)
     scores: dict[str, dict[str, float]] = {}
     if not splits:
         return scores

@@ -64,20 +64,19 @@ def finetune(
     path, is_first, is_in_sweep = epath.Path(directory), multihost.is_first(), setup is not None
     source = source or ConfigSource("the given config", config, is_stored=True)
     with ExitStack() as stack:
+        # Config and input: lock the directory, read the weights and the data, and check everything
+        # that can be checked before any work.
         validate(config)
-
-        # Lock the directory until the results are written.
-        multihost.run_on_all(lambda: stack.enter_context(workdir.lock(directory)))
-
-        # Open the input, and check everything that can be checked before any work is done.
-        setup = multihost.run_on_all(lambda: setup or task_setup.open_task_setup(config, directory))
-        run = multihost.run_on_all(lambda: FinetuningRun(config, path, setup, is_in_sweep))
+        with multihost.agreed():
+            stack.enter_context(workdir.lock(directory))
+            setup = setup or task_setup.open_task_setup(config, directory)
+            run = FinetuningRun(config, path, setup, is_in_sweep)
         guard = stack.enter_context(PreemptionGuard())
 
         # The results of a finished run are printed again; only its predictions may be missing.
-        results = multihost.run_on_process_zero(lambda: _finished(run))
+        results = multihost.run_on_process_zero(_finished, run)
         if not results:
-            # Start or continue.
+            # State: from a checkpoint, or the encoder of the weights with a new head.
             checkpointer = stack.enter_context(closing(open_checkpoints(run.config, path)))
             state, resume = checkpointer.restore_newest(run.trainer.abstract_state()) or (
                 task_setup.first_state(run.config, run.trainer, setup),
@@ -86,18 +85,17 @@ def finetune(
             step = int(state.step)
             run.best = Best(path, resume.get("best", {}))
             stack.enter_context(closing(run.best))
-            differences = settings.recorded(config, source)
-            multihost.run_on_process_zero(lambda: run.claim(differences))
+            multihost.run_on_process_zero(run.claim, settings.recorded(config, source))
             warnings = settings.unflagged(run.warnings, source)
             announce(run.config, run.task, run.trainer, path, step, warnings)
 
-            # Train.
+            # Loop.
             tracker = stack.enter_context(Tracker(run.config, path))
             step, times = train_loop(run, state, resume, checkpointer, guard, tracker)
             if guard.requested:
                 return None
 
-            # Write the results.
+            # Results.
             results = run.ending(step) | run.results | times
             if is_first:
                 files.write_json(path / workdir.RESULTS, results)

@@ -59,8 +59,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     directory = epath.Path(directory)
     grid = list(_runs(config.sweep))
     with ExitStack() as stack:
-
-        def opened() -> task_setup.TaskSetup:
+        # Weights and rows are read once for all runs.
+        with multihost.agreed():
             stack.enter_context(workdir.lock(directory))
             workdir.check_no_run(directory)
             _check_runs(directory / workdir.RUNS, grid)
@@ -74,10 +74,6 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
                 task_setup.check_batch(run_config, mesh)
             if multihost.is_first() and not config.from_scratch:
                 _claim_weights(directory / WEIGHTS, config, setup.pretrained.weights)
-            return setup
-
-        # Weights and rows are read once for all runs.
-        setup = multihost.run_on_all(opened)
         runs: list[dict[str, Any]] = []
         diverged: list[dict[str, Any]] = []
         for number, (name, values) in enumerate(grid, 1):
@@ -92,9 +88,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
                 if results is None:
                     return None
                 runs.append({**results, **values, "name": name})
-                multihost.run_on_process_zero(
-                    lambda: _remove_checkpoints(directory / workdir.RUNS, runs)
-                )
+                multihost.run_on_process_zero(_remove_checkpoints, directory / workdir.RUNS, runs)
             # Compiled programs contain the learning rate of their run.
             jax.clear_caches()
     if not runs:

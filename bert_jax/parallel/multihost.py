@@ -3,13 +3,14 @@
 With one process, no function communicates.
 """
 
+import contextlib
 import functools
 import itertools
 import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import jax
@@ -165,23 +166,30 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def run_on_all(action: Callable[[], T]) -> T:
-    """Runs `action` on every process; if it fails on one, it fails on all.
+@contextlib.contextmanager
+def agreed() -> Iterator[None]:
+    """Ends the `with` block with an error on every process if it fails on one.
+
+    The processes compare at its end, so the block must not communicate.
 
     Raises:
-      UserError: The action failed on another process. This process's own error is raised unchanged.
+      UserError: The block failed on another process. This process's own error is raised unchanged.
     """
     if jax.process_count() == 1:
-        return action()
-    result, error = _attempt(action)
+        yield
+        return
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as found:
+        error = found
     failed_P = multihost_utils.process_allgather(np.array(error is not None, np.int32))
     if failed_P.any():
         _raise(error, int(np.argmax(failed_P)))
-    return result
 
 
-def run_on_process_zero(action: Callable[[], T]) -> T:
-    """Runs `action` on process 0 only and returns its result on every process.
+def run_on_process_zero(action: Callable[..., T], *args: Any) -> T:
+    """Calls `action(*args)` on process 0 only and returns its result on every process.
 
     Args:
       action: A function that returns a value that JSON can hold. It may take hours.
@@ -190,8 +198,13 @@ def run_on_process_zero(action: Callable[[], T]) -> T:
       UserError: The action failed. Process 0 raises the error unchanged.
     """
     if jax.process_count() == 1:
-        return action()
-    result, error = _attempt(action) if is_first() else (None, None)
+        return action(*args)
+    result, error = None, None
+    if is_first():
+        try:
+            result = action(*args)
+        except Exception as found:
+            error = found
     from orbax.checkpoint import multihost  # Slow to load, and rarely needed.
 
     # A collective would time out while process 0 is busy.
@@ -232,13 +245,6 @@ def _voting() -> tuple[NamedSharding, Callable[[jax.Array], jax.Array]]:
     mesh = Mesh(np.array(jax.devices()), ("devices",), axis_types=(AxisType.Auto,))
     everywhere = NamedSharding(mesh, PartitionSpec())
     return NamedSharding(mesh, PartitionSpec("devices")), jax.jit(jnp.max, out_shardings=everywhere)
-
-
-def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    try:
-        return action(), None
-    except Exception as error:
-        return None, error
 
 
 def _raise(error: Exception | None, process: int) -> NoReturn:

@@ -92,8 +92,9 @@ def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
     path = workdir.store_directory(directory, config)
     opened: list[RunInput] = []
     multihost.run_on_process_zero(lambda: opened.append(_prepare(config, directory, path)))
-    # Process 0 has opened its input already. Opening a remote store again would copy it again.
-    return multihost.run_on_all(lambda: opened[0] if opened else _open(config, directory, path))
+    with multihost.agreed():
+        # Process 0 has opened its input already. Opening a remote store again would copy it again.
+        return opened[0] if opened else _open(config, directory, path)
 
 
 def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:

@@ -73,49 +73,44 @@ def train(
         # --workdir alone, only the work directory is opened.
         if origin.is_stored and not origin.flags:
             newest = workdir.newest_checkpoint(path)
-            finished = multihost.run_on_process_zero(lambda: _finished(config, path, newest))
-            if finished:
-                return finished
+            if results := multihost.run_on_process_zero(_finished, config, path, newest):
+                return results
 
-        # Complete the config with the values that the initial weights, the teacher or a given store
-        # determine, and check everything that can be checked before any work is done.
-        config, pretrained, teacher = multihost.run_on_all(
-            lambda: settings.complete(config, directory, origin)
-        )
-        trainer = multihost.run_on_all(lambda: make_trainer(config, teacher=teacher))
-        warnings = multihost.run_on_all(lambda: _check(config, directory, trainer))
-
-        # Lock the directory until the results are written.
-        multihost.run_on_all(lambda: stack.enter_context(workdir.lock(directory)))
-        multihost.run_on_all(lambda: start.check(config, directory, trainer, pretrained, teacher))
+        # Config: add what the initial weights, the teacher or a given store determine, check
+        # everything that can be checked before any work, and lock the directory.
+        with multihost.agreed():
+            config, pretrained, teacher = settings.complete(config, directory, origin)
+            trainer = make_trainer(config, teacher=teacher)
+            warnings = _check(config, directory, trainer)
+            stack.enter_context(workdir.lock(directory))
+            start.check(config, directory, trainer, pretrained, teacher)
         settings.print_differences(config, origin)
 
-        # Open the input, which may take hours to prepare.
+        # Input: it may take hours to prepare.
         run_input = open_run_input(config, directory)
-        guard = stack.enter_context(PreemptionGuard())
 
-        # Start or continue.
+        # State: from a checkpoint, from weights or from the seed.
+        guard = stack.enter_context(PreemptionGuard())
         checkpointer = stack.enter_context(closing(start.open_checkpoints(config, directory)))
         state, resume = start.first_state(
-            *(config, directory, trainer, checkpointer, pretrained, teacher),
-            run_input.tokenizer,
+            config, directory, trainer, checkpointer, pretrained, teacher, run_input.tokenizer
         )
         step = int(state.step)
         run = PretrainingRun(config, path, trainer, run_input, resume, pretrained)
-        if results := multihost.run_on_process_zero(lambda: _finished(config, path, step)):
+        if results := multihost.run_on_process_zero(_finished, config, path, step):
             return results
         # The config is written only now, because opening the input may fail.
-        multihost.run_on_process_zero(lambda: start.claim(config, directory, origin, pretrained))
+        multihost.run_on_process_zero(start.claim, config, directory, origin, pretrained)
         reports = run_input.reports(config, trainer.stages) if is_first else []
         announce(config, trainer, run_input, directory, step, warnings, reports, origin)
 
-        # Train.
+        # Loop.
         tracker = stack.enter_context(Tracker(config, path))
         step, times = train_loop(run, state, resume, checkpointer, guard, tracker)
         if guard.requested:
             return None
 
-        # Write the results.
+        # Results.
         results = run.results | {"step": step} | times | {"corpus": reports}
         if is_first:
             if config.init_from and (before := evaluation_at(path, 0)):

@@ -163,7 +163,7 @@ class Checkpointer:
             except _Damage as error:
                 damaged.append((step, str(error)))
                 continue
-            multihost.run_on_process_zero(lambda: self._set_aside(damaged))
+            multihost.run_on_process_zero(self._set_aside, damaged)
             self._manager.reload()
             return step, *restored
         if damaged:
@@ -204,7 +204,8 @@ class Checkpointer:
             return saved, restored["state"], restored["resume"]
 
         try:
-            saved, state, resume = multihost.run_on_all(read)
+            with multihost.agreed():
+                saved, state, resume = read()
         except (jax.errors.JaxRuntimeError, MemoryError):
             raise
         except Exception as error:

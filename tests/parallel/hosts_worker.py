@@ -66,7 +66,8 @@ def main(argv: list[str]) -> None:
         file = Path(argv[1])
         file.write_text(json.dumps(observed(file.parent)))
         # An error on one process ends both.
-        multihost.run_on_all(fails_on(1, UserError("it is wrong")))
+        with multihost.agreed():
+            fails_on(1, UserError("it is wrong"))()
 
 
 def fails_on(process: int, error: Exception):
@@ -109,7 +110,6 @@ def observed(directory: Path) -> dict:
         "mixed": batches([0, 2, 1, 3], (2, 2, 1)),
         "shared": batches([0, 2, 1, 3], (2, 1, 2)),
         "on process zero": multihost.run_on_process_zero(lambda: {"I am": process_id}),
-        "on all": multihost.run_on_all(lambda: process_id),
         "first fails": failure(
             lambda: multihost.run_on_process_zero(
                 fails_on(0, OSError(28, "No space left", "/full/disk"))
