@@ -8,10 +8,8 @@ import itertools
 import json
 import math
 import os
-import shutil
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -20,15 +18,7 @@ import numpy as np
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.inference.bert import Bert
-from bert_jax.inference.encode_text import (
-    Text,
-    check_text,
-    encode,
-    warn_about_blank,
-    warn_about_unknown,
-    with_prompt,
-)
+from bert_jax.inference.bert import Bert, Text, warn_about_blank
 from bert_jax.inference.verbs import read_examples, texts_of
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tokenizers import TokenRow
@@ -38,7 +28,6 @@ _WINDOW_FEATURE_BYTES = 2**26
 _WINDOW_TEXTS = 4096
 # The number of texts that are tokenized together.
 _CHUNK_TEXTS = 256
-_COPY_BYTES = 2**16
 SUFFIXES = (".npz", ".jsonl")
 # As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
@@ -53,9 +42,6 @@ def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
 
     Returns:
       The number; None if `source` is a pipe or another file that can be read only once.
-
-    Raises:
-      UserError: A line cannot be used; the message names file and line.
     """
     if not files.checked_path(source, "--input").is_file():
         return None
@@ -89,10 +75,6 @@ def write_features(
 
     Returns:
       The number of texts.
-
-    Raises:
-      UserError: A line cannot be used, none has a text, a layer does not exist, or
-        `files.check_output` refuses the output.
     """
     files.check_output(output, SUFFIXES, source)
     chosen = bert.layers(layers)
@@ -105,7 +87,7 @@ def write_features(
         for window in _windows(bert, source, embedding, math.prod(vector), blank):
             rows = [row for _, row in window]
             if not num_texts:
-                warn_about_unknown(bert.tokenizer, rows, bert.source)
+                bert.warn_about_unknown(rows)
             features = bert.features(rows, chosen, embedding)
             for row, x in zip(rows, features, strict=True):
                 writer.write(row, x[..., 0, :] if len(chosen) == 1 else x)
@@ -129,15 +111,9 @@ def _windows(
     window: list[tuple[str, TokenRow]] = []
     num_bytes = 0
     while chunk := list(itertools.islice(texts, _CHUNK_TEXTS)):
-        names = [where for where, _ in chunk]
-        rows = encode(
-            bert.tokenizer,
-            with_prompt([text for _, text in chunk], embedding),
-            None if embedding.stride else embedding.max_length,
-            names=names,
-            pairs_allowed=not embedding.stride,
-            blank=blank,
-        )
+        names, chunk_texts = zip(*chunk, strict=True)
+        rows, blank_ones = bert.tokenize_embedded(chunk_texts, embedding, names)
+        blank += blank_ones
         for where, row in zip(names, rows, strict=True):
             window.append((where, row))
             num_bytes += (
@@ -157,8 +133,6 @@ def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
             (text,) = texts_of(bert, [example])
             if isinstance(text, tuple):
                 bert.require_segments()
-            for side in text if isinstance(text, tuple) else (text,):
-                check_text(side, "the text")
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         yield where, text
@@ -204,19 +178,15 @@ class _NpzWriter:
         self._add("offsets", np.int64(self._num_tokens))
 
     def finish(self) -> None:
-        with zipfile.ZipFile(self._stream, "w", zipfile.ZIP_STORED) as archive:
-            for name, (dtype, shape) in self._arrays.items():
-                with self._scratch[name] as scratch:
-                    count = scratch.tell() // (dtype.itemsize * math.prod(shape))
-                    header = {
-                        "descr": np.lib.format.dtype_to_descr(dtype),
-                        "fortran_order": False,
-                        "shape": (count, *shape),
-                    }
-                    scratch.seek(0)
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array_header_1_0(member, header)
-                        shutil.copyfileobj(scratch, member, _COPY_BYTES)
+        arrays = {}
+        for name, (dtype, shape) in self._arrays.items():
+            scratch = self._scratch[name]
+            scratch.flush()
+            count = scratch.tell() // (dtype.itemsize * math.prod(shape))
+            arrays[name] = np.memmap(scratch, dtype, "r", shape=(count, *shape))
+        np.savez(self._stream, **arrays)
+        for scratch in self._scratch.values():
+            scratch.close()
 
     def _add(self, name: str, values: np.ndarray | np.generic) -> None:
         if name in self._scratch:
