@@ -28,14 +28,6 @@ UNTRAINED = "untrained_heads"
 TRAINING = "bert_jax_training.json"
 # The key of `training` with the `max_length` of the weights that a run began with.
 INITIAL_LENGTH = "initial_max_length"
-_EXAMPLE = {
-    "step?": 0,
-    "config?": {},
-    "corpus?": {},
-    "results?": {},
-    f"{UNTRAINED}?": [""],
-    f"{INITIAL_LENGTH}?": 0,
-}
 
 
 @dataclasses.dataclass
@@ -115,9 +107,6 @@ class Pretrained:
 
         Like extract_distilbert.py in transformers' distillation project, this drops the token
         types, the pooler and the next-sentence head. The masked-LM head is kept.
-
-        Raises:
-          UserError: This is not a BERT with a trained masked-LM head, or it lacks a layer.
         """
         kept, depth = layer_numbers(layers, "--distil_layers"), self.model["num_hidden_layers"]
         problem = self.missing_head("masked_lm")
@@ -148,11 +137,7 @@ class Pretrained:
                 del self.weights[name]
 
     def cut_padding(self) -> None:
-        """Cuts off the rows of the embeddings beyond the vocabulary, whose ids have no token.
-
-        Raises:
-          UserError: Text can contain a token that has no row.
-        """
+        """Cuts off the rows of the embeddings beyond the vocabulary, whose ids have no token."""
         rows = self.model["vocab_size"]
         size = self.tokenizer.vocab_size if self.tokenizer else rows
         if size == rows:
@@ -232,15 +217,11 @@ def read_terms(
 
 
 def read_training(directory: Path) -> dict[str, Any]:
-    """Reads how a model was trained; empty if its directory has no TRAINING file.
-
-    Raises:
-      UserError: The file is damaged.
-    """
+    """Reads how a model was trained; empty if its directory has no TRAINING file."""
     path = directory / TRAINING
     if not path.exists():
         return {}
-    training = files.read_json(path, _EXAMPLE)
+    training = files.read_json(path)
     try:
         if training.get("config"):
             config_lib.from_stored(training["config"])

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
 _LIBRARY, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.json"
@@ -47,19 +46,10 @@ class Embedding(NamedTuple):
 
 
 def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
-    """Reads the settings of a directory; returns them, and a warning for each unsupported part.
-
-    Raises:
-      UserError: A file is damaged or missing.
-    """
+    """Reads the settings of a directory; returns them, and a warning for each unsupported part."""
     if not (path / _MODULES).exists():
         return Embedding(), []
-    try:
-        embedding, warnings = _read(path)
-    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{path / _MODULES} or a file that it names is damaged: {type(error).__name__}: {error}"
-        ) from None
+    embedding, warnings = _read(path)
     return embedding, [f"{path}: {warning}" for warning in warnings]
 
 
