@@ -8,8 +8,10 @@ import itertools
 import json
 import math
 import os
+import shutil
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -23,11 +25,9 @@ from bert_jax.inference.verbs import read_examples, texts_of
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tokenizers import TokenRow
 
-# The limits of a window.
-_WINDOW_FEATURE_BYTES = 2**26
+# The limits of a window, of which the second counts every text with the longest length.
 _WINDOW_TEXTS = 4096
-# The number of texts that are tokenized together.
-_CHUNK_TEXTS = 256
+_WINDOW_BYTES = 2**28
 SUFFIXES = (".npz", ".jsonl")
 # As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
@@ -79,51 +79,31 @@ def write_features(
     files.check_output(output, SUFFIXES, source)
     chosen = bert.layers(layers)
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
-    num_texts = num_cut = 0
-    first_cut = ""
+    vectors = embedding.max_length if embedding.pooling == "tokens" else 1
+    size = min(_WINDOW_TEXTS, max(1, _WINDOW_BYTES // (4 * math.prod(vector) * vectors)))
+    texts, num_texts, num_cut, first_cut = _texts(bert, source), 0, 0, ""
+    blank: list[str] = []
     with files.new_file(output) as stream:
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, embedding.pooling)
-        blank: list[str] = []
-        for window in _windows(bert, source, embedding, math.prod(vector), blank):
-            rows = [row for _, row in window]
+        while window := list(itertools.islice(texts, size)):
+            names, several = zip(*window, strict=True)
+            rows, blank_ones = bert.tokenize_embedded(several, embedding, names)
             if not num_texts:
                 bert.warn_about_unknown(rows)
             features = bert.features(rows, chosen, embedding)
             for row, x in zip(rows, features, strict=True):
                 writer.write(row, x[..., 0, :] if len(chosen) == 1 else x)
-            cut = [where for where, row in window if row.num_cut]
+            blank += blank_ones
+            cut = [name for name, row in zip(names, rows, strict=True) if row.num_cut]
             first_cut = first_cut or next(iter(cut), "")
             num_texts, num_cut = num_texts + len(rows), num_cut + len(cut)
             advance(len(rows))
         writer.finish()
     if num_cut:
-        count = f"{num_cut:,} of {num_texts:,} texts are truncated to {embedding.max_length} tokens"
-        warnings.warn(f"{count}; the first is {first_cut}", stacklevel=2)
+        count = f"{num_cut:,} of {num_texts:,} texts are truncated to {embedding.max_length}"
+        warnings.warn(f"{count} tokens; the first is {first_cut}", stacklevel=2)
     warn_about_blank(blank, num_texts)
     return num_texts
-
-
-def _windows(
-    bert: Bert, source: str | os.PathLike, embedding: Embedding, vector_size: int, blank: list[str]
-) -> Iterator[list[tuple[str, TokenRow]]]:
-    """Yields windows of FILE:LINE and tokens; adds the FILE:LINE of blank texts to `blank`."""
-    texts = _texts(bert, source)
-    window: list[tuple[str, TokenRow]] = []
-    num_bytes = 0
-    while chunk := list(itertools.islice(texts, _CHUNK_TEXTS)):
-        names, chunk_texts = zip(*chunk, strict=True)
-        rows, blank_ones = bert.tokenize_embedded(chunk_texts, embedding, names)
-        blank += blank_ones
-        for where, row in zip(names, rows, strict=True):
-            window.append((where, row))
-            num_bytes += (
-                4 * vector_size * (len(row.input_ids_L) if embedding.pooling == "tokens" else 1)
-            )
-            if num_bytes >= _WINDOW_FEATURE_BYTES or len(window) >= _WINDOW_TEXTS:
-                yield window
-                window, num_bytes = [], 0
-    if window:
-        yield window
 
 
 def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
@@ -178,15 +158,16 @@ class _NpzWriter:
         self._add("offsets", np.int64(self._num_tokens))
 
     def finish(self) -> None:
-        arrays = {}
-        for name, (dtype, shape) in self._arrays.items():
-            scratch = self._scratch[name]
-            scratch.flush()
-            count = scratch.tell() // (dtype.itemsize * math.prod(shape))
-            arrays[name] = np.memmap(scratch, dtype, "r", shape=(count, *shape))
-        np.savez(self._stream, **arrays)
-        for scratch in self._scratch.values():
-            scratch.close()
+        with zipfile.ZipFile(self._stream, "w", zipfile.ZIP_STORED) as archive:
+            for name, (dtype, shape) in self._arrays.items():
+                with self._scratch[name] as scratch:
+                    count = scratch.tell() // (dtype.itemsize * math.prod(shape))
+                    descr = np.lib.format.dtype_to_descr(dtype)
+                    header = {"descr": descr, "fortran_order": False, "shape": (count, *shape)}
+                    scratch.seek(0)
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array_header_1_0(member, header)
+                        shutil.copyfileobj(scratch, member)
 
     def _add(self, name: str, values: np.ndarray | np.generic) -> None:
         if name in self._scratch:

@@ -224,8 +224,7 @@ def test_count_texts_checks_every_line(bert, source, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["f.npz", "f.jsonl"])
 def test_memory_does_not_grow_with_the_file(bert, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(features_lib, "_WINDOW_FEATURE_BYTES", 2**16)
-    monkeypatch.setattr(features_lib, "_CHUNK_TEXTS", 16)
+    monkeypatch.setattr(features_lib, "_WINDOW_BYTES", 2**16)
     peaks = []
     # The first run compiles a program for every shape of the later ones.
     for count in (2_000, 500, 2_000):
