@@ -167,6 +167,8 @@ class FineTuned(Bert):
         if with_no_answer is None:
             with_no_answer = version == "2.0"
         pairs = as_texts(question, context)
+        if not pairs:
+            return []
         ids = self.tokenizer.encode_batch([asked for asked, _ in pairs])
         texts = dict.fromkeys(text for _, text in pairs)
         contexts = {text: Context(text, *self.tokenizer.encode_aligned(text)) for text in texts}
