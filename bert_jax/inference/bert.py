@@ -307,11 +307,11 @@ class Bert:
           The rows, and the names of texts with a sentence without tokens. Their rows have only
           special tokens there.
         """
-        if not names:
-            names = [f"text {i} of {len(texts)}" for i in range(1, len(texts) + 1)]
-            names = names if len(texts) > 1 else ["the text"]
+        if not names and len(texts) == 1:
+            names = ["the text"]
+        names = names or [f"text {i} of {len(texts)}" for i in range(1, len(texts) + 1)]
         pairs = [text if isinstance(text, tuple) else (text,) for text in texts]
-        for sides, name in zip(pairs, names, strict=False):
+        for sides, name in zip(pairs, names, strict=True):
             if len(sides) > 2 or not all(isinstance(side, str) for side in sides):
                 shown = repr(sides if len(sides) > 1 else sides[0])[:40]
                 raise UserError(f"{name} is {shown}; it must be a string or a pair (a, b)")
@@ -319,10 +319,12 @@ class Bert:
             self.require_segments()
         sentences = [side for sides in pairs for side in sides]
         tokenizer = self.tokenizer
-        ids = map(tokenizer.encode_masked, sentences) if masks else None
-        ids = iter(ids or tokenizer.encode_batch(sentences))
+        if masks:
+            ids = map(tokenizer.encode_masked, sentences)
+        else:
+            ids = iter(tokenizer.encode_batch(sentences))
         rows, blank = [], []
-        for sides, name in zip(pairs, names, strict=False):
+        for sides, name in zip(pairs, names, strict=True):
             parts = [next(ids) for _ in sides]
             if not all(len(part) for part in parts):
                 blank.append(name)
