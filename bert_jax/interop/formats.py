@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from bert_jax.interop.huggingface import (
     write_huggingface,
 )
 from bert_jax.interop.native import describe_native, is_native, read_native, write_native
-from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.pretrained import Pretrained, naming
 from bert_jax.interop.weights import ENCODER
 from bert_jax.training.workdir import CHECKPOINTS, CONFIG, SWEEP, TOKENIZER, checkpoint_folder
 
@@ -114,7 +114,7 @@ def _by_kind(
     """Calls the function for the kind of the model at a path, or for each of its two parts."""
     if is_native(path):
         return native(path)
-    with _naming(path):
+    with naming(path):
         if is_huggingface(path):
             return huggingface(path)
         if is_google(path):
@@ -137,18 +137,6 @@ def _by_kind(
         "directory (model.safetensors or pytorch_model.bin), or a Google checkpoint "
         "(bert_model.ckpt.index and bert_config.json)"
     )
-
-
-@contextlib.contextmanager
-def _naming(path: Path | epath.Path) -> Iterator[None]:
-    """Names the model in an error of the libraries that read another program's files."""
-    try:
-        yield
-    except (UserError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        problem = f"{type(error).__name__}: {files.first_line(error)}"
-        raise UserError(f"{path} is damaged or another program's: {problem}") from error
 
 
 def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:

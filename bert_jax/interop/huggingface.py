@@ -21,7 +21,13 @@ from bert_jax.interop.family import Family
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import dropout_warnings, read_family_keys, write_family_keys
 from bert_jax.interop.names import Tensor, collect_weights, export_weights, foreign_names
-from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
+from bert_jax.interop.pretrained import (
+    Pretrained,
+    naming,
+    read_terms,
+    read_training,
+    write_training,
+)
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding, write_embedding
 from bert_jax.interop.tokenizer_files import (
     read_huggingface_tokenizer,
@@ -282,7 +288,8 @@ def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     tensors: dict[str, Tensor] = {}
     with ExitStack() as stack:
         for part in parts:
-            tensors |= _torch(part) if ".bin" in part.name else _safetensors(part, stack)
+            with naming(part):
+                tensors |= _torch(part) if ".bin" in part.name else _safetensors(part, stack)
         yield file, tensors
 
 
