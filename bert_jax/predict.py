@@ -31,7 +31,7 @@ from rich.table import Table
 
 from bert_jax import inference
 from bert_jax.base import compilation_cache, cpu_allocator, files
-from bert_jax.base.errors import printable
+from bert_jax.base.errors import UserError, printable
 from bert_jax.base.progress import Progress, terminal
 from bert_jax.config import cli
 from bert_jax.inference.verbs import TEXT_OR_PAIR, VERBS, Item, Verb, format_of, predict_file
@@ -97,8 +97,10 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "step", None, "Step of the checkpoint; by default the newest, or the best of fine-tuning."
     )
-    flags.DEFINE_integer("top_k", 5, "fill-mask, attention: number of guesses for each mask.")
-    flags.DEFINE_integer("n_best", 5, "answer: number of answers.")
+    flags.DEFINE_integer(
+        "top_k", 5, "fill-mask, attention: number of guesses for each mask.", lower_bound=1
+    )
+    flags.DEFINE_integer("n_best", 5, "answer: number of answers.", lower_bound=1)
     flags.DEFINE_bool(
         "with_no_answer",
         None,
@@ -163,9 +165,12 @@ def main(argv: list[str]) -> None:
 
     compilation_cache.keep_compiled_programs()
     bert = bert_jax.load(args.model, args.step)
-    # A model of another kind says what it lacks, before a file is read.
-    if name not in _WRITERS:
-        getattr(bert, name.replace("-", "_"))
+    if name not in _WRITERS and not hasattr(bert, name.replace("-", "_")):
+        raise UserError(
+            f"{bert.source} has no task head: {name} needs a work directory of python -m "
+            "bert_jax.finetune, or a Hugging Face directory of a BertForSequenceClassification, "
+            "...TokenClassification, ...QuestionAnswering or ...MultipleChoice"
+        )
     options = {option: args[option].value for option in command.options}
     if name in _WRITERS:
         command.predict(bert, **example)

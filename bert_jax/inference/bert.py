@@ -1,59 +1,45 @@
 """A trained model in memory: masked words, next sentences, scores, features and attention."""
 
-import operator
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import Any
 
 import jax
 import numpy as np
 
 from bert_jax.base.errors import UserError
-from bert_jax.inference import POOLINGS, encode_text, forward
-from bert_jax.inference.encode_text import (
-    SecondTexts,
-    Text,
-    Texts,
-    as_texts,
-    encode,
-    one_or_all,
-    with_prompt,
-)
+from bert_jax.inference import POOLINGS, forward
 from bert_jax.inference.forward import Inputs, run_in_batches
-from bert_jax.inference.predictions import (
-    Attention,
-    Detection,
-    Guess,
-    Score,
-    guess_masks,
-    score_tokens,
-)
+from bert_jax.inference.predictions import Attention, Detection, Guess, Score
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import unflatten
 from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers import MASK, TokenRow
 
+# A sentence, or a pair of them.
+Text = str | tuple[str, str]
+# One sentence or a list of texts, and the second sentences of pairs.
+Texts = str | Sequence[Text]
+SecondTexts = str | Sequence[str] | None
+
 # The length of a pair of single tokens: [CLS] a [SEP] b [SEP].
 _MIN_LENGTH = 5
+# The number of rows whose masks are filled together. Each mask needs an array of the vocabulary's
+# size.
+_CHUNK_ROWS = 64
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
 GENERATOR, REPLACED_TOKEN = "generator", "replaced_token"
-
-
-# The methods that only fine-tuned models have.
-_OF_HEADS = ("classify", "answer", "tag", "tag_texts", "entities", "choose")
-
-
-class MissingMethodError(UserError, AttributeError):
-    """A model of this kind does not have a method that another kind has."""
 
 
 class Bert:
     """A model in memory; `bert_jax.load` returns one.
 
     Each shape is compiled when it first occurs: the first call with a new length takes a
-    second or two longer.
+    second or two longer. A text that cannot be used, or a head that the model lacks, raises
+    `bert_jax.base.errors.UserError`.
 
     Attributes:
       source: The path that the model was read from.
@@ -63,16 +49,6 @@ class Bert:
       embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
         of a directory of sentence-transformers.
     """
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in _OF_HEADS:
-            raise MissingMethodError(
-                f"{self.source} has no task head: it must be a work directory of python -m "
-                "bert_jax.finetune, or a Hugging Face directory of a "
-                "BertForSequenceClassification, ...TokenClassification, ...QuestionAnswering or "
-                "...MultipleChoice"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __init__(self, pretrained: Pretrained):
         if pretrained.tokenizer is None:
@@ -119,16 +95,12 @@ class Bert:
         Returns:
           The guesses for each mask in order, the most likely first; for a list of texts a list of
           such results.
-
-        Raises:
-          UserError: There is no mask, or one beyond `max_length`; or the model has no trained
-            masked-LM head.
         """
         self._require("fill_mask", self._mlm)
         texts = as_texts(text, text_b)
         rows = self.rows(texts, masks=True)
         found = []
-        for text_or_pair, guesses in zip(texts, guess_masks(self, rows, top_k), strict=True):
+        for text_or_pair, guesses in zip(texts, self._guess_masks(rows, top_k), strict=True):
             num_masks = self._count_masks(text_or_pair)
             if not num_masks:
                 shown = text_or_pair if isinstance(text_or_pair, str) else text_or_pair[0]
@@ -147,9 +119,6 @@ class Bert:
         Args:
           text: A sentence; or a list of sentences or of pairs, for a list of probabilities.
           text_b: The other sentence, or a list of them; None if `text` is a list of pairs.
-
-        Raises:
-          UserError: A sentence is empty, or the model has no trained next-sentence head.
         """
         self._require("next_sentence", NEXT_SENTENCE)
         pairs = as_texts(text, text_b)
@@ -189,20 +158,11 @@ class Bert:
         Returns:
           float32 [N, D], or [N, K, D] for a sequence of layers. With "tokens" a list of
           [L, D] or [L, K, D] for texts of L tokens. For a single sentence, without N or the list.
-
-        Raises:
-          UserError: A layer or the pooling does not exist.
         """
         one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
         embedding = self.embedding_with(pooling, normalize, max_length, stride, prompt)
-        several = with_prompt([texts] if isinstance(texts, str) else list(texts), embedding)
-        blank: list[str] = []
-        if stride:
-            rows = encode(self.tokenizer, several, None, pairs_allowed=False, blank=blank)
-        else:
-            rows = self.rows(several, embedding.max_length, blank=blank)
-        encode_text.warn_about_blank(blank, len(rows))
+        rows = self.embedding_rows([texts] if isinstance(texts, str) else list(texts), embedding)
         features = self.features(rows, chosen, embedding)
         if one_layer:
             features = [x[..., 0, :] for x in features]
@@ -216,13 +176,26 @@ class Bert:
         return np.stack(features)
 
     def score(self, text: str | Sequence[str]) -> Score | list[Score]:
-        """Scores each token of a text given all others; a list of texts gives a list of scores.
-
-        Raises:
-          UserError: The text is empty, or the model has no trained masked-LM head.
-        """
+        """Scores each token of a text given all others; a list of texts gives a list of scores."""
         self._require("score", self._mlm)
-        return one_or_all(text, [score_tokens(self, row) for row in self.rows(as_texts(text))])
+        return one_or_all(text, [self._score_row(row) for row in self.rows(as_texts(text))])
+
+    def _score_row(self, row: TokenRow) -> Score:
+        """Masks each token of a row of one text in turn."""
+        tokenizer = self.tokenizer
+        first, after = len(tokenizer.template.before), len(tokenizer.template.after)
+        ids = row.input_ids_L[first : len(row.input_ids_L) - after].tolist()
+        masked = [row._replace(input_ids_L=row.input_ids_L.copy()) for _ in ids]
+        for i, copy in enumerate(masked):
+            copy.input_ids_L[first + i] = tokenizer.mask_id
+
+        def program(inputs: Inputs) -> jax.Array:
+            positions_B = np.argmax(inputs.input_ids_BxL == tokenizer.mask_id, axis=1)
+            return self._token_log_probs(inputs, positions_B[:, None].astype(np.int32))
+
+        log_probs_1xW = self.run(masked, program)
+        log_probs = [float(x[0, i]) for i, x in zip(ids, log_probs_1xW, strict=True)]
+        return Score(math.fsum(log_probs), [tokenizer.piece_text(i) for i in ids], log_probs)
 
     def detect(
         self, text: Texts, text_b: SecondTexts = None
@@ -232,9 +205,6 @@ class Bert:
         Returns:
           Every token of the text or pair, with special tokens, in order; a list for each text of a
           list.
-
-        Raises:
-          UserError: A text is empty, or the model has no trained head for replaced tokens.
         """
         self._require("detect", REPLACED_TOKEN)
         rows = self.rows(as_texts(text, text_b))
@@ -260,16 +230,13 @@ class Bert:
 
         [MASK] in the text is the mask token. The result has guesses for each mask if the model has
         a masked-LM head; otherwise there is a warning.
-
-        Raises:
-          UserError: A sentence is empty.
         """
         texts = as_texts(text, text_b)
         if not isinstance(text, str):
             raise UserError("attention takes one text or pair, not a list")
         (row,) = self.rows(texts, max_length, masks=True)
         missing = self._missing[self._mlm]
-        guesses = {} if missing else guess_masks(self, [row], top_k)[0]
+        guesses = {} if missing else self._guess_masks([row], top_k)[0]
         num_missing = self._count_masks(*texts) - len(guesses)
         if num_missing:
             cause = missing or "beyond the maximum length"
@@ -285,25 +252,101 @@ class Bert:
         )
 
     def rows(
-        self, texts: Iterable[Text], max_length: int | None = None, **options: object
+        self, texts: Sequence[Text], max_length: int | None = None, *, masks: bool = False
     ) -> list[TokenRow]:
-        """Tokenizes texts, with a warning if some are cut off. `encode_text.encode` has `options`.
-
-        Raises:
-          UserError: A text cannot be used, or `max_length` is out of range.
-        """
+        """Tokenizes texts, with a warning if some are cut off; see `tokenize`."""
         length = self._length(max_length)
-        texts = list(texts)
-        if any(isinstance(text, tuple) for text in texts):
+        rows, blank = self.tokenize(texts, length, masks=masks)
+        if blank:
+            raise UserError(f"{blank[0]} has no character that the tokenizer keeps")
+        self._warn(rows, length)
+        return rows
+
+    def embedding_rows(self, texts: Sequence[Text], embedding: Embedding) -> list[TokenRow]:
+        """Tokenizes texts for `features`, with a warning if some are blank or cut off."""
+        rows, blank = self.tokenize_embedded(texts, embedding)
+        self._warn(rows, embedding.max_length)
+        warn_about_blank(blank, len(rows))
+        return rows
+
+    def tokenize_embedded(
+        self, texts: Sequence[Text], embedding: Embedding, names: Sequence[str] = ()
+    ) -> tuple[list[TokenRow], list[str]]:
+        """Tokenizes texts with the prompt; see `tokenize`. A stride leaves them whole."""
+
+        def changed(text: str, prompt: str = "") -> str:
+            return (prompt + text).lower() if embedding.lowercase else prompt + text
+
+        def prompted(text: Text) -> Text:
+            if isinstance(text, tuple):
+                return changed(text[0], embedding.prompt), *map(changed, text[1:])
+            return changed(text, embedding.prompt)
+
+        if embedding.stride and any(isinstance(text, tuple) for text in texts):
+            raise UserError("a stride splits only single texts, but there is a pair")
+        length = None if embedding.stride else embedding.max_length
+        return self.tokenize([prompted(text) for text in texts], length, names=names)
+
+    def tokenize(
+        self,
+        texts: Sequence[Text],
+        max_length: int | None,
+        *,
+        masks: bool = False,
+        names: Sequence[str] = (),
+    ) -> tuple[list[TokenRow], list[str]]:
+        """Tokenizes sentences and pairs.
+
+        Args:
+          texts: The sentences or pairs.
+          max_length: The largest number of tokens in a row; see `SequenceTemplate.join`.
+          masks: Whether "[MASK]" in a text is the mask token. Otherwise it is plain text.
+          names: The name of each text in messages, such as FILE:LINE.
+
+        Returns:
+          The rows, and the names of texts with a sentence without tokens. Their rows have only
+          special tokens there.
+        """
+        if not names and len(texts) == 1:
+            names = ["the text"]
+        names = names or [f"text {i} of {len(texts)}" for i in range(1, len(texts) + 1)]
+        pairs = [text if isinstance(text, tuple) else (text,) for text in texts]
+        for sides, name in zip(pairs, names, strict=True):
+            if len(sides) > 2 or not all(isinstance(side, str) for side in sides):
+                shown = repr(sides if len(sides) > 1 else sides[0])[:40]
+                raise UserError(f"{name} is {shown}; it must be a string or a pair (a, b)")
+        if any(len(sides) > 1 for sides in pairs):
             self.require_segments()
-        rows = encode(self.tokenizer, texts, length, **options)
-        if not self._has_mask and any(self.tokenizer.mask_id in row.input_ids_L for row in rows):
+        sentences = [side for sides in pairs for side in sides]
+        tokenizer = self.tokenizer
+        if masks:
+            ids = map(tokenizer.encode_masked, sentences)
+        else:
+            ids = iter(tokenizer.encode_batch(sentences))
+        rows, blank = [], []
+        for sides, name in zip(pairs, names, strict=True):
+            parts = [next(ids) for _ in sides]
+            if not all(len(part) for part in parts):
+                blank.append(name)
+            rows.append(tokenizer.join(*parts, max_length=max_length))
+        if not self._has_mask and any(tokenizer.mask_id in row.input_ids_L for row in rows):
             raise UserError(f"{self._missing[self._mlm]}, which the text has")
+        return rows, blank
+
+    def _warn(self, rows: Sequence[TokenRow], length: int) -> None:
+        """Warns of rows that are truncated to a length, and of unknown tokens."""
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
-            warnings.warn(f"{which} truncated to {length} tokens", stacklevel=3)
-        encode_text.warn_about_unknown(self.tokenizer, rows, self.source)
-        return rows
+            warnings.warn(f"{which} truncated to {length} tokens", stacklevel=4)
+        self.warn_about_unknown(rows)
+
+    def warn_about_unknown(self, rows: Sequence[TokenRow]) -> None:
+        """Warns if half of the tokens are unknown."""
+        ids = np.concatenate([row.input_ids_L for row in rows] or [[]])
+        fraction = self.tokenizer.unknown_fraction(ids)
+        if fraction >= 0.5:
+            text = f"{fraction:.0%} of the tokens are unknown to the vocabulary of {self.source}"
+            warnings.warn(text, stacklevel=5)
 
     def require_segments(self) -> None:
         """Raises UserError if the model lacks a token type for each segment of the tokenizer."""
@@ -321,19 +364,16 @@ class Bert:
         return max_length
 
     def layers(self, layers: Iterable[int]) -> tuple[int, ...]:
-        """Converts layers to numbers from 0, the embeddings, to the last block's.
-
-        Raises:
-          UserError: There is no such layer.
-        """
-        layers = [operator.index(layer) for layer in layers]
-        count = self.config.num_hidden_layers + 1
-        if not layers or not all(-count <= layer < count for layer in layers):
+        """Converts layers to numbers from 0, the embeddings, to the last block's."""
+        chosen, existing = list(layers), range(self.config.num_hidden_layers + 1)
+        try:
+            return tuple(existing[layer] for layer in chosen)
+        except IndexError:
+            last = existing[-1]
             raise UserError(
-                f"layers is {layers}; for {self.source} it must be one or more numbers from 0 "
-                f"(embeddings) to {count - 1}, or from -{count} to -1 (the last)"
-            )
-        return tuple(layer % count for layer in layers)
+                f"layers is {chosen}; for {self.source} it must be one or more numbers from 0 "
+                f"(embeddings) to {last}, or from -{last + 1} to -1 (the last)"
+            ) from None
 
     def embedding_with(
         self,
@@ -343,11 +383,7 @@ class Bert:
         stride: int | None = None,
         prompt: str | None = None,
     ) -> Embedding:
-        """Returns `embedding` with the arguments that are not None instead of its own values.
-
-        Raises:
-          UserError: There is no such pooling, or the length or the stride is out of range.
-        """
+        """Returns `embedding` with the arguments that are not None instead of its own values."""
         own = self.embedding
         if max_length is None and own.max_length:
             max_length = min(own.max_length, self.max_length)
@@ -379,7 +415,7 @@ class Bert:
             forward.features, self.config, self._params, layers=layers, pooling=embedding.pooling
         )
         if embedding.stride:
-            windows = [encode_text.split_row(row, self.tokenizer, embedding) for row in rows]
+            windows = [self._windows(row, embedding) for row in rows]
             vectors = iter(self.run([window for group in windows for window in group], program))
             features = [np.mean([next(vectors) for _ in group], axis=0) for group in windows]
         else:
@@ -393,22 +429,59 @@ class Bert:
             for row, states_KxLxD in zip(rows, features, strict=True)
         ]
 
+    def _windows(self, row: TokenRow, embedding: Embedding) -> list[TokenRow]:
+        """Splits the row of a text into windows; see `Embedding.stride`."""
+        template = self.tokenizer.template
+        ids = row.input_ids_L[len(template.before) : len(row.input_ids_L) - len(template.after)]
+        size = embedding.max_length - template.num_special(is_pair=False)
+        starts = range(0, max(len(ids) - size, 0) + embedding.stride, embedding.stride)
+        return [self.tokenizer.join(ids[start : start + size]) for start in starts]
+
+    def _guess_masks(self, rows: Sequence[TokenRow], top_k: int) -> list[dict[int, list[Guess]]]:
+        """Predicts the most likely tokens at each masked position of each row."""
+        tokenizer = self.tokenizer
+
+        def masks(ids_L: np.ndarray) -> np.ndarray:
+            return np.flatnonzero(ids_L == tokenizer.mask_id)
+
+        def best(log_probs_W: np.ndarray) -> list[Guess]:
+            log_probs_V = log_probs_W[: self.config.vocab_size]
+            ranked = np.argsort(-log_probs_V, kind="stable")[:top_k]
+            return [Guess(tokenizer.piece_text(i), math.exp(log_probs_V[i])) for i in ranked]
+
+        guesses = []
+        for first in range(0, len(rows), _CHUNK_ROWS):
+            chunk = rows[first : first + _CHUNK_ROWS]
+            positions = [masks(row.input_ids_L).tolist() for row in chunk]
+            num_masks = max(map(len, positions))
+            if not num_masks:
+                guesses += [{} for _ in chunk]
+                continue
+            # Padding the number of masks keeps the number of compiled shapes small.
+            padded = 1 << (num_masks - 1).bit_length()
+
+            def program(inputs: Inputs, padded: int = padded) -> jax.Array:
+                positions_BxM = np.zeros((len(inputs.input_ids_BxL), padded), np.int32)
+                for positions_M, ids_L in zip(positions_BxM, inputs.input_ids_BxL, strict=True):
+                    positions_M[: len(masks(ids_L))] = masks(ids_L)
+                return self._token_log_probs(inputs, positions_BxM)
+
+            for at, log_probs_MxW in zip(positions, self.run(chunk, program), strict=True):
+                guesses.append(dict(zip(at, map(best, log_probs_MxW), strict=False)))
+        return guesses
+
     def run(
         self, rows: Sequence[TokenRow], program: Callable[[Inputs], jax.Array]
     ) -> list[np.ndarray]:
         """Runs a compiled program on all rows in batches; see `run_in_batches`."""
-        return run_in_batches(
-            rows,
-            program,
-            max_length=self.config.max_position_embeddings,
-            source=self.source,
-        )
+        length = self.config.max_position_embeddings
+        return run_in_batches(rows, program, max_length=length, source=self.source)
 
     def _log_probs(self, inputs: Inputs, name: str, **fields: np.ndarray) -> jax.Array:
         (term,) = make_terms([name])
         return forward.log_probs(self.config, self._params, inputs, term, **fields)
 
-    def token_log_probs(self, inputs: Inputs, positions_BxM: np.ndarray) -> jax.Array:
+    def _token_log_probs(self, inputs: Inputs, positions_BxM: np.ndarray) -> jax.Array:
         """Computes the log-probabilities of the tokens at some positions: float32 [B, M, W]."""
         zeros_BxM = np.zeros_like(positions_BxM)
         return self._log_probs(
@@ -427,3 +500,28 @@ class Bert:
     def _require(self, method: str, term: str) -> None:
         if self._missing[term]:
             raise UserError(f"{self._missing[term]}, which {method} needs; features need no head")
+
+
+def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:
+    """Lists the sentences or pairs of one text or of a list; `text_b` has the second sentences."""
+    if isinstance(text, str) or not isinstance(text, Iterable):
+        return [text if text_b is None else (text, text_b)]
+    texts = list(text)
+    if text_b is None:
+        return texts
+    if isinstance(text_b, str) or len(text_b) != len(texts):
+        raise UserError(f"the {len(texts)} texts of a list need a list of as many second texts")
+    return list(zip(texts, text_b, strict=True))
+
+
+def one_or_all(text: Any, results: list[Any]) -> Any:
+    """Unpacks the list of results if there was a single text, not a list."""
+    return results[0] if isinstance(text, str) else results
+
+
+def warn_about_blank(blank: Sequence[str], number: int) -> None:
+    """Warns if some of `number` texts are blank; `blank` names these."""
+    if blank:
+        count = f"{len(blank):,} of {number:,} texts are blank, with the features of [CLS] [SEP]"
+        which = "the text is blank" if number == 1 else f"{count}; the first is {blank[0]}"
+        warnings.warn(which, stacklevel=4)

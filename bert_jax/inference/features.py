@@ -20,25 +20,14 @@ import numpy as np
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.inference.bert import Bert
-from bert_jax.inference.encode_text import (
-    Text,
-    check_text,
-    encode,
-    warn_about_blank,
-    warn_about_unknown,
-    with_prompt,
-)
+from bert_jax.inference.bert import Bert, Text, warn_about_blank
 from bert_jax.inference.verbs import read_examples, texts_of
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tokenizers import TokenRow
 
-# The limits of a window.
-_WINDOW_FEATURE_BYTES = 2**26
+# The limits of a window, of which the second counts every text with the longest length.
 _WINDOW_TEXTS = 4096
-# The number of texts that are tokenized together.
-_CHUNK_TEXTS = 256
-_COPY_BYTES = 2**16
+_WINDOW_BYTES = 2**28
 SUFFIXES = (".npz", ".jsonl")
 # As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
@@ -53,9 +42,6 @@ def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
 
     Returns:
       The number; None if `source` is a pipe or another file that can be read only once.
-
-    Raises:
-      UserError: A line cannot be used; the message names file and line.
     """
     if not files.checked_path(source, "--input").is_file():
         return None
@@ -89,65 +75,35 @@ def write_features(
 
     Returns:
       The number of texts.
-
-    Raises:
-      UserError: A line cannot be used, none has a text, a layer does not exist, or
-        `files.check_output` refuses the output.
     """
     files.check_output(output, SUFFIXES, source)
     chosen = bert.layers(layers)
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
-    num_texts = num_cut = 0
-    first_cut = ""
+    vectors = embedding.max_length if embedding.pooling == "tokens" else 1
+    size = min(_WINDOW_TEXTS, max(1, _WINDOW_BYTES // (4 * math.prod(vector) * vectors)))
+    texts, num_texts, num_cut, first_cut = _texts(bert, source), 0, 0, ""
+    blank: list[str] = []
     with files.new_file(output) as stream:
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, embedding.pooling)
-        blank: list[str] = []
-        for window in _windows(bert, source, embedding, math.prod(vector), blank):
-            rows = [row for _, row in window]
+        while window := list(itertools.islice(texts, size)):
+            names, several = zip(*window, strict=True)
+            rows, blank_ones = bert.tokenize_embedded(several, embedding, names)
             if not num_texts:
-                warn_about_unknown(bert.tokenizer, rows, bert.source)
+                bert.warn_about_unknown(rows)
             features = bert.features(rows, chosen, embedding)
             for row, x in zip(rows, features, strict=True):
                 writer.write(row, x[..., 0, :] if len(chosen) == 1 else x)
-            cut = [where for where, row in window if row.num_cut]
+            blank += blank_ones
+            cut = [name for name, row in zip(names, rows, strict=True) if row.num_cut]
             first_cut = first_cut or next(iter(cut), "")
             num_texts, num_cut = num_texts + len(rows), num_cut + len(cut)
             advance(len(rows))
         writer.finish()
     if num_cut:
-        count = f"{num_cut:,} of {num_texts:,} texts are truncated to {embedding.max_length} tokens"
-        warnings.warn(f"{count}; the first is {first_cut}", stacklevel=2)
+        count = f"{num_cut:,} of {num_texts:,} texts are truncated to {embedding.max_length}"
+        warnings.warn(f"{count} tokens; the first is {first_cut}", stacklevel=2)
     warn_about_blank(blank, num_texts)
     return num_texts
-
-
-def _windows(
-    bert: Bert, source: str | os.PathLike, embedding: Embedding, vector_size: int, blank: list[str]
-) -> Iterator[list[tuple[str, TokenRow]]]:
-    """Yields windows of FILE:LINE and tokens; adds the FILE:LINE of blank texts to `blank`."""
-    texts = _texts(bert, source)
-    window: list[tuple[str, TokenRow]] = []
-    num_bytes = 0
-    while chunk := list(itertools.islice(texts, _CHUNK_TEXTS)):
-        names = [where for where, _ in chunk]
-        rows = encode(
-            bert.tokenizer,
-            with_prompt([text for _, text in chunk], embedding),
-            None if embedding.stride else embedding.max_length,
-            names=names,
-            pairs_allowed=not embedding.stride,
-            blank=blank,
-        )
-        for where, row in zip(names, rows, strict=True):
-            window.append((where, row))
-            num_bytes += (
-                4 * vector_size * (len(row.input_ids_L) if embedding.pooling == "tokens" else 1)
-            )
-            if num_bytes >= _WINDOW_FEATURE_BYTES or len(window) >= _WINDOW_TEXTS:
-                yield window
-                window, num_bytes = [], 0
-    if window:
-        yield window
 
 
 def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
@@ -157,8 +113,6 @@ def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
             (text,) = texts_of(bert, [example])
             if isinstance(text, tuple):
                 bert.require_segments()
-            for side in text if isinstance(text, tuple) else (text,):
-                check_text(side, "the text")
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         yield where, text
@@ -208,15 +162,12 @@ class _NpzWriter:
             for name, (dtype, shape) in self._arrays.items():
                 with self._scratch[name] as scratch:
                     count = scratch.tell() // (dtype.itemsize * math.prod(shape))
-                    header = {
-                        "descr": np.lib.format.dtype_to_descr(dtype),
-                        "fortran_order": False,
-                        "shape": (count, *shape),
-                    }
+                    descr = np.lib.format.dtype_to_descr(dtype)
+                    header = {"descr": descr, "fortran_order": False, "shape": (count, *shape)}
                     scratch.seek(0)
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                         np.lib.format.write_array_header_1_0(member, header)
-                        shutil.copyfileobj(scratch, member, _COPY_BYTES)
+                        shutil.copyfileobj(scratch, member)
 
     def _add(self, name: str, values: np.ndarray | np.generic) -> None:
         if name in self._scratch:

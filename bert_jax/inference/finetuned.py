@@ -13,15 +13,7 @@ from scipy.special import expit, softmax
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.task_sections import TASK_SECTIONS
-from bert_jax.inference.bert import Bert
-from bert_jax.inference.encode_text import (
-    SecondTexts,
-    Texts,
-    as_texts,
-    check_text,
-    encode,
-    one_or_all,
-)
+from bert_jax.inference.bert import Bert, SecondTexts, Texts, as_texts, one_or_all
 from bert_jax.inference.forward import Inputs
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
@@ -126,9 +118,6 @@ class FineTuned(Bert):
 
         A model with one output (regression) gives that number instead. A list of sentences or pairs
         gives a list of such results.
-
-        Raises:
-          UserError: A sentence is empty, or the model has another head.
         """
         self._require_head("classify")
         texts = as_texts(text, text_b)
@@ -166,10 +155,6 @@ class FineTuned(Bert):
           with_no_answer: Whether the answer may be empty, for a model of SQuAD 2.0. An empty one
             comes first if its score is above the best span's by `config.squad.null_threshold`. None
             means True if the weights record that they were fine-tuned on SQuAD 2.0.
-
-        Raises:
-          UserError: The question or the text is empty, the model has another head, or it was
-            fine-tuned on SQuAD 1.1 and has not learned to give no answer.
         """
         self._require_head("answer")
         self.require_segments()
@@ -181,22 +166,18 @@ class FineTuned(Bert):
             )
         if with_no_answer is None:
             with_no_answer = version == "2.0"
-        if n_best < 1:
-            raise UserError(f"n_best is {n_best}; it must be at least 1")
         pairs = as_texts(question, context)
         if not pairs:
             return []
-        for name, texts in zip(("the question", "the text"), zip(*pairs, strict=True), strict=True):
-            for text in texts:
-                check_text(text, name)
-            unique = list(dict.fromkeys(texts))
-            encode(self.tokenizer, unique, None, names=[name] * len(unique))
         ids = self.tokenizer.encode_batch([asked for asked, _ in pairs])
+        texts = dict.fromkeys(text for _, text in pairs)
+        contexts = {text: Context(text, *self.tokenizer.encode_aligned(text)) for text in texts}
+        for name, encoded in ("question", ids), ("text", [c.ids for c in contexts.values()]):
+            if not all(len(ids_T) for ids_T in encoded):
+                raise UserError(f"the {name} has no character that the tokenizer keeps")
         limit = self._answering["max_query_length"]
         if any(len(ids_Q) > limit for ids_Q in ids):
             warnings.warn(f"the question is truncated to {limit} tokens", stacklevel=2)
-        texts = dict.fromkeys(text for _, text in pairs)
-        contexts = {text: Context(text, *self.tokenizer.encode_aligned(text)) for text in texts}
         queries = [
             Question(str(number), ids_Q, contexts[text])
             for number, (ids_Q, (_, text)) in enumerate(zip(ids, pairs, strict=True))
@@ -230,9 +211,6 @@ class FineTuned(Bert):
         Args:
           text: A text (see `word_spans`), a list of words, or a list of lists of words, which gives
             a list of lists.
-
-        Raises:
-          UserError: There is no word, or the model has another head.
         """
         self._require_head("tag")
         if isinstance(text, str):
@@ -243,18 +221,12 @@ class FineTuned(Bert):
         return self._tag([words])[0]
 
     def entities(self, text: str) -> list[Entity]:
-        """Finds the entities of a text: neighboring words whose tags belong together.
-
-        Raises:
-          UserError: As for `tag`.
-        """
+        """Finds the entities of a text: neighboring words whose tags belong together."""
         return self.entities_of(text, self.tag(text))
 
     def tag_texts(self, texts: Sequence[str]) -> list[list[TaggedWord]]:
         """Tags every word of each text; see `tag`."""
         self._require_head("tag")
-        for text in texts:
-            check_text(text, "the text")
         spans = [word_spans(text) for text in texts]
         words = [[text[a:b] for a, b in found] for text, found in zip(texts, spans, strict=True)]
         return [
@@ -274,11 +246,8 @@ class FineTuned(Bert):
         return found
 
     def _tag(self, sentences: list[list[str]]) -> list[list[TaggedWord]]:
-        for words in sentences:
-            for number, word in enumerate(words, 1):
-                check_text(word, f"word {number}")
-            if not words or not all(word.strip() for word in words):
-                raise UserError("there must be a word to tag, and no word may be empty")
+        if not all(words and all(word.strip() for word in words) for words in sentences):
+            raise UserError("there must be a word to tag, and no word may be empty")
         rows = TaggedRows(sentences, None, self.tokenizer, self.max_length)
         logits = [x[0] for x in self._outputs(list(rows))]
         positions = zip(rows.word_row_W, rows.word_position_W, strict=True)
@@ -301,10 +270,6 @@ class FineTuned(Bert):
           choices: Two or more texts. For a model of SWAG they begin with `sent2`, as in training.
             For a list of contexts, a list with the choices of each; the result is then a list of
             lists.
-
-        Raises:
-          UserError: A text is empty, there are fewer than two choices, or the model has
-            another head.
         """
         self._require_head("choose")
         pairs = as_texts(context, choices)

@@ -158,9 +158,6 @@ def run_in_batches(
       program: Returns an array with a result for each row of a batch.
       max_length: See `plan`.
       source: The path of the model, for messages.
-
-    Raises:
-      UserError: A result is NaN.
     """
     lengths = [len(row.input_ids_L) for row in rows]
     is_cpu = jax.default_backend() == "cpu"

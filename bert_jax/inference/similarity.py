@@ -12,14 +12,13 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.encode_text import warn_about_blank, with_prompt
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tasks.example_task import as_number, regression_scores
+from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.text.bad_records import BadRecords
-from bert_jax.text.tables import FORMATS, read_rows
+from bert_jax.text.tables import read_rows
 
 _COLUMNS = ("sentence1", "sentence2", "score")
-_NAMES = [f"{name}.{suffix}" for name in ("dev", "validation") for suffix in FORMATS]
 # The scores that are reported, and the prefix of those of the baseline.
 SCORES = ("spearman", "pearson")
 BASELINE_PREFIX = "common_tokens_"
@@ -47,15 +46,13 @@ def read_pairs(source: epath.PathLike) -> Pairs:
 
     Args:
       source: The file, or a folder whose validation split it is.
-
-    Raises:
-      UserError: There is no such file, a row has no number as its score, or no two scores differ.
     """
     path = files.checked_path(source, "--sts")
     if path.is_dir():
-        found = [path / name for name in _NAMES if (path / name).exists()]
+        names = FILE_NAMES["validation"]
+        found = [path / name for name in names if (path / name).exists()]
         if not found:
-            raise UserError(f"--sts is {path}, a folder without any of {', '.join(_NAMES)}")
+            raise UserError(f"--sts is {path}, a folder without any of {', '.join(names)}")
         path = found[0]
     first, second, scores = [], [], []
     for row in read_rows(path, _COLUMNS, BadRecords("refuse", "")):
@@ -87,10 +84,7 @@ def score_pairs(
       SCORES of the model and, with BASELINE_PREFIX, of the cosine similarity of the two sentences'
       token counts; `num_pairs`, `pooling` and `max_length`. A warning says which are undefined.
     """
-    blank: list[str] = []
-    texts = with_prompt([*pairs.first, *pairs.second], embedding)
-    rows = bert.rows(texts, embedding.max_length, blank=blank)
-    warn_about_blank(blank, len(rows))
+    rows = bert.embedding_rows([*pairs.first, *pairs.second], embedding)
     vectors = []
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]

@@ -58,9 +58,6 @@ def predict_file(
 
     Returns:
       The number of examples.
-
-    Raises:
-      UserError: An example cannot be used; the message names file and line.
     """
     files.check_output(output, (".jsonl",), source)
     verb, count = VERBS[name], 0
@@ -70,13 +67,14 @@ def predict_file(
             items = [item for _, item in chunk]
             try:
                 results = verb.predict(bert, items, **options)
-            except UserError:
+            except Exception:
                 # Find the example to name in the message.
                 for where, item in chunk:
                     try:
                         verb.predict(bert, [item], **options)
-                    except UserError as error:
-                        raise UserError(f"{where}: {error}") from None
+                    except Exception as error:
+                        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+                        raise UserError(f"{where}: {kind}{error}") from error
                 raise
             for item, result in zip(items, results, strict=True):
                 line = json.dumps(item | result, ensure_ascii=False)
@@ -94,13 +92,8 @@ def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, I
         is one if each line has a tag in its last column.
       source: A TSV or CSV, FILE.txt with a text on each line, or JSON lines, where blank lines are
         ignored. The last two may be compressed.
-
-    Raises:
-      UserError: There is no such file, it has no example, or a line cannot be read.
     """
     path = files.checked_path(source, "--input")
-    if not path.exists() or path.is_dir():
-        raise UserError(f"--input is {path}; it must be a file that exists")
     is_empty = True
     for example in _examples(name, path):
         is_empty = False
@@ -245,20 +238,17 @@ def _tag(bert: Any, items: list[Item]) -> list[Item]:
 def _choose(bert: Any, items: list[Item]) -> list[Item]:
     contexts, choices, names = [], [], []
     for item in items:
-        if "choices" in item and "context" in item:
+        if "sent1" in item:
+            context, named, _ = multiple_choice.swag(item)
+        elif "question" in item and "context" not in item:
+            try:
+                context, named, _ = multiple_choice.commonsense_qa(item)
+            except BadRecord as bad:
+                raise UserError(bad.detail) from None
+        else:
             context = _value(item, "context")
             # The words of a command line are a tuple.
             named = dict(enumerate(_value(item, "choices", list | tuple)))
-        else:
-            try:
-                read = multiple_choice.swag if "sent1" in item else multiple_choice.commonsense_qa
-                context, named, _ = read(item)
-            except (BadRecord, KeyError) as bad:
-                cause = bad.detail if isinstance(bad, BadRecord) else f"it has no {bad}"
-                raise UserError(
-                    "it must have `context` and `choices`, or be a row of SWAG or CommonsenseQA: "
-                    f"{cause}"
-                ) from None
         contexts.append(context)
         choices.append(list(named.values()))
         names.append(list(named))

@@ -19,7 +19,7 @@ from bert_jax.interop.huggingface import (
     write_huggingface,
 )
 from bert_jax.interop.native import describe_native, is_native, read_native, write_native
-from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.pretrained import Pretrained, naming
 from bert_jax.interop.weights import ENCODER
 from bert_jax.training.workdir import CHECKPOINTS, CONFIG, SWEEP, TOKENIZER, checkpoint_folder
 
@@ -40,9 +40,6 @@ def read(
         its tokens.
       step: The step of a work directory's checkpoint; None for the best or newest.
       family: The family of the model, as `config.family`; by default the one its config names.
-
-    Raises:
-      UserError: The path is none of these, or the model is damaged.
     """
     path = files.checked_path(path, "the model to read")
     if step is not None:
@@ -117,12 +114,13 @@ def _by_kind(
     """Calls the function for the kind of the model at a path, or for each of its two parts."""
     if is_native(path):
         return native(path)
-    if is_huggingface(path):
-        return huggingface(path)
-    if is_google(path):
-        return google(path)
-    if all(is_huggingface(path / part) for part in generator.PARTS):
-        return generator.merge(*(huggingface(path / part) for part in generator.PARTS))
+    with naming(path):
+        if is_huggingface(path):
+            return huggingface(path)
+        if is_google(path):
+            return google(path)
+        if all(is_huggingface(path / part) for part in generator.PARTS):
+            return generator.merge(*(huggingface(path / part) for part in generator.PARTS))
     if not path.exists():
         raise UserError(
             f"{path} does not exist; give the model's directory or checkpoint, or download it from "
@@ -145,10 +143,6 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     """Writes a model to a directory and empties `pretrained.weights`.
 
     The config, which completes the model, is written last. On failure, nothing remains.
-
-    Raises:
-      UserError: The directory is not empty or cannot be written to, the model is fine-tuned and
-        the kind is not "huggingface", or sentence embeddings lack a pooling.
     """
     if pretrained.head and kind != "huggingface":
         raise UserError(

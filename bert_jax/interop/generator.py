@@ -40,11 +40,7 @@ def split(pretrained: Pretrained) -> dict[str, Pretrained]:
 
 
 def merge(discriminator: Pretrained, generator: Pretrained) -> Pretrained:
-    """Merges the two parts of a model; inverts `split`.
-
-    Raises:
-      UserError: The two models do not belong together.
-    """
+    """Merges the two parts of a model; inverts `split`."""
     size = generator.model["hidden_size"] / discriminator.model["hidden_size"]
     model = discriminator.model | {"generator_size": size}
     merged = dataclasses.replace(discriminator, model=model)

@@ -4,8 +4,6 @@ TensorFlow is imported only when a checkpoint is opened, because the import take
 """
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -37,8 +35,8 @@ def read_google(path: Path, lowercase: bool | None = None, family_name: str = ""
     prefix = _prefix(path)
     names = foreign_names(family.names, "google", shape.num_groups)
     shapes = expected_shapes(shape, described.terms)
-    with _checkpoint_tensors(prefix) as tensors:
-        weights, warnings = collect_weights(tensors, names, shapes, family, prefix)
+    tensors = _checkpoint_tensors(prefix)
+    weights, warnings = collect_weights(tensors, names, shapes, family, prefix)
     vocabulary = prefix.parent / VOCABULARY_FILE
     return dataclasses.replace(
         described,
@@ -69,23 +67,16 @@ def _google_family(name: str) -> Family:
     return family
 
 
-@contextmanager
-def _checkpoint_tensors(prefix: Path) -> Iterator[dict[str, Tensor]]:
-    """Yields the model's variables; raises UserError for damage, inside the block too."""
+def _checkpoint_tensors(prefix: Path) -> dict[str, Tensor]:
+    """Returns the model's variables."""
     from bert_jax.base.lean_tensorflow import tf
 
-    try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        yield {
-            name: Tensor(tuple(shape), partial(reader.get_tensor, name))
-            for name, shape in sorted(reader.get_variable_to_shape_map().items())
-            if not name.endswith(_TRAINING_VARIABLES)
-        }
-    # TensorFlow raises some of its errors as Python's own types.
-    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        raise UserError(
-            f"{prefix} is damaged or not a TensorFlow checkpoint: {files.first_line(error)}"
-        ) from error
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {
+        name: Tensor(tuple(shape), partial(reader.get_tensor, name))
+        for name, shape in sorted(reader.get_variable_to_shape_map().items())
+        if not name.endswith(_TRAINING_VARIABLES)
+    }
 
 
 def _prefix(path: Path) -> Path:

@@ -4,13 +4,14 @@ import dataclasses
 import shutil
 import warnings as python_warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from bert_jax.base import files
@@ -20,7 +21,13 @@ from bert_jax.interop.family import Family
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import dropout_warnings, read_family_keys, write_family_keys
 from bert_jax.interop.names import Tensor, collect_weights, export_weights, foreign_names
-from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
+from bert_jax.interop.pretrained import (
+    Pretrained,
+    naming,
+    read_terms,
+    read_training,
+    write_training,
+)
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding, write_embedding
 from bert_jax.interop.tokenizer_files import (
     read_huggingface_tokenizer,
@@ -40,8 +47,6 @@ _CUSTOM_CODE = "the code that its auto_map names is never run"
 _REGRESSION = "regression"
 _SINGLE_LABEL = "single_label_classification"
 _MULTI_LABEL = "multi_label_classification"
-# The keys of a config.json whose types are checked here, with examples.
-_EXAMPLE = {"model_type?": "", "architectures?": [""], "tokenizer_class?": "", "id2label?": {}}
 
 
 def is_huggingface(path: Path) -> bool:
@@ -52,17 +57,12 @@ def is_huggingface(path: Path) -> bool:
 def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     """Reads a model with its pre-training heads or its task head; see `formats.read`."""
     described = describe_huggingface(path, family_name)
-    config, family = files.read_json(path / CONFIG, _EXAMPLE), load_family(described.family)
+    config, family = files.read_json(path / CONFIG), load_family(described.family)
     model, terms = described.model, described.terms
     names = foreign_names(family.names, "huggingface", BertConfig(**model).max_blocks)
     head, warnings = {}, described.warnings
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
-        if relative := [name for name in tensors if name.endswith("distance_embedding.weight")]:
-            raise UserError(
-                f"{file}: {relative[0]} is a table of relative positions; bert_jax has "
-                "only absolute ones"
-            )
         _drop_repeated(tensors, family, file)
         _drop_zero_tables(tensors, family, model)
         try:
@@ -94,7 +94,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
 
 def describe_huggingface(path: Path, family_name: str = "") -> Pretrained:
     """Reads the config of a directory; see `formats.describe`."""
-    config = files.read_json(path / CONFIG, _EXAMPLE)
+    config = files.read_json(path / CONFIG)
     # Files from the first year of transformers have no model_type; all of them are BERTs.
     model_type = config.get("model_type", "bert")
     family_name = family_name or family_of_type(model_type, tokenizer_class_of(path))
@@ -122,9 +122,6 @@ def write_huggingface(
 
     Args:
       embedding: If given, sentence-transformers can also load the directory, with these settings.
-
-    Raises:
-      UserError: `transformers` has no class for such a model.
     """
     model, family = pretrained.model, load_family(pretrained.family)
     names = foreign_names(family.names, "huggingface", pretrained.model_config.max_blocks)
@@ -152,11 +149,8 @@ def write_huggingface(
     if not pretrained.head:
         shape = (1, model["vocab_size"])
         tensors |= {name: np.zeros(shape, np.float32) for name in family.zero_biases}
-    try:
-        # transformers refuses a file without the name of a framework.
-        save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise UserError(f"{path / SAFETENSORS} could not be written: {error}") from error
+    # transformers refuses a file without the name of a framework.
+    save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
     config = {
         "architectures": [class_name],
         "model_type": family.model_types[0],
@@ -203,11 +197,7 @@ def _head_config(pretrained: Pretrained) -> dict[str, Any]:
 def _read_head(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: Family, causal: bool
 ) -> dict[str, Any]:
-    """Reads the head that a config and its tensors describe, as attributes of a `Pretrained`.
-
-    Raises:
-      UserError: The config names a head that cannot be used.
-    """
+    """Reads the head that a config and its tensors describe, as attributes of a `Pretrained`."""
     named = config.get("architectures") or [""]
     head = next((h for h, c in family.task_classes.items() if c.name == named[0]), "")
     if not head:
@@ -291,48 +281,25 @@ def _drop_zero_tables(tensors: dict[str, Tensor], family: Family, model: dict[st
 def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     """Yields the file that holds or lists the weights, and all tensors by name."""
     file = next(path / name for name in _WEIGHT_FILES if (path / name).exists())
-    index = _read_index(file) if file.name.endswith(_INDEX) else {}
+    parts = [file]
+    if file.name.endswith(_INDEX):
+        names = set(files.read_json(file)["weight_map"].values())
+        parts = [files.inside(path, name, file) for name in sorted(names)]
     tensors: dict[str, Tensor] = {}
     with ExitStack() as stack:
-        for part in sorted(set(index.values())) or [file.name]:
-            tensors |= _torch(path / part) if ".bin" in part else _safetensors(path / part, stack)
-        if missing := sorted(index.keys() - tensors.keys()):
-            raise UserError(f"{file} lists {', '.join(missing)}, which none of its files has")
+        for part in parts:
+            with naming(part):
+                tensors |= _torch(part) if ".bin" in part.name else _safetensors(part, stack)
         yield file, tensors
 
 
-def _read_index(index: Path) -> dict[str, str]:
-    """Reads the file of each tensor."""
-    weight_map = files.read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise UserError(f"{index} is damaged: it has no weight_map")
-    for part in weight_map.values():
-        if not files.inside(index.parent, part, index).is_file():
-            raise UserError(f"{index}: {part!r} is not the name of a file beside it")
-    return weight_map
-
-
 def _safetensors(path: Path, stack: ExitStack) -> dict[str, Tensor]:
-    try:
-        # With mmap, the mapped pages would add to the memory of the arrays.
-        file = stack.enter_context(safe_open(path, framework="np", backend="pread"))
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged or not a safetensors file: {error}") from error
-
-    def reader(name: str) -> Callable[[], np.ndarray]:
-        def read() -> np.ndarray:
-            try:
-                return file.get_tensor(name)
-            except (AttributeError, TypeError):
-                # numpy lacks this dtype.
-                dtype = file.get_slice(name).get_dtype()
-                raise UserError(
-                    f"{path}: {name} is {dtype}; weights must be float32, bfloat16 or float16"
-                ) from None
-
-        return read
-
-    return {n: Tensor(tuple(file.get_slice(n).get_shape()), reader(n)) for n in file.keys()}
+    # With mmap, the mapped pages would add to the memory of the arrays.
+    file = stack.enter_context(safe_open(path, framework="np", backend="pread"))
+    return {
+        name: Tensor(tuple(file.get_slice(name).get_shape()), partial(file.get_tensor, name))
+        for name in file.keys()
+    }
 
 
 def _torch(path: Path) -> dict[str, Tensor]:

@@ -29,11 +29,7 @@ _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new"}
 def read_model_keys(
     config: Mapping[str, Any], keys: Mapping[str, str], path: Path
 ) -> dict[str, Any]:
-    """Reads the keys of `config.model` from another program's config, the file `path`.
-
-    Raises:
-      UserError: A key is missing or has an invalid value.
-    """
+    """Reads the keys of `config.model` from another program's config, the file `path`."""
     model = dict(MODEL_KEYS)
     for ours, theirs in keys.items():
         value = config.get(theirs, model[ours])
@@ -48,11 +44,7 @@ def read_model_keys(
 
 
 def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
-    """Reads the keys of `config.model` from a config.json, the file `path`.
-
-    Raises:
-      UserError: The family does not support such a model.
-    """
+    """Reads the keys of `config.model` from a config.json, the file `path`."""
     for key, value in family.constants.items():
         if config.get(key, value) != value:
             raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value!r}")
@@ -109,9 +101,6 @@ def write_family_keys(
 
     Args:
       source: The path of the model, for messages.
-
-    Raises:
-      UserError: The family does not support such a model or tokenizer.
     """
     keys = {**family.config_keys, **family.optional_config_keys}
     fixed = family.fixed_values(model)

@@ -139,10 +139,6 @@ def collect_weights(
     Returns:
       Flat float32 weights of these shapes (without the heads that the file lacks), and a list
       with a warning if tensors are left out.
-
-    Raises:
-      UserError: A tensor is missing or has another shape or type, or the encoder has an unknown
-        tensor.
     """
     present = {head_of(n) for n in shapes if n in names and names[n].name in tensors} | {""}
     wanted = {n: names[n] for n in shapes if n in names and head_of(n) in present}

@@ -1,9 +1,12 @@
 """A model during its conversion from one program to another."""
 
+import contextlib
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax.base import files
@@ -28,14 +31,6 @@ UNTRAINED = "untrained_heads"
 TRAINING = "bert_jax_training.json"
 # The key of `training` with the `max_length` of the weights that a run began with.
 INITIAL_LENGTH = "initial_max_length"
-_EXAMPLE = {
-    "step?": 0,
-    "config?": {},
-    "corpus?": {},
-    "results?": {},
-    f"{UNTRAINED}?": [""],
-    f"{INITIAL_LENGTH}?": 0,
-}
 
 
 @dataclasses.dataclass
@@ -115,9 +110,6 @@ class Pretrained:
 
         Like extract_distilbert.py in transformers' distillation project, this drops the token
         types, the pooler and the next-sentence head. The masked-LM head is kept.
-
-        Raises:
-          UserError: This is not a BERT with a trained masked-LM head, or it lacks a layer.
         """
         kept, depth = layer_numbers(layers, "--distil_layers"), self.model["num_hidden_layers"]
         problem = self.missing_head("masked_lm")
@@ -148,11 +140,7 @@ class Pretrained:
                 del self.weights[name]
 
     def cut_padding(self) -> None:
-        """Cuts off the rows of the embeddings beyond the vocabulary, whose ids have no token.
-
-        Raises:
-          UserError: Text can contain a token that has no row.
-        """
+        """Cuts off the rows of the embeddings beyond the vocabulary, whose ids have no token."""
         rows = self.model["vocab_size"]
         size = self.tokenizer.vocab_size if self.tokenizer else rows
         if size == rows:
@@ -232,15 +220,11 @@ def read_terms(
 
 
 def read_training(directory: Path) -> dict[str, Any]:
-    """Reads how a model was trained; empty if its directory has no TRAINING file.
-
-    Raises:
-      UserError: The file is damaged.
-    """
+    """Reads how a model was trained; empty if its directory has no TRAINING file."""
     path = directory / TRAINING
     if not path.exists():
         return {}
-    training = files.read_json(path, _EXAMPLE)
+    training = files.read_json(path)
     try:
         if training.get("config"):
             config_lib.from_stored(training["config"])
@@ -255,3 +239,15 @@ def write_training(pretrained: Pretrained, directory: Path) -> None:
     """Writes how the model was trained, if that is known."""
     if pretrained.training:
         files.write_json(directory / TRAINING, pretrained.training)
+
+
+@contextlib.contextmanager
+def naming(path: epath.PathLike) -> Iterator[None]:
+    """Names a file or a model in an error of the libraries that read other programs' files."""
+    try:
+        yield
+    except (UserError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        problem = f"{type(error).__name__}: {files.first_line(error)}"
+        raise UserError(f"{path} is damaged or another program's: {problem}") from error

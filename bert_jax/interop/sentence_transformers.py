@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
 _LIBRARY, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.json"
@@ -47,49 +46,10 @@ class Embedding(NamedTuple):
 
 
 def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
-    """Reads the settings of a directory; returns them, and a warning for each unsupported part.
-
-    Raises:
-      UserError: A file is damaged or missing.
-    """
-    if not (path / _MODULES).exists():
-        return Embedding(), []
-    try:
-        embedding, warnings = _read(path)
-    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{path / _MODULES} or a file that it names is damaged: {type(error).__name__}: {error}"
-        ) from None
-    return embedding, [f"{path}: {warning}" for warning in warnings]
-
-
-def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
-    """Writes the settings beside the files of the encoder.
-
-    Args:
-      embedding: With a pooling and a length.
-      width: The size of the hidden states.
-    """
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedding.normalize else [])]
-    modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _TYPE + kind}
-        for i, kind in enumerate(kinds)
-    ]
-    for module in modules[1:]:
-        (path / module["path"]).mkdir()
-    modes = ("cls_token", "mean_tokens")
-    pooling = {f"{_MODE}{mode}": _POOLINGS[mode] == embedding.pooling for mode in modes}
-    config = {"word_embedding_dimension": width, **pooling}
-    files.write_json(path / modules[1]["path"] / "config.json", config)
-    settings = {"max_seq_length": embedding.max_length, "do_lower_case": embedding.lowercase}
-    files.write_json(path / _SETTINGS, settings)
-    # Without this file, the library would look for it on the Hugging Face Hub.
-    files.write_json(path / _LIBRARY, dict(embedding.library))
-    files.write_whole(path / _MODULES, json.dumps(modules, indent=2).encode())
-
-
-def _read(path: Path) -> tuple[Embedding, list[str]]:
+    """Reads the settings of a directory; returns them, and a warning for each unsupported part."""
     embedding, warnings = Embedding(), []
+    if not (path / _MODULES).exists():
+        return embedding, []
     settings = files.read_json(path / _SETTINGS) if (path / _SETTINGS).exists() else {}
     tokenizer = files.read_json(path / _TOKENIZER) if (path / _TOKENIZER).exists() else {}
     # sentence-transformers 6 writes only the tokenizer's, which is about 1e30 without a limit.
@@ -130,7 +90,32 @@ def _read(path: Path) -> tuple[Embedding, list[str]]:
             warnings.append(
                 f"its module {kind} is not supported: embeddings are computed without it"
             )
-    return embedding, warnings
+    return embedding, [f"{path}: {warning}" for warning in warnings]
+
+
+def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
+    """Writes the settings beside the files of the encoder.
+
+    Args:
+      embedding: With a pooling and a length.
+      width: The size of the hidden states.
+    """
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedding.normalize else [])]
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _TYPE + kind}
+        for i, kind in enumerate(kinds)
+    ]
+    for module in modules[1:]:
+        (path / module["path"]).mkdir()
+    modes = ("cls_token", "mean_tokens")
+    pooling = {f"{_MODE}{mode}": _POOLINGS[mode] == embedding.pooling for mode in modes}
+    config = {"word_embedding_dimension": width, **pooling}
+    files.write_json(path / modules[1]["path"] / "config.json", config)
+    settings = {"max_seq_length": embedding.max_length, "do_lower_case": embedding.lowercase}
+    files.write_json(path / _SETTINGS, settings)
+    # Without this file, the library would look for it on the Hugging Face Hub.
+    files.write_json(path / _LIBRARY, dict(embedding.library))
+    files.write_whole(path / _MODULES, json.dumps(modules, indent=2).encode())
 
 
 def _pooling_mode(config: dict[str, Any]) -> str:

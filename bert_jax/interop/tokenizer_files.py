@@ -148,9 +148,6 @@ def write_huggingface_tokenizer(
 
     The written tokenizer gives the same ids, with exceptions that `tokenizer_json` lists, such as
     "[MASK]" in the text. The class is the family's own if it fits the tokenizer.
-
-    Raises:
-      UserError: A SentencePiece model has features that Hugging Face's format lacks.
     """
     names = [family.tokenizer, *TOKENIZER_CLASSES]
     class_name = next(name for name in names if TOKENIZER_CLASSES[name].fits(tokenizer))
@@ -192,9 +189,6 @@ def write_huggingface_tokenizer(
     files.write_json(directory / SPECIALS_FILE, special_tokens)
 
 
-_EXAMPLE = {"tokenizer_class?": ""}
-
-
 def read_huggingface_tokenizer(
     directory: Path, family: Family
 ) -> tuple[Tokenizer | None, list[str]]:
@@ -202,12 +196,9 @@ def read_huggingface_tokenizer(
 
     Returns:
       The tokenizer, None if there is none; and a sentence for each setting that is guessed.
-
-    Raises:
-      UserError: The files are damaged, or have settings that bert_jax does not support.
     """
     config_path = directory / CONFIG_FILE
-    config = files.read_json(config_path, _EXAMPLE) if config_path.exists() else {}
+    config = files.read_json(config_path) if config_path.exists() else {}
     notes: list[str] = []
     if (directory / OPTIONS_FILE).exists():
         tokenizer = tokenizers.load(directory)
@@ -216,10 +207,7 @@ def read_huggingface_tokenizer(
     if tokenizer is None:
         return None, notes
     # A program that adds tokens to an export does not write them to our own file.
-    try:
-        added = _read_added_tokens(directory, config)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{directory}: its added tokens are damaged: {error}") from None
+    added = _read_added_tokens(directory, config)
     return tokenizer.with_added(added | tokenizer.added, directory), notes
 
 
@@ -268,7 +256,7 @@ def _read_tokenizer(
 def tokenizer_class_of(directory: Path) -> str:
     """Reads the tokenizer class from a directory's configs, without "Fast"; empty if none."""
     paths = [path for name in (CONFIG_FILE, "config.json") if (path := directory / name).exists()]
-    names = (files.read_json(path, _EXAMPLE).get("tokenizer_class") for path in paths)
+    names = (files.read_json(path).get("tokenizer_class") for path in paths)
     return next(filter(None, names), "").removesuffix("Fast")
 
 
@@ -276,7 +264,7 @@ def _class_with_specials(path: Path, usual: str) -> str:
     """Returns the first class whose special tokens a tokenizer.json has, the usual one first."""
     if not path.exists():
         return usual
-    added = files.read_json(path, {"added_tokens?": [{"content": ""}]}).get("added_tokens") or ()
+    added = files.read_json(path).get("added_tokens") or ()
     found = {token["content"] for token in added}
     return next(
         (
@@ -347,10 +335,7 @@ def _cased(tokens: Sequence[str]) -> list[str]:
 
 def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTokenizer:
     """Reads a tokenizer.json; raises UserError unless it is a WordPiece with BERT's rules."""
-    try:
-        theirs = LibraryTokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # The library raises nothing more specific.
-        raise UserError(f"{path} is damaged or not a tokenizer.json: {error}") from None
+    theirs = LibraryTokenizer.from_str(path.read_text(encoding="utf-8"))
     model, rules = theirs.model, theirs.normalizer
     if not isinstance(model, models.WordPiece) or not isinstance(rules, normalizers.BertNormalizer):
         raise UserError(

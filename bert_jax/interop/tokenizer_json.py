@@ -49,9 +49,6 @@ def to_library(tokenizer: OurTokenizer) -> Tokenizer:
     """Converts a tokenizer to one of the library that gives the same ids.
 
     It adds special tokens and token types as the template of our tokenizer does.
-
-    Raises:
-      UserError: A SentencePiece model has features that the library lacks.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         library = _sentencepiece(tokenizer)

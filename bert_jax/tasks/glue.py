@@ -159,11 +159,7 @@ class GlueTask(SentenceTask):
 
 
 def find_splits(name: str, source: str) -> dict[str, epath.Path]:
-    """Finds the file of each split of a task.
-
-    Raises:
-      UserError: The task's data are missing.
-    """
+    """Finds the file of each split of a task."""
     names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
     found = find_files(source, names)
     if name == "ax" and "test_ax" not in found:

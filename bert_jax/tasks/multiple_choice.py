@@ -17,7 +17,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import ExampleTask
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.readers import check_unicode, json_lines, open_text
+from bert_jax.text.readers import json_lines, open_text
 from bert_jax.text.tables import read_rows
 
 _FILES = {
@@ -101,8 +101,6 @@ class MultipleChoiceTask(ExampleTask):
     ) -> Example:
         """Checks and makes an example; the keys of `choices` are the labels of its choices."""
         names = tuple(choices)
-        for text in (id, context, *names, *choices.values()):
-            check_unicode(text, "a text")
         if not all(text.strip() for text in (context, *choices.values())):
             raise BadRecord("empty sentence", "its question or a choice is empty")
         self.labels = self.labels or names

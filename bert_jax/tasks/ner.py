@@ -12,10 +12,10 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks import ner_tags
-from bert_jax.tasks.task import Task
+from bert_jax.tasks.task import Task, json_objects
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.readers import json_lines, open_text, read_text
+from bert_jax.text.readers import read_text
 from bert_jax.text.sources import split_inputs
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
@@ -331,29 +331,20 @@ def _columns(line: str) -> list[str]:
 
 def _read_json(path: Any) -> Iterator[TaggedSentence]:
     """Reads JSON lines with lists of words and tags; a test set may lack the tags."""
-    with open_text(path) as (_, stream):
-        for line in json_lines(stream):
-            where = f"{path}:{line.number}"
-            try:
-                values = line.parse()
-            except BadRecord as bad:
-                raise UserError(f"{where}: {bad.detail}") from None
-            words, tags = (
-                next((values[name] for name in names if name in values), None)
-                for names in (WORD_FIELDS, _TAG_FIELDS)
+    for where, values in json_objects(path):
+        words, tags = (
+            next((values[name] for name in names if name in values), None)
+            for names in (WORD_FIELDS, _TAG_FIELDS)
+        )
+        if tags and isinstance(tags[0], int):
+            raise UserError(
+                f"{where}: its tags are numbers, whose names are not in the file; write the "
+                "names, such as B-PER"
             )
-            kinds = [type(tag) for tag in tags] if isinstance(tags, list) else [tags]
-            if int in kinds:
-                raise UserError(
-                    f"{where}: its tags are numbers, whose names are not in the file; write the "
-                    "names, such as B-PER"
-                )
-            is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
-            if not is_list or tags is not None and kinds != [str] * len(words):
-                raise UserError(
-                    f"{where}: it must have a list `tokens` of texts and a list `ner_tags` of as "
-                    "many tags"
-                )
-            if words:
-                names = [f"{where}, word {number}" for number in range(1, len(words) + 1)]
-                yield TaggedSentence(names, words, tags or [None] * len(words))
+        if words is None or tags is not None and len(tags) != len(words):
+            raise UserError(
+                f"{where}: it must have a list `tokens` and a list `ner_tags` of as many tags"
+            )
+        if words:
+            names = [f"{where}, word {number}" for number in range(1, len(words) + 1)]
+            yield TaggedSentence(names, words, tags or [None] * len(words))

@@ -1,6 +1,5 @@
 """Reads, checks and tokenizes SQuAD's questions from its JSON files."""
 
-import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,10 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.tasks.task import json_objects
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.readers import Line, check_unicode, json_lines, read_text
+from bert_jax.text.readers import read_text
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 
@@ -56,29 +57,20 @@ def read_file(
 
     The file is in the format of train-v1.1.json, or has JSON lines or an array of questions with a
     context each, as `datasets` exports them.
-
-    Raises:
-      UserError: The file does not have this format, or `version` is given and the file has another
-        version.
     """
-    text = read_text(path)
-    if _have_contexts(json_lines(io.BytesIO(text.encode()))):
-        yield from _read_lines(path, json_lines(io.BytesIO(text.encode())))
-        return
     try:
-        content = json.loads(text)
+        content = json.loads(read_text(path))
+    except ValueError:
+        content = []
+    if not (isinstance(content, dict) and "data" in content):
+        yield from _read_lines(path)
+        return
+    with files.naming(path):
         paragraphs = [
             (f"{path}: data[{i}].paragraphs[{j}]", paragraph["context"], list(paragraph["qas"]))
             for i, article in enumerate(content["data"])
             for j, paragraph in enumerate(article["paragraphs"])
         ]
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not a complete JSON file: {error}") from None
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is not SQuAD's JSON, an object with a list `data` of objects with a list "
-            f"`paragraphs` of objects with `context` and `qas`: {type(error).__name__}: {error}"
-        ) from None
     raws = (raw for _, _, raws in paragraphs for raw in raws)
     if version and any(_is_impossible(raw) for raw in raws):
         check_version(path, "2.0", version)
@@ -90,21 +82,8 @@ def read_file(
             yield f"{where}.qas[{k}]", context, raw
 
 
-def _have_contexts(lines: Iterator[Line]) -> bool:
-    """Returns whether the first object of a file has a context; SQuAD's has a list `data`."""
-    try:
-        return "context" in next(lines).parse()
-    except (BadRecord, StopIteration):
-        return False
-
-
-def _read_lines(path: Any, lines: Iterator[Line]) -> Iterator[tuple[str, Any, Any]]:
-    for line in lines:
-        where = f"{path}:{line.number}"
-        try:
-            raw = line.parse()
-        except BadRecord as bad:
-            raise UserError(f"{where}: {bad.detail}") from None
+def _read_lines(path: Path | epath.Path) -> Iterator[tuple[str, Any, Any]]:
+    for where, raw in json_objects(path):
         if isinstance(answers := raw.get("answers"), dict):
             pairs = zip(answers.get("text", ()), answers.get("answer_start", ()), strict=False)
             raw["answers"] = [{"text": text, "answer_start": start} for text, start in pairs]
@@ -157,7 +136,6 @@ def tokenized_questions(
             for name, value in (("context", text), ("question", raw.get("question")), ("id", id)):
                 if not isinstance(value, str) or not value.strip():
                     raise BadRecord("missing field", f"it has no text `{name}`")
-                check_unicode(value, f"its `{name}`")
             if id in found:
                 raise BadRecord("repeated id", "another question has the same id")
             answers = [] if is_test else _answers(raw, version)
@@ -165,8 +143,6 @@ def tokenized_questions(
                 contexts[text] = Context(text, *tokenizer.encode_aligned(text))
             span = None
             try:
-                if not is_test:
-                    _check_impossible(raw)
                 found_at = [_find(text, *answer) for answer in answers]
                 spans = [_span(contexts[text], *found) for found in found_at]
                 span = spans[0] if spans else None
@@ -200,15 +176,6 @@ def _answers(question: dict[str, Any], version: str) -> list[tuple[str, Any]]:
         detail = 'it has no answer, which only SQuAD 2.0 ("version": "v2.0") allows'
         raise BadRecord("no answer", detail)
     return answers
-
-
-def _check_impossible(question: dict[str, Any]) -> None:
-    """Raises BadRecord if `is_impossible` contradicts the answers."""
-    answers = question["answers"]
-    impossible = question.get("is_impossible", not answers)
-    if bool(impossible) == bool(answers):
-        detail = f"its is_impossible is {impossible}, but it has {len(answers)} answers"
-        raise BadRecord("inconsistent is_impossible", detail)
 
 
 def _find(context: str, text: str, start: Any) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tasks.token_rows import TokenRows
-from bert_jax.text.bad_records import BadRecords
-from bert_jax.text.readers import INVALID_UTF8
+from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.readers import INVALID_UTF8, json_lines, open_text
 from bert_jax.tokenizers import Tokenizer
 
 
@@ -28,9 +28,6 @@ def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epa
       source: The value of `data.input`: a folder, "SPLIT=FILE,SPLIT=FILE", or the file of the
         training split.
       names: The file names that each split may have in a folder.
-
-    Raises:
-      UserError: There is no such file, a split has two files, or there is no training split.
     """
     is_named = re.match(r"\s*\w+\s*=", source)
     found = _named_files(source, names) if is_named else _folder_files(source, names)
@@ -84,6 +81,17 @@ def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, e
     return found
 
 
+def json_objects(path: epath.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields FILE:LINE and each object of a file of JSON lines or of an array."""
+    with open_text(path) as (_, stream):
+        for line in json_lines(stream):
+            where = f"{path}:{line.number}"
+            try:
+                yield where, line.parse()
+            except BadRecord as bad:
+                raise UserError(f"{where}: {bad.detail}") from None
+
+
 # The fraction of the training examples that is held out if there is no validation split.
 _VALIDATION_FRACTION = 0.1
 T = TypeVar("T")
@@ -115,9 +123,6 @@ class Task(abc.ABC):
         begin with "test" are predicted.
       parts: "train" and the validation split if both come from the training file, of whose
         examples a tenth are held out; otherwise empty.
-
-    Raises:
-      UserError: The data do not exist, or an option does not fit them.
     """
 
     head: str
@@ -168,11 +173,7 @@ class Task(abc.ABC):
         return BadRecords(self._bad_rows_policy, "config.data.bad_rows", advice)
 
     def rows(self, split: str) -> TokenRows:
-        """Returns the examples of a split, which are read at the first call.
-
-        Raises:
-          UserError: An example is bad, and bad ones are refused. The message names file and line.
-        """
+        """Returns the examples of a split, which are read at the first call."""
         if split not in self._rows:
             bad_rows = self._bad_rows[split] = self.new_bad_rows()
             self._rows[split] = self.read(self.sources[split], split, bad_rows)
@@ -209,9 +210,6 @@ class Task(abc.ABC):
         Args:
           split: The split whose rules apply. The labels of a test split are not needed.
           bad_rows: Handles examples that cannot be used. In a test split, all are refused.
-
-        Raises:
-          UserError: An example is refused, or there is none.
         """
 
     def check_not_empty(self, source: epath.Path, split: str, examples: Sized) -> None:

@@ -103,7 +103,7 @@ def test_files_that_are_refused(folder, content, words):
 
 
 def test_a_folder_without_a_dev_file_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"a folder without any of dev.tsv, dev.csv, dev.jsonl"):
+    with pytest.raises(UserError, match=r"a folder without any of validation.tsv, .* dev.tsv"):
         read_pairs(tmp_path)
 
 

@@ -30,8 +30,9 @@ def test_it_describes_the_training_and_the_results(tmp_path):
         "| data.input | a\\|b.txt, my texts/*.txt |",
         "| data.store | x/y |",
         "| corpus.report.tokens | 9 |",
-        "| masked-LM loss (nats) | 5.854 | 6.5 (unigram frequencies) |",
-        "| sequences | 1024 |",
+        "| masked-LM loss (nats) | 5.854 |",
+        "| masked-LM loss (nats), unigram frequencies | 6.5 |",
+        "| num_sequences | 1024 |",
     ):
         assert line in card.splitlines()
     assert "ada" not in card and "formats" not in card and "data.vocab" not in card

@@ -134,17 +134,10 @@ def test_tokens_added_to_an_export_of_ours(ours, directory):
     assert read(directory).added.keys() == {900}
 
 
-@pytest.mark.parametrize(
-    "added, words",
-    [
-        ({"900": {"content": "the"}}, "'the' has the id 900, which must be its id in the vocab"),
-        ({"900": {}}, "its added tokens are damaged: 'content'"),
-        ({"x": {"content": "covid"}}, "its added tokens are damaged: invalid literal"),
-    ],
-)
-def test_added_tokens_that_are_refused(directory, added, words):
+def test_an_added_token_with_the_id_of_another_is_refused(directory):
+    added = {"900": {"content": "the"}}
     edit(directory / "tokenizer_config.json", lambda c: c.update(added_tokens_decoder=added))
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match="'the' has the id 900, which must be its id in the vocab"):
         read(directory)
 
 
@@ -181,7 +174,6 @@ def byte_level(content):
     "change, words",
     [
         (byte_level, "is not BERT's WordPiece"),
-        (lambda c: c.pop("model"), "is damaged"),
         (remove_mask, r"has no \[MASK\]"),
         (set_in("normalizer", strip_accents=False), "strip_accents of its normalizer is False"),
         (set_in("normalizer", handle_chinese_chars=False), "handle_chinese_chars .* only True"),
@@ -207,15 +199,6 @@ def test_configs_that_differ_are_refused(key, directory):
     edit(directory / "tokenizer_config.json", lambda content: content.update({key: False}))
     with pytest.raises(UserError, match=f"tokenizer_config.json: {key} is False; it must be True"):
         read(directory)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_damaged_files_are_refused(name, directory):
-    content = (directory / name).read_bytes()
-    for damaged in (content[: len(content) // 2], content[:-20] + b"\xff", b"", b"[1]"):
-        (directory / name).write_bytes(damaged)
-        with pytest.raises(UserError, match=name):
-            read(directory)
 
 
 def test_a_damaged_sentencepiece_export_is_refused(tmp_path):

@@ -112,7 +112,7 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     assert "| init_from | source |" in card
     # The folders of the user's files are private.
     assert str(tmp_path) not in (tmp_path / "hf" / "bert_jax_training.json").read_text()
-    assert "| steps | 7 |" in card and "| maximum sequence length (tokens) | 16 |" in card
+    assert "| steps | 7 |" in card and "| max_seq_length | 16 |" in card
     # The model has 512 positions, but neither run had longer sequences than 16.
     assert files.read_json(tmp_path / "hf" / "tokenizer_config.json")["model_max_length"] == 16
 

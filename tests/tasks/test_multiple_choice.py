@@ -114,7 +114,6 @@ def test_swag(tmp_path, tokenizer):
         (question(labels="AB", texts="ab"), "are A, B, but must be A, B, C", "other choices"),
         (question(labels="ABC", texts="ab"), "it must have an `id`", "missing field"),
         (question(labels="ABB"), "two or more, all different", "other choices"),
-        (question(text="\ud800"), "lone surrogate", "lone surrogate"),
         (question() | {"choices": ["a"]}, "`choices`, with a `label`", "missing field"),
         (question(id=5), "it must have an `id`", "missing field"),
         (swag_row("4"), "its answer is '4', not one of 0, 1, 2, 3", "unknown label"),

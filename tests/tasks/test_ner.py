@@ -99,7 +99,6 @@ def test_json_lines_have_the_rows_of_conll(tmp_path, tokenizer):
     [
         ({"tokens": ["a"], "ner_tags": [3]}, "its tags are numbers, whose names are not in"),
         ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "must have a list `tokens` .* as many tags"),
-        ({"text": "a"}, "must have a list `tokens` of texts"),
     ],
 )
 def test_json_lines_without_a_tag_for_each_word(tmp_path, sentence, words):

@@ -183,13 +183,11 @@ def test_sentencepiece(make, tmp_path):
         (question(answers=[("", 0)]), "a list `answers`, with a `text`", "missing field"),
         (question(answers=[("\u00ad", CONTEXT.index("\u00ad"))]), "has no token", "answer without"),
         (question(answers=()), "only SQuAD 2.0", "no answer"),
-        (question(text="\ud800?"), "lone surrogate", "lone surrogate"),
         ({"id": "q1", "question": "Who?"}, "a list `answers`", "missing field"),
         (question(text=" "), "no text `question`", "missing field"),
         ({"question": "Who?", "answers": []}, "no text `id`", "missing field"),
         (question() | {"answers": [{"text": "me"}]}, "not at character None", "wrong offset"),
         (question("q0"), "same id", "repeated id"),
-        (question(is_impossible=True), "is_impossible is True, but it has 1 answers", "incon"),
         ("?", "it has no text `question`", "missing field"),
     ],
 )
@@ -242,11 +240,10 @@ def test_real_files_have_other_ids_and_wrong_offsets(make, tmp_path):
 @pytest.mark.parametrize(
     "content, words",
     [
-        ("{", "dev.json is not a complete JSON file"),
+        ('{"data": [', "dev.json:1: not a JSON object"),
         (b'{\n"data": "\xff"}', "dev.json:2: not valid UTF-8"),
-        ("[]", "dev.json is not SQuAD.s JSON"),
+        ("[]", "the validation split .*dev.json. has no rows"),
         ({"data": [{"paragraphs": [{}]}]}, "KeyError: 'context'"),
-        (squad(), "the validation split .*dev.json. has no rows"),
         (squad(question(), context=None), "no text `context`"),
         # The version must match the config.
         (

@@ -21,11 +21,7 @@ FAMILIES = {
 
 
 def load_family(name: str) -> Family:
-    """Loads a family by its name: a key of FAMILIES, or MODULE:NAME of a `Family`.
-
-    Raises:
-      UserError: There is no such family.
-    """
+    """Loads a family by its name: a key of FAMILIES, or MODULE:NAME of a `Family`."""
     return load_part(name, FAMILIES, "config.family", ("model_types", "pretraining_class"))
 
 

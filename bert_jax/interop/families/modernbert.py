@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop.family import Family, Names, PreTrainingClass, Spelling, task_classes
 from bert_jax.models import BertConfig
@@ -47,19 +46,10 @@ _CONSTANTS = {
     "classifier_activation": "gelu",
     "tie_word_embeddings": True,
 }
-# The keys that `_read_attention` looks into, with examples. The types of the other keys are checked
-# later, as in all families.
-_EXAMPLE = {
-    "layer_types?": [""],
-    "rope_scaling?": {},
-    "rope_parameters?": {f"{_GLOBAL}?": {}, f"{_LOCAL}?": {}},
-}
 
 
 def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Returns the keys of transformers 4; those of version 5 win where a file has both."""
-    if problem := files.mismatch(config, _EXAMPLE, str(path)):
-        raise UserError(problem)
     scaling = config.get("rope_scaling") or {}
     if scaling.get("rope_type", scaling.get("type", "default")) != "default":
         raise UserError(f"{path}: rope_scaling is {scaling!r}, which is not supported")
