@@ -4,7 +4,8 @@
     python -m bert_jax.main --config=configs/base.py --workdir=RUN --config.data.store=DIR
 
 `bert_jax.main` does the same in its work directory if a run names no store. --preview=N prints the
-first N documents as they would be divided into sentences, and writes nothing.
+first N documents as they would be divided into sentences, and writes nothing. --verify compares the
+files of a finished store with the checksums that were written with them.
 
 A large store is prepared in parts: by the processes of one machine, or by Apache Beam
 (--runner=NAME, and the runner's flags after --). If they are killed, the same command continues.
@@ -28,7 +29,7 @@ from bert_jax.config import cli, default_config, validate_data
 from bert_jax.config.command_line import UsageError
 from bert_jax.config.data import DATA, SAMPLING
 from bert_jax.reports import corpus_report
-from bert_jax.store.engines import Engine
+from bert_jax.store.engines import Engine, beam_runner
 from bert_jax.store.manifest import (
     check_case,
     given_tokenizer,
@@ -39,7 +40,12 @@ from bert_jax.store.manifest import (
 from bert_jax.store.preparation import is_standard_input, prepare
 from bert_jax.store.preparation_report import show_formats
 from bert_jax.store.stages import sentence_rules
-from bert_jax.store.token_store import TokenStore, read_metadata, store_path
+from bert_jax.store.token_store import (
+    TokenStore,
+    read_metadata,
+    store_path,
+    verify_store,
+)
 from bert_jax.store.tokenization import document_sentences, document_to_tokens
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.sources import join_inputs
@@ -72,6 +78,9 @@ def define_flags() -> None:
         "Also print what fraction of the text is in rows, and of rows is padding (--rows, "
         "--max_seq_length, --max_pairs_per_row). They do not affect the store.",
     )
+    flags.DEFINE_boolean(
+        "verify", False, "Only compare the files of the finished store --output with its checksums."
+    )
     flags.DEFINE_integer(
         "preview",
         None,
@@ -97,6 +106,10 @@ def main(arguments: list[str]) -> None:
     engine = _engine(arguments[1:])
     if not (values.output or values.preview):
         raise UserError("--output=DIR is missing: the directory of the token store")
+    if values.verify:
+        number = verify_store(values.output)
+        say(f"{number:,} files of {values.output} have the checksums that were written with them")
+        return
     data = default_config().data
     for key in _KEYS:
         value = values[key].value
@@ -121,11 +134,7 @@ def main(arguments: list[str]) -> None:
 
 def _engine(options: list[str]) -> Engine | None:
     """Returns the engine that the flags name; None for the processes of this machine."""
-    runner = flags.FLAGS.runner
-    if runner:
-        # This import takes seconds.
-        from bert_jax.store.beam import beam_runner
-
+    if runner := flags.FLAGS.runner:
         return beam_runner(runner, options)
     if options:
         raise UsageError(f"unexpected argument {options[0]!r}: flags are written --NAME=VALUE")

@@ -277,3 +277,5 @@ def test_command(store, speeches, tmp_path):
     # Only pairs have labels.
     assert "rows of 32" in result.stdout and "random pairs" not in result.stdout
     assert result.stderr == ""
+    result = run(f"--output={tmp_path}/a", "--verify")
+    assert "10 files of" in result.stdout and result.returncode == 0, result.stderr

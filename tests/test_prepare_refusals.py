@@ -13,13 +13,14 @@ from tests.refusals import command
 from tests.stores import VOCAB_SIZE, make, options, write_speeches
 
 
-def test_foreign_files_are_not_touched(speeches, tmp_path):
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "tokens-00000.bin").write_text("unfinished")
+@pytest.mark.parametrize("is_started", [False, True])
+def test_foreign_files_are_not_touched(is_started, speeches, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
+    if is_started:
+        (tmp_path / "unfinished").mkdir()
     with pytest.raises(UserError, match="holds thesis.tex, which is not part of"):
         make(options(speeches), tmp_path)
-    assert (tmp_path / "train" / "tokens-00000.bin").exists()
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_linked_directory_is_not_written_to(speeches, tmp_path):

@@ -46,8 +46,6 @@ _JSON_TYPES = {
     int: "a whole number",
     float: "a number",
 }
-# A regular expression for what `new_file` appends to the name of a file while it is written.
-PARTIAL = r"\.[0-9a-f]{8}\.partial"
 # A temporary file of `new_file` that has not changed for this time belongs to a killed process.
 # Locks would show this sooner, but many shared file systems have none.
 _REMAINS_SECONDS = 3600
@@ -147,7 +145,7 @@ def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
 
 def _remove_remains(path: Path) -> None:
     """Removes the files of killed processes that were in `new_file`."""
-    ours = re.compile(re.escape(path.name) + PARTIAL)
+    ours = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}\.partial")
     for file in path.parent.glob("*.partial"):
         if ours.fullmatch(file.name) and file.is_file() and not file.is_symlink():
             # Another process may have removed it.
@@ -293,19 +291,14 @@ def local_copy(path: epath.PathLike, names: Sequence[str] | None = None) -> Iter
 
 
 @contextlib.contextmanager
-def local_output(path: epath.PathLike, last: Sequence[str] = ()) -> Iterator[Path]:
-    """Yields the local directory, or a scratch one that is uploaded when the block ends.
-
-    Args:
-      last: Names of files that are uploaded after all others.
-    """
+def local_output(path: epath.PathLike) -> Iterator[Path]:
+    """Yields the local directory, or a scratch one that is uploaded when the block ends."""
     if not is_remote(path):
         yield Path(path)
         return
     with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
         yield Path(scratch)
-        files = [file for file in sorted(Path(scratch).rglob("*")) if file.is_file()]
-        for file in sorted(files, key=lambda file: file.name in last):
+        for file in filter(Path.is_file, Path(scratch).rglob("*")):
             target = f"{os.fspath(path)}/{file.relative_to(scratch).as_posix()}"
             filesystem().put_file(str(file), target)
 

@@ -129,9 +129,9 @@ DATA: Section = {
     ),
     "duplicates": _text_field(
         "keep",
-        "Copies of documents that are removed. keep: none. exact: documents with the same tokens "
-        "as an earlier one, held out or not, so that no such copy of a held-out document is "
-        "trained on. The vocabulary is trained on all documents.",
+        "Copies of documents that are removed. keep: none. exact: documents with the same words as "
+        "an earlier one, held out or not, so that no such copy of a held-out document is trained "
+        "on. The vocabulary is trained on all documents.",
         choices=("keep", "exact"),
         omitted="keep",
     ),

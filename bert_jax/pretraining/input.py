@@ -18,7 +18,7 @@ from bert_jax.parallel import multihost
 from bert_jax.reports import corpus_report
 from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
-from bert_jax.store.token_store import METADATA, TokenStore, read_metadata
+from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.named_sources import check_sampling
 from bert_jax.text.sources import join_inputs
@@ -105,7 +105,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
         corpus = epath.Path(directory) / workdir.CORPUS
         if corpus.exists() and not (path / "metadata.json").exists():
             # The store was removed. Another text is refused before it is prepared.
-            known = files.read_json(corpus, METADATA)
+            known = files.read_json(corpus)
             check_metadata(known, path, config.data, config.model.vocab_size)
         try:
             # Returns at once if the store exists and matches the config.
@@ -208,6 +208,9 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
     train, heldout = TokenStore(path / "train"), path / "heldout"
     check_sampling(train.sources, config.data.sampling_exponent, config.data.source_weights)
     heldout_store = TokenStore(heldout) if heldout.exists() else None
+    if heldout_store and heldout_store.num_documents == 1 and config.data.rows == "pairs":
+        # A pair may need a sentence of another document.
+        heldout_store = None
     return RunInput(train, heldout_store, tokenizer, metadata)
 
 

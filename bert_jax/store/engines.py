@@ -1,14 +1,13 @@
-"""Runs the stages of a preparation by processes of this machine or by a cluster.
+"""Runs the stages of a preparation by processes of this machine, Apache Beam or another cluster.
 
 An engine maps `run_part` over the numbers of the parts that lack the result of a stage. All state
 is in the directory of the store: an engine may be killed at any time, and another may continue.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 
 from ml_collections import ConfigDict
 
@@ -17,69 +16,41 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.processes import worker_processes
 from bert_jax.base.progress import Progress, say
 from bert_jax.store import manifest
-from bert_jax.store.plan import (
-    UNFINISHED,
-    Directory,
-    Plan,
-    forget_errors,
-    is_written,
-    raise_error,
-    read_plan,
-    result_name,
-    write_plan,
-    written,
-)
-from bert_jax.store.stages import STAGES, run_part
+from bert_jax.store.plan import Directory, Plan, is_written, raise_error, result_name, written
+from bert_jax.store.stages import TITLES, run_part
 from bert_jax.store.tokenization import KILLED
 
 
 class LocalProcesses:
-    """Processes of this machine. They lock the directory, unless it is in a bucket.
+    """Processes of this machine, which replace an unfinished store with another plan."""
 
-    An unfinished store with the same plan is continued, and one with another plan is replaced.
-    """
+    may_replace = True
 
     def __init__(self, num_processes: int):
         self._num_processes = num_processes
 
-    @contextmanager
-    def opened(self, output: Directory, plan: Plan) -> Iterator[None]:
-        # The copy of standard input may be there.
-        inputs = {source.get("path") for source in plan.sources}
-        with manifest.locked_directory(output, manifest.STORE_FILES, inputs) as remove_files:
-            if read_plan(output) != plan:
-                remove_files()
-                write_plan(output, plan)
-            forget_errors(output)
-            yield
-
     def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
-        numbers = missing(output, stage, numbers)
+        if not (numbers := missing(output, stage, numbers)):
+            return
         workers = min(len(numbers), self._num_processes)
-        # One part alone is tokenized by all processes.
-        inside = max(1, self._num_processes // max(1, workers))
         try:
-            if workers <= 1:
-                run_here(output, plan, stage, numbers, inside)
+            if workers == 1:
+                # One part alone is tokenized by all processes.
+                run_here(output, plan, stage, numbers, self._num_processes)
             else:
-                self._run(output, plan, stage, numbers, workers, inside)
+                self._run(output, plan, stage, numbers, workers)
         except BrokenProcessPool:
             raise UserError(KILLED) from None
         raise_error(output)
 
-    @staticmethod
     def _run(
-        output: Directory,
-        plan: Plan,
-        stage: str,
-        numbers: Sequence[int],
-        workers: int,
-        inside: int,
+        self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int], workers: int
     ) -> None:
         total = sum(map(plan.megabytes, numbers))
+        inside = self._num_processes // workers
         running: dict[Future, int] = {}
         waiting = list(reversed(numbers))
-        with Progress(STAGES[stage].title, total, "MB") as bar, worker_processes(workers) as pool:
+        with Progress(TITLES[stage], total, "MB") as bar, worker_processes(workers) as pool:
             while running or waiting:
                 while waiting and len(running) < workers:
                     number = waiting.pop()
@@ -97,13 +68,15 @@ class LocalProcesses:
 class Cluster:
     """An engine of a cluster, all of whose workers see the directory of the store.
 
-    Only the numbers of parts travel through it, never text or tokens. The directory is not locked.
-    An unfinished store with another plan is refused: workers may still be writing to it.
+    Only the numbers of parts travel through it, never text or tokens. An unfinished store with
+    another plan is refused: workers may still be writing to it.
 
     Args:
       run: Calls a function with each of some numbers: anywhere, in any order, at least once.
       name: The name of the engine in messages.
     """
+
+    may_replace = False
 
     def __init__(
         self,
@@ -112,23 +85,9 @@ class Cluster:
     ):
         self._run, self._name = run, name
 
-    @contextmanager
-    def opened(self, output: Directory, plan: Plan) -> Iterator[None]:
-        output.mkdir(parents=True, exist_ok=True)
-        if (found := read_plan(output)) is None:
-            manifest.check_files(output, f"{UNFINISHED}/.*")
-            write_plan(output, plan)
-        elif difference := found.difference(plan):
-            raise UserError(
-                f"{output} holds an unfinished token store with other settings or texts "
-                f"({difference}): use another directory, or remove it if nobody is writing to it"
-            )
-        forget_errors(output)
-        yield
-
     def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
         if numbers := missing(output, stage, numbers):
-            say(f"{STAGES[stage].title}: {len(numbers)} of {len(plan.parts)} parts")
+            say(f"{TITLES[stage]}: {len(numbers)} of {len(plan.parts)} parts")
             try:
                 self._run(functools.partial(run_part, str(output), stage), numbers)
             # Each engine has exceptions of its own.
@@ -148,6 +107,30 @@ class Cluster:
 Engine = LocalProcesses | Cluster
 
 
+def beam_runner(name: str, options: Sequence[str]) -> Cluster:
+    """Returns a runner of Apache Beam, such as DataflowRunner, with one pipeline for each stage.
+
+    Args:
+      name: The name of the runner.
+      options: The flags of the runner.
+
+    Raises:
+      UserError: Apache Beam is not installed.
+    """
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError:
+        raise UserError("--runner needs Apache Beam: pip install -e '.[beam]'") from None
+
+    def run(function: Callable[[int], None], numbers: Sequence[int]) -> None:
+        with beam.Pipeline(options=PipelineOptions([f"--runner={name}", *options])) as pipeline:
+            # Without Reshuffle, one worker would do all parts.
+            _ = pipeline | beam.Create(numbers) | beam.Reshuffle() | beam.Map(function)
+
+    return Cluster(run, f"{name} of Apache Beam")
+
+
 def missing(output: Directory, stage: str, numbers: Sequence[int]) -> list[int]:
     """Returns the numbers of the parts that lack the result of a stage."""
     names = written(output)
@@ -157,13 +140,11 @@ def missing(output: Directory, stage: str, numbers: Sequence[int]) -> list[int]:
 def run_here(
     output: Directory, plan: Plan, stage: str, numbers: Sequence[int], num_processes: int
 ) -> None:
-    """Runs a stage for the parts that lack its result, until one has an error.
+    """Runs a stage for some parts, one after another, until one has an error.
 
     Args:
       num_processes: The number of processes that tokenize.
     """
-    if not (numbers := missing(output, stage, numbers)):
-        return
     corpus = manifest.open_corpus(ConfigDict(plan.data), plan.sources)
     in_bytes = corpus.unit == "MB"
     total = sum(map(plan.megabytes, numbers)) if in_bytes else corpus.fetch()
@@ -177,7 +158,7 @@ def run_here(
             bar.advance(done - shown, None if total else f"{done:,.0f} documents")
             shown = done
 
-    with Progress(STAGES[stage].title, total, corpus.unit) as bar:
+    with Progress(TITLES[stage], total, corpus.unit) as bar:
         for number in numbers:
             run_part(output, stage, number, num_processes, show)
             if not is_written(output, result_name(stage, number)):

@@ -1,14 +1,10 @@
-"""Checks the manifest and the files in the directory of a token store."""
+"""What a token store records of the config and the texts that it was made from."""
 
 import hashlib
 import os
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import tokenizers
@@ -269,76 +265,3 @@ def source_states(sources: list[dict[str, Any]]) -> dict[str, str]:
 
 def _without_directories(states: dict[str, str]) -> list[tuple[str, str]]:
     return sorted((os.path.basename(name), state) for name, state in states.items())
-
-
-# Regular expressions for the relative paths of files that an interrupted run may leave.
-SPLIT_FILES = (
-    r"(tokens-\d+\.bin|word_starts\.bin|checksums\.npz"
-    r"|(sentence_starts|document_starts|shard_starts|token_counts(_[\w-]+)?)\.npy)"
-)
-_TOKENIZED = rf"tokenized/\d{{5,}}/((train|heldout)/{SPLIT_FILES}|documents\.npy)"
-_SPLIT = rf"(train|heldout)/((\d{{5,}}/)?{SPLIT_FILES}|parts\.json)"
-STORE_FILES = (
-    rf"{_SPLIT}|metadata\.json|standard_input\.txt"
-    r"|tokenizer/(bert_jax_tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
-    r"|bpe\.codes)"
-    rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.jsonl?|\d{{5,}}-\w+/{_SPLIT}"
-    rf"|single-\d{{5,}}/{SPLIT_FILES}"
-    rf"|fates-\d{{5,}}\.npy|(\d{{5,}}-\w+/unfinished/)?{_TOKENIZED})"
-)
-
-
-@contextmanager
-def empty_directory(directory: Path | epath.Path, ours: str) -> Iterator[None]:
-    """Creates the directory, removes what an interrupted run left in it, and locks it.
-
-    Args:
-      directory: The directory; its parents are created too.
-      ours: A regular expression for the relative paths, with "/", of files that may be removed.
-
-    Raises:
-      UserError: The directory holds any other file, or another process is writing to it.
-    """
-    with locked_directory(directory, ours) as remove_files:
-        remove_files()
-        yield
-
-
-@contextmanager
-def locked_directory(
-    directory: Path | epath.Path, ours: str, kept: Collection[str] = ()
-) -> Iterator[Callable[[], None]]:
-    """Like `empty_directory`, but yields the function that removes the files not in `kept`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    refusal = f"another process is writing a token store in {directory}"
-    with files.lock_directory(directory, refusal):
-        found = check_files(directory, ours)
-
-        def remove_files() -> None:
-            # The plan goes last: without it, a cluster would take the other files for its own.
-            for name in sorted(found, key=lambda name: name.endswith("plan.json")):
-                if str(directory / name) not in kept:
-                    (directory / name).unlink()
-            if not files.is_remote(directory):
-                # A new directory could not take the name of one that has directories in it.
-                for path, _, _ in os.walk(directory, topdown=False):
-                    if path != str(directory) and not os.listdir(path):
-                        os.rmdir(path)
-
-        yield remove_files
-
-
-def check_files(directory: Path | epath.Path, ours: str) -> list[str]:
-    """Lists the files below a directory; refuses those that do not match the pattern `ours`."""
-    if files.is_remote(directory):
-        found = list(files.list_files(directory))
-    else:
-        paths = [p for p in directory.rglob("*") if p.is_symlink() or not p.is_dir()]
-        found = [path.relative_to(directory).as_posix() for path in paths]
-    for name in found:
-        if not re.fullmatch(rf"({ours})({files.PARTIAL})?", name):
-            raise UserError(
-                f"{directory} holds {name}, which is not part of an unfinished token store: "
-                "use an empty directory"
-            )
-    return found

@@ -13,9 +13,8 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store.checked_files import (
-    CHECKSUMS,
-    CheckedVector,
     open_index,
+    open_vector,
     read_checksums,
     sparse_copy,
     write_checksums,
@@ -58,38 +57,27 @@ class Part:
       has_words: See `TokenStore`.
 
     Raises:
-      UserError: Files are missing, or their sizes do not add up.
+      UserError: A file is missing or damaged.
     """
 
     def __init__(self, directory: Path | epath.Path):
         self.directory = directory
-        with sparse_copy(directory, (*INDEX, CHECKSUMS)) as local:
-            checksums = read_checksums(directory, local)
+        with sparse_copy(directory, INDEX) as local:
+            checksums = read_checksums(directory)
             self.token_counts, self.sentence_starts, self.document_starts, self._shard_starts = (
                 open_index(directory, local, name, checksums) for name in INDEX
             )
             self.num_documents = len(self.document_starts) - 1
             self.num_sentences = len(self.sentence_starts) - 1
             self.num_tokens = int(self._shard_starts[-1])
-            ends = int(self.document_starts[-1]), int(self.sentence_starts[-1])
-            if ends != (self.num_sentences, self.num_tokens):
-                raise UserError(
-                    f"the index files in {directory} do not agree with each other: "
-                    "prepare the corpus again in an empty directory"
-                )
-
-            def vector(name: str, dtype: np.dtype, length: int) -> CheckedVector:
-                is_sparse = files.is_remote(directory)
-                return CheckedVector(
-                    *(local / name, dtype, length, directory / name, checksums), is_sparse=is_sparse
-                )
-
-            dtype = token_dtype(len(self.token_counts))
-            lengths = np.diff(self._shard_starts).tolist()
-            self._shards = [vector(shard_name(i), dtype, n) for i, n in enumerate(lengths)]
+            dtype, self._shards = token_dtype(len(self.token_counts)), []
+            for number, length in enumerate(np.diff(self._shard_starts).tolist()):
+                name = shard_name(number)
+                self._shards.append(open_vector(directory / name, local / name, dtype, length))
             self.has_words = (local / WORD_STARTS).exists()
             if self.has_words:
-                self._word_bits = vector(WORD_STARTS, np.dtype("u1"), -(-self.num_tokens // 8))
+                path, size = directory / WORD_STARTS, -(-self.num_tokens // 8)
+                self._word_bits = open_vector(path, local / WORD_STARTS, np.dtype("u1"), size)
 
     def tokens_at(self, positions: np.ndarray) -> np.ndarray:
         """Gathers tokens; see `TokenStore.tokens_at`."""
@@ -111,7 +99,10 @@ class Part:
         return (self._word_bits[positions // 8] >> (7 - positions % 8) & 1).astype(bool)
 
     def fetch(self, first: int, stop: int) -> None:
-        """Copies the tokens from `first` to `stop` from object storage, before they are read."""
+        """Copies the tokens from `first` to `stop` from object storage, before they are read.
+
+        The part must be in object storage.
+        """
         for shard, (start, end) in zip(
             self._shards, itertools.pairwise(self._shard_starts), strict=True
         ):
@@ -148,23 +139,6 @@ def gather(
     return values
 
 
-# The content of parts.json. A part has a source if `data.sources` names it.
-_PARTS_JSON = {
-    "parts": [{"name": "", "documents": 0, "sentences": 0, "tokens": 0, "source?": ""}],
-    "has_words": False,
-}
-
-
-def read_parts(directory: Path | epath.Path) -> dict[str, Any]:
-    """Returns the parts of a split.
-
-    Raises:
-      FileNotFoundError: The split has a single part, or does not exist.
-      UserError: The list is damaged.
-    """
-    return files.read_json(directory / PARTS, _PARTS_JSON)
-
-
 def write_parts(
     directory: Path | epath.Path,
     counts: Mapping[str, Mapping[str, int]],
@@ -189,7 +163,7 @@ def write_parts(
     parts = [{"name": name} | {key: size[key] for key in keys} for name, size in counts.items()]
     if any(sources):
         parts = [part | {"source": name} for part, name in zip(parts, sources, strict=True)]
-    with ThreadPoolExecutor() as threads, files.local_output(directory, last=(PARTS,)) as local:
+    with ThreadPoolExecutor() as threads, files.local_output(directory) as local:
         sums: dict[str, Any] = {TOKEN_COUNTS: 0}
         for source, counts_V in zip(
             sources or [""] * len(counts), threads.map(token_counts, counts), strict=True
@@ -198,5 +172,5 @@ def write_parts(
                 sums[name] = sums.get(name, 0) + counts_V
         for name, counts_V in sums.items():
             np.save(local / name, counts_V)
-        write_checksums(local, dict.fromkeys(sums, 1))
+        write_checksums(local)
         files.write_json(local / PARTS, {"parts": parts, "has_words": has_words})

@@ -5,6 +5,7 @@
         count-00000.json ...    the result of a stage for a part of the input
         heldout.json ...        what one process has computed from the results of all parts
         *.error.json            instead of a result: why there is none
+    DIR/train/ ...              files of the store, as they become complete
 
 Each file is renamed into place once it is complete. A restart with the same plan does only what is
 missing. Two processes that do the same work write the same bytes.
@@ -23,6 +24,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config.data import DATA
 from bert_jax.store.manifest import first_difference, source_states, store_options
+from bert_jax.store.token_store import SPLITS
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.sources import Piece, Source, source_name
 
@@ -39,22 +41,15 @@ class Plan(NamedTuple):
 
     Attributes:
       options: See `store_options`.
-      vocab_size: The number of tokens.
       data: The keys of the `data` section that affect a store, also those that are not recorded.
       sources: The files and data sets.
       parts: The pieces of each part.
     """
 
     options: dict[str, Any]
-    vocab_size: int
     data: dict[str, Any]
     sources: list[Source]
     parts: list[list[Piece]]
-
-    @property
-    def last_stage(self) -> str:
-        """The stage that writes the splits."""
-        return "tokenize" if self.data["duplicates"] == "keep" else "select"
 
     @property
     def source_names(self) -> list[str]:
@@ -77,15 +72,16 @@ class Plan(NamedTuple):
         return sum((size if p.stop is None else p.stop - p.start) for p, size in pieces) / 1e6
 
     def difference(self, other: "Plan") -> str:
-        """Returns the first difference from another plan, in words; empty if there is none."""
+        """Returns the first difference from another plan in words."""
 
         def states(plan: Plan) -> dict[str, Any]:
             keys = {f"data.{key}": value for key, value in plan.data.items()}
-            vocabulary = {"data.vocab": plan.options["vocab"], "model.vocab_size": plan.vocab_size}
-            return keys | vocabulary | source_states(plan.sources)
+            keys |= {"data.vocab": plan.options["vocab"]}
+            keys |= {"model.vocab_size": plan.options["vocab_size"]}
+            return keys | source_states(plan.sources)
 
         return first_difference(states(self), states(other)) or (
-            "a path or the order of the files" if self != other else ""
+            "a path, the order of the files, or the version of bert_jax"
         )
 
 
@@ -93,25 +89,57 @@ def make_plan(data: ConfigDict, vocab_size: int, corpus: Corpus) -> Plan:
     """Returns the plan for a corpus; `data` is the `data` section of a checked config."""
     used = {key: data[key] for key, field in DATA.items() if field.in_store}
     parts = corpus.parts(PART_BYTES)
-    plan = Plan(store_options(data, vocab_size), vocab_size, used, corpus.sources, parts)
-    return _from_json(json.loads(json.dumps(plan._asdict())))
+    plan = Plan(store_options(data, vocab_size), used, corpus.sources, parts)
+    return _from_json(_to_json(plan))
 
 
-def read_plan(output: Directory) -> Plan | None:
-    """Returns the plan of an unfinished store; None if there is none."""
+def start(output: Directory, plan: Plan, *, may_replace: bool) -> None:
+    """Begins a store, or continues an unfinished one with the same plan.
+
+    Args:
+      output: An empty directory, or that of an unfinished store.
+      plan: The plan.
+      may_replace: Whether an unfinished store with another plan is removed, or else refused.
+
+    Raises:
+      UserError: The directory holds other files or a store with another plan.
+    """
     try:
-        return _from_json(files.read_json(output / UNFINISHED / _PLAN))
+        found = read_file(output, _PLAN)
     except FileNotFoundError:
-        return None
-
-
-def write_plan(output: Directory, plan: Plan) -> None:
+        if foreign := sorted({path.name for path in output.glob("*")} - {UNFINISHED}):
+            raise UserError(
+                f"{output} holds {foreign[0]}, which is not part of an unfinished token store: "
+                "use an empty directory"
+            ) from None
+    else:
+        if found == _to_json(plan):
+            forget_errors(output)
+            return
+        if not may_replace:
+            difference = _from_json(found).difference(plan)
+            raise UserError(
+                f"{output} holds an unfinished token store with other settings or texts "
+                f"({difference}): use another directory, or remove it if nobody is writing to it"
+            )
+    # The plan goes last: the files beside it are known by it.
+    for name in (*SPLITS, "tokenizer", UNFINISHED):
+        files.remove_directory(output / name)
     write_file(output, _PLAN, plan._asdict())
+
+
+def read_plan(output: Directory) -> Plan:
+    """Returns the plan of an unfinished store."""
+    return _from_json(read_file(output, _PLAN))
+
+
+def _to_json(plan: Plan) -> dict[str, Any]:
+    return json.loads(json.dumps(plan._asdict()))
 
 
 def _from_json(values: dict[str, Any]) -> Plan:
     parts = [[Piece(*piece) for piece in part] for part in values["parts"]]
-    return Plan(**values | {"parts": parts})
+    return Plan(values["options"], values["data"], values["sources"], parts)
 
 
 def result_name(stage: str, number: int) -> str:

@@ -1,20 +1,25 @@
 """Turns text into a token store: sentences, vocabulary, tokens.
 
 The work is divided into parts of the input, and `bert_jax.store.stages` says what is done for each.
-The written bytes do not depend on the number of processes or on who runs them. A store is
-complete once `metadata.json` exists.
+Between the stages, one process computes what concerns all parts: which documents are held out, the
+sample of the vocabulary, the vocabulary, and what describes the store. See `bert_jax.store.plan`
+for the files. The written bytes do not depend on the number of processes or on who runs them. A
+store is complete once `metadata.json` exists.
 """
 
+import contextlib
+import json
 import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from bert_jax import tokenizers
@@ -22,24 +27,53 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.processes import num_cores
 from bert_jax.base.progress import Progress, say
-from bert_jax.store import duplicates, reductions
+from bert_jax.store import preparation_report
 from bert_jax.store.engines import Engine, LocalProcesses
+from bert_jax.store.heldout import choose
 from bert_jax.store.manifest import (
-    SPLIT_FILES,
-    STORE_FILES,
     check_metadata,
-    empty_directory,
     given_tokenizer,
     open_corpus,
+    tokenizer_options,
 )
-from bert_jax.store.plan import UNFINISHED, Directory, Plan, computed_once, make_plan
+from bert_jax.store.part import write_parts
+from bert_jax.store.plan import (
+    UNFINISHED,
+    Directory,
+    Plan,
+    computed_once,
+    make_plan,
+    read_file,
+    result_name,
+    start,
+    write_file,
+)
 from bert_jax.store.split_writer import SplitWriter
-from bert_jax.store.stages import append, tokenized
-from bert_jax.store.token_store import read_metadata, store_path
-from bert_jax.text.bad_records import skipped_texts
-from bert_jax.text.named_sources import check_sampling, language_of, named_inputs
+from bert_jax.store.stages import append, heldout_text, part_name, tokenized
+from bert_jax.store.token_store import (
+    PARTS_VERSION,
+    SPLITS,
+    read_metadata,
+    store_path,
+    write_metadata,
+)
+from bert_jax.store.vocabulary_sample import DocumentSample
+from bert_jax.text.bad_records import NUM_FIRST, skipped_texts
+from bert_jax.text.formats import FormatGuess
+from bert_jax.text.named_sources import (
+    REPEAT_UNIT,
+    check_sampling,
+    language_of,
+    named_inputs,
+    repeats,
+)
 from bert_jax.text.sentences import LANGUAGES
-from bert_jax.text.sources import join_inputs, split_inputs
+from bert_jax.text.sources import Source, join_inputs, source_name, split_inputs
+from bert_jax.tokenizers import extension
+
+# The most text that a vocabulary is made from. Frequencies hardly change with more text, but more
+# memory is needed, most of all by SentencePiece's trainer.
+_SAMPLE_BYTES, _SENTENCEPIECE_SAMPLE_BYTES = 2**26, 2**24
 
 
 def is_standard_input(data: ConfigDict) -> bool:
@@ -98,63 +132,339 @@ def prepare(
     if is_piped and engine:
         raise UserError("data.input is '-', standard input, which only one process can read")
     engine = engine or LocalProcesses(data.num_processes or num_cores())
-    with _standard_input(data, output) if is_piped else nullcontext(data) as readable:
+    with _standard_input(data) if is_piped else contextlib.nullcontext(data) as readable:
         corpus = open_corpus(readable)
         corpus.fetch()
         plan = make_plan(data, vocab_size, corpus)
-        with engine.opened(output, plan):
+        output.mkdir(parents=True, exist_ok=True)
+        refusal = f"another process is writing a token store in {output}"
+        with files.lock_directory(output, refusal):
+            start(output, plan, may_replace=engine.may_replace)
             _run(engine, output, plan, data, vocab_size)
     return read_metadata(output)
 
 
-def _run(
-    engine: Engine,
-    output: Directory,
-    plan: Plan,
-    data: ConfigDict,
-    vocab_size: int,
-) -> None:
-    """Runs the stages and what one process computes between them; see `bert_jax.store.plan`."""
+def _run(engine: Engine, output: Directory, plan: Plan, data: ConfigDict, vocab_size: int) -> None:
+    """Runs the stages and what one process computes between them."""
     parts = range(len(plan.parts))
     engine.map(output, plan, "count", parts)
-    heldout = computed_once(
-        output, "heldout.json", lambda: reductions.choose_heldout(output, plan, data)
-    )
+    computed_once(output, "heldout.json", lambda: choose_heldout(output, plan, data))
     if data.add_tokens or not data.vocab:
-        if reductions.holds_out_ends(heldout):
-            engine.map(output, plan, "ends", parts)
-        computed_once(output, "sample.json", lambda: reductions.choose_sample(output, plan, data))
-        engine.map(output, plan, "sample", reductions.parts_with_sample(output, plan))
-    computed_once(
-        output,
-        "vocabulary.json",
-        lambda: reductions.make_tokenizer(output, plan, data, vocab_size),
-    )
+        computed_once(output, "sample.json", lambda: choose_sample(output, plan, data))
+        engine.map(output, plan, "sample", parts_with_sample(output, plan))
+    computed_once(output, "vocabulary.json", lambda: make_tokenizer(output, plan, data, vocab_size))
+    if data.duplicates == "exact":
+        find_copies(output, plan)
     engine.map(output, plan, "tokenize", parts)
-    if data.duplicates != "keep":
-        computed_once(output, "fates.json", lambda: duplicates.decide(output, len(parts)))
-        engine.map(output, plan, "select", parts)
-    reductions.finish(output, plan, data)
+    finish(output, plan, data)
     files.remove_directory(output / UNFINISHED)
 
 
-@contextmanager
-def _standard_input(data: ConfigDict, output: Directory) -> Iterator[ConfigDict]:
+@contextlib.contextmanager
+def _standard_input(data: ConfigDict) -> Iterator[ConfigDict]:
     """Yields `data` with the text on standard input, copied to a temporary file, as its input.
 
     The stages read the text several times.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch if files.is_remote(output) else output) / "standard_input.txt"
-        try:
-            # An unfinished store may be of another text of this size, so it is not continued.
-            with empty_directory(output, STORE_FILES), path.open("wb") as file:
-                shutil.copyfileobj(sys.stdin.buffer, file)
-            data = data.copy_and_resolve_references()
-            data.input = (join_inputs([str(path)]),)
-            yield data
-        finally:
-            path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
+        path = Path(scratch, "standard_input.txt")
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        data = data.copy_and_resolve_references()
+        data.input = (join_inputs([str(path)]),)
+        yield data
+
+
+def _results(output: Directory, plan: Plan, stage: str) -> Iterator[dict[str, Any]]:
+    return (read_file(output, result_name(stage, n)) for n in range(len(plan.parts)))
+
+
+def _starts(lengths: list[int]) -> list[int]:
+    return [0, *np.cumsum(lengths).tolist()][:-1]
+
+
+def choose_heldout(output: Directory, plan: Plan, data: ConfigDict) -> dict[str, Any]:
+    """Returns the content of heldout.json.
+
+    It has the index of the first document of each part among those of its source. For each source,
+    it has the size of the text, the indices of the documents that are held out (None for those of
+    `HeldOut`), the fraction of each document that is held out at its end, and whether documents are
+    held out by their ids instead.
+
+    Raises:
+      UserError: A source has too few documents.
+    """
+    first_documents: list[int] = []
+    sources = {}
+    for name in plan.source_names:
+        lengths, sources[name] = _choose_in_source(output, plan, data, name)
+        # The parts of a source are consecutive.
+        first_documents += _starts(lengths)
+    return {"first_documents": first_documents, "sources": sources}
+
+
+def _choose_in_source(
+    output: Directory, plan: Plan, data: ConfigDict, name: str
+) -> tuple[list[int], dict[str, Any]]:
+    """Returns the number of documents of each part of a source, and what is held out of it."""
+    by_id = data.heldout_by == "id" and data.heldout_fraction > 0
+    num_heldout = num_bytes = 0
+    lengths: list[int] = []
+    guesses: dict[str, list] = {}
+
+    def sizes() -> Iterator[int]:
+        nonlocal num_heldout, num_bytes
+        for number in parts_of(plan, name):
+            result = read_file(output, result_name("count", number))
+            num_heldout += sum(result["is_heldout"])
+            num_bytes += sum(result["bytes"])
+            lengths.append(len(result["characters"]))
+            guesses.update(result["guesses"])
+            yield from result["characters"]
+
+    remaining = sizes()
+    heldout = choose(remaining, 0 if by_id else data.heldout_fraction)
+    # The other parts are counted too.
+    deque(remaining, maxlen=0)
+    sources = [source for source in plan.sources if source_name(source) == name]
+    check_number(sum(lengths), num_bytes, data.rows, guesses, sources)
+    if by_id and num_heldout < 2:
+        raise UserError(
+            f"data.heldout_by=id holds out {num_heldout} of {sum(lengths)} documents"
+            f"{f' of {name}' if name else ''}, and two are needed: raise data.heldout_fraction, or "
+            "set data.heldout_by=index"
+        )
+    if heldout.description:
+        say(f"{name}: {heldout.description}" if name else heldout.description)
+    documents = None if not heldout.description else list(heldout.documents)
+    return lengths, {
+        "bytes": num_bytes,
+        "documents": documents,
+        "end_fraction": heldout.end_fraction,
+        "by_id": by_id,
+    }
+
+
+def choose_sample(output: Directory, plan: Plan, data: ConfigDict) -> dict[str, Any]:
+    """Returns the content of sample.json.
+
+    It has the documents that the vocabulary is made from, and the index of the first document of
+    each part.
+    """
+    heldout = read_file(output, "heldout.json")
+    weights = vocabulary_weights(heldout, data)
+    trains_sentencepiece = data.tokenizer == "sentencepiece" and not data.vocab
+    sample = DocumentSample(_SENTENCEPIECE_SAMPLE_BYTES if trains_sentencepiece else _SAMPLE_BYTES)
+    index, lengths = 0, []
+    for part, result in enumerate(_results(output, plan, "count")):
+        name, first = plan.source_name(part), heldout["first_documents"][part]
+        chosen = heldout_text(heldout["sources"][name], data.heldout_fraction)
+        lengths.append(len(result["bytes"]))
+        is_heldout = result["is_heldout"]
+        for number, size in enumerate(result["bytes"]):
+            if not (is_heldout[number] if is_heldout else first + number in chosen.documents):
+                sample.offer(index, size, weights[name])
+            index += 1
+    return {"first_documents": _starts(lengths), "chosen": sample.chosen()}
+
+
+def vocabulary_weights(heldout: dict[str, Any], data: ConfigDict) -> dict[str, int]:
+    """Returns how often a trained vocabulary sees the text of each source, at least once.
+
+    Args:
+      heldout: The content of heldout.json.
+
+    Returns:
+      The weights by name, in units of 1 / REPEAT_UNIT. The least is 1.
+    """
+    sizes = {name: of_source["bytes"] for name, of_source in heldout["sources"].items()}
+    found = repeats(sizes, data.sampling_exponent, data.source_weights)
+    least = min(found.values())
+    return {name: REPEAT_UNIT * number // least for name, number in found.items()}
+
+
+def parts_with_sample(output: Directory, plan: Plan) -> list[int]:
+    """Returns the numbers of the parts with documents that the vocabulary is made from."""
+    sample = read_file(output, "sample.json")
+    parts = np.searchsorted(sample["first_documents"], sample["chosen"], side="right") - 1
+    return np.unique(parts).tolist()
+
+
+def make_tokenizer(
+    output: Directory, plan: Plan, data: ConfigDict, vocab_size: int
+) -> dict[str, Any]:
+    """Writes tokenizer/, with the vocabulary of `data.vocab`, perhaps extended, or a new one.
+
+    Returns:
+      The content of vocabulary.json.
+    """
+    words = {}
+    if data.vocab:
+        tokenizer = given_tokenizer(data, vocab_size)
+        if data.add_tokens:
+            words_of = extension.words_of(tokenizer)
+            of_texts = map(words_of, _sentences(output, plan))
+            counts = list(Counter(chain.from_iterable(of_texts)).items())
+            words["tokens_per_word_before"] = extension.tokens_per_word(tokenizer, counts)
+            tokenizer = extension.extend(tokenizer, data.add_tokens, counts)
+            words["tokens_per_word"] = extension.tokens_per_word(tokenizer, counts)
+            before, after = words.values()
+            say(f"a word of the text has {after:.3f} tokens; {before:.3f} without data.add_tokens")
+    else:
+        say(f"training a {data.tokenizer} vocabulary of {vocab_size} tokens")
+        options = {"sentencepiece_type": data.sentencepiece_type, **tokenizer_options(data)}
+        tokenizer = tokenizers.train(
+            data.tokenizer, _sentences(output, plan), vocab_size=vocab_size, **options
+        )
+        if tokenizer.num_unused:
+            say(
+                f"{tokenizer.num_unused:,} of the {vocab_size:,} tokens are [unusedN]: all "
+                "characters of the text have tokens, and it has no more pieces that occur twice"
+            )
+    with files.local_output(output / "tokenizer") as local:
+        tokenizer.save(local)
+    return {
+        "kind": tokenizer.kind,
+        "fingerprint": tokenizer.fingerprint,
+        "vocab_size": tokenizer.vocab_size,
+        "unk": tokenizer.special_tokens.unk,
+        "words": words,
+    }
+
+
+def _sentences(output: Directory, plan: Plan) -> Iterator[str]:
+    for number in parts_with_sample(output, plan):
+        path = output / UNFINISHED / f"{result_name('sample', number)}l"
+        with files.open_input(path) as file:
+            yield from map(json.loads, file)
+
+
+def find_copies(output: Directory, plan: Plan) -> None:
+    """Writes which documents of each part are copies of earlier ones.
+
+    Copies have the same words; with `data.lowercase`, in any case.
+    """
+    known: set[int] = set()
+    for number, result in enumerate(_results(output, plan, "count")):
+        copies = []
+        for document, text_hash in enumerate(result["hashes"]):
+            if text_hash in known:
+                copies.append(document)
+            known.add(text_hash)
+        write_file(output, result_name("copies", number), {"documents": copies})
+
+
+def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
+    """Completes the store: writes what describes all parts, and metadata.json last.
+
+    Raises:
+      UserError: Too few documents are left.
+    """
+    results = list(_results(output, plan, "tokenize"))
+    vocabulary, heldout = read_file(output, "vocabulary.json"), read_file(output, "heldout.json")
+    counts: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    first_dropped: dict[str, list[str]] = {}
+    guesses: dict[str, FormatGuess] = {}
+    for result in results:
+        counts.update(result["counts"])
+        dropped.update(result["dropped"])
+        guesses |= {path: FormatGuess(*guess) for path, guess in result["guesses"].items()}
+        for reason, found in result["first_dropped"].items():
+            known = first_dropped.setdefault(reason, [])
+            known += found[: NUM_FIRST - len(known)]
+    parts = [result["splits"] for result in results]
+    for name in plan.source_names:
+        _check_source(plan, name, [results[number] for number in parts_of(plan, name)], data)
+    splits = {name: _sum(parts, name) for name in SPLITS}
+    total = sum(split["documents"] for split in splits.values())
+    if not splits["heldout"]["documents"]:
+        del splits["heldout"]
+    preparation_report.show(guesses, counts, data, vocabulary["unk"], total)
+    formats = Counter((guess.format, guess.reason) for guess in guesses.values())
+    report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
+    report |= vocabulary["words"]
+    if any(of_source["end_fraction"] for of_source in heldout["sources"].values()):
+        report["heldout"] = "ends"
+    metadata = {
+        "tokenizer": {key: vocabulary[key] for key in ("kind", "fingerprint")},
+        "vocab_size": vocabulary["vocab_size"],
+        "splits": splits,
+        "dropped_documents": dict(sorted(dropped.items())),
+        "first_dropped": first_dropped,
+        "options": plan.options,
+        "sources": plan.sources,
+        "report": report,
+    }
+    if plan.has_parts:
+        metadata = {"format_version": PARTS_VERSION, **metadata}
+        has_words = data.word_boundaries == "spaces"
+        for split in splits:
+            numbers = [number for number, part in enumerate(parts) if split in part]
+            sizes = {part_name(number): parts[number][split] for number in numbers}
+            names = [plan.source_name(number) for number in numbers]
+            write_parts(output / split, sizes, names, has_words=has_words)
+    with files.local_output(output) as local:
+        write_metadata(local, metadata)
+
+
+def _check_source(plan: Plan, name: str, results: list[dict[str, Any]], data: ConfigDict) -> None:
+    """Refuses a source with too few documents to train on, given the results of its parts."""
+    parts = [result["splits"] for result in results]
+    sums = [_sum(parts, split) for split in SPLITS]
+    num_train, num_heldout = (counts["documents"] for counts in sums)
+    num_bytes = sum(counts["bytes_of_text"] for counts in sums)
+    of_source = f" of {name}" if name else ""
+    if num_train < (2 if data.rows == "pairs" else 1) and any(
+        result["dropped"].get("duplicate") for result in results
+    ):
+        raise UserError(
+            f"data.duplicates=exact leaves {num_train} documents{of_source} to train on, which is "
+            f"too few for data.rows={data.rows}: set data.duplicates to keep"
+        )
+    guesses = {path: guess for result in results for path, guess in result["guesses"].items()}
+    sources = [source for source in plan.sources if source_name(source) == name]
+    total = num_train + num_heldout
+    check_number(total if num_train else 0, num_bytes, data.rows, guesses, sources)
+    if data.heldout_fraction and num_heldout < (2 if data.rows == "pairs" else 1):
+        say(f"warning: the text{of_source} is too short to hold out enough of it for evaluation")
+    if num_train < 2 and data.rows == "pairs":
+        raise UserError(
+            f"data.heldout_fraction={data.heldout_fraction} leaves 1 of {total} documents"
+            f"{of_source} to train on: set it to 0"
+        )
+
+
+def parts_of(plan: Plan, name: str) -> list[int]:
+    """Returns the numbers of the parts of a source."""
+    return [number for number in range(len(plan.parts)) if plan.source_name(number) == name]
+
+
+def _sum(parts: list[dict[str, dict[str, int]]], split: str) -> dict[str, int]:
+    keys = ("documents", "sentences", "tokens", "bytes_of_text")
+    return {key: sum(part[split][key] for part in parts if split in part) for key in keys}
+
+
+def check_number(
+    documents: int, num_bytes: int, rows: str, guesses: dict[str, Any], sources: list[Source]
+) -> None:
+    """Refuses an input with too few documents, whose text has `num_bytes` bytes."""
+    name = source_name(sources[0])
+    subject = f"the source {name}" if name else "the input"
+    if documents == 0:
+        raise UserError(f"{subject} has no document with text in it")
+    if documents == 1 and rows == "pairs":
+        read = remedy = ""
+        for format, reason, *_ in list(guesses.values())[:1]:
+            read = f" (read as data.format={format}: {reason})"
+            if format == "documents":
+                remedy = "set data.format=sentences if it has a sentence per line, "
+        # About forty parts, of which one or more are held out. Files may have more bytes than text.
+        raise UserError(
+            f"{subject} has a single document{read}, but data.rows=pairs needs sentences of "
+            f"another document: give it two or more, {remedy}or divide this document with "
+            f"data.max_document_characters={min(20_000, num_bytes // 40 + 1)}"
+        )
 
 
 def tokenize_corpus(
@@ -177,9 +487,9 @@ def tokenize_corpus(
     corpus = open_corpus(data)
     processes = data.num_processes or num_cores()
     counts: Counter[str] = Counter()
+    files.remove_directory(output_dir)
     with (
         tempfile.TemporaryDirectory() as tokenizer_dir,
-        empty_directory(output_dir, SPLIT_FILES),
         files.local_output(output_dir) as local,
         SplitWriter(local, tokenizer.vocab_size) as split,
         Progress("tokenizing", corpus.fetch(), corpus.unit) as bar,
@@ -192,7 +502,7 @@ def tokenize_corpus(
             append(split, document)
             bar.advance(corpus.done - shown)
             shown = corpus.done
-        reductions.check_number(
+        check_number(
             *(split.counts["documents"], counts["characters"]),
             *(data.rows, corpus.guesses, corpus.sources),
         )

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.base.errors import with_filename
 from bert_jax.store.checked_files import write_checksums
-from bert_jax.store.part import INDEX, WORD_STARTS, Part, shard_name, token_dtype
+from bert_jax.store.part import WORD_STARTS, shard_name, token_dtype
 
 # A shard is closed at the first end of a document after this many tokens, to keep single files
 # small enough for copies and object stores.
@@ -89,14 +89,6 @@ class SplitWriter:
         counts["tokens"] += len(tokens)
         counts["bytes_of_text"] += num_bytes
 
-    def copy(self, part: Part, document: int, num_bytes: int = 0) -> None:
-        """Adds a document of another split; `num_bytes` as in `append`."""
-        first, stop = part.document_starts[document : document + 2]
-        starts = part.sentence_starts[first : stop + 1]
-        positions = np.arange(starts[0], starts[-1])
-        words = part.word_starts_at(positions) if part.has_words else None
-        self.append(part.tokens_at(positions), np.diff(starts), num_bytes, words)
-
     def __enter__(self) -> "SplitWriter":
         return self
 
@@ -116,11 +108,7 @@ class SplitWriter:
                 shard_starts = np.array([*self._shard_starts, self.counts["tokens"]])
                 np.save(self._directory / "shard_starts.npy", shard_starts)
                 np.save(self._directory / "token_counts.npy", self._token_counts)
-                shards = map(shard_name, range(len(self._shard_starts)))
-                item_bytes = dict.fromkeys(INDEX, 1) | dict.fromkeys(shards, self._dtype.itemsize)
-                if self._word_bits:
-                    item_bytes[WORD_STARTS] = 1
-                write_checksums(self._directory, item_bytes)
+                write_checksums(self._directory)
 
     def _open_shard(self) -> None:
         if self._shard:

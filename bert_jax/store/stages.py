@@ -4,20 +4,19 @@
 it runs. A user's mistake is a result too, so that no engine tries the same part again and again.
 
     count      the sizes of the documents
-    ends       the same where the end of each document is held out
     sample     the sentences of the documents that the vocabulary is made from
     tokenize   the tokens of the part, train/N and heldout/N
-    select     train/N and heldout/N without copies, see `bert_jax.store.duplicates`
 """
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.store import duplicates
+from bert_jax.base.hashes import stable_hash
 from bert_jax.store.heldout import HeldOut, HeldOutText, is_held_out_by_id
 from bert_jax.store.manifest import open_corpus
 from bert_jax.store.plan import (
@@ -78,11 +77,23 @@ class _Part(NamedTuple):
             yield document
         self.advance(self.corpus.done)
 
-    def marked(self) -> Iterator[Document]:
-        """Yields the documents with the held-out text marked."""
+    def heldout(self) -> tuple[HeldOutText, int]:
+        """Returns what is held out, and the index of the first document in its source."""
         heldout, name = read_file(self.output, "heldout.json"), self.plan.source_name(self.number)
         text = heldout_text(heldout["sources"][name], self.data.heldout_fraction)
-        return text.mark(self.documents(), heldout["first_documents"][self.number])
+        return text, heldout["first_documents"][self.number]
+
+    def marked(self) -> Iterator[Document]:
+        """Yields the documents with the held-out text marked, without copies of earlier ones."""
+        text, first = self.heldout()
+        copies = set()
+        if self.data.duplicates == "exact":
+            copies.update(read_file(self.output, result_name("copies", self.number))["documents"])
+        for number, document in enumerate(self.documents()):
+            if number in copies:
+                self.corpus.bad.drop("duplicate", document.place)
+            else:
+                yield from text.mark([document], first + number)
 
 
 def run_part(
@@ -102,44 +113,14 @@ def run_part(
       advance: Called with the amount read, in MB or documents; see `Corpus.unit`.
     """
     output, name = store_path(output), result_name(stage, number)
-    if (plan := read_plan(output)) is None:
-        raise UserError(f"{output} holds no unfinished token store any more")
+    plan = read_plan(output)
     data = ConfigDict(plan.data)
     try:
         corpus = open_corpus(data, plan.sources)
         part = _Part(output, plan, number, corpus, data, num_processes, advance)
-        write_file(output, name, STAGES[stage].run(part))
+        write_file(output, name, STAGES[stage](part))
     except UserError as error:
         write_error(output, name, str(error))
-    except FileNotFoundError as error:
-        # A file of the input has been removed.
-        write_error(output, name, f"{error.filename or error}: {os.strerror(errno.ENOENT)}")
-
-
-class _SplitWriters(dict[str, SplitWriter]):
-    """Writers of the splits of a part, by name; each is opened when it is first used.
-
-    Args:
-      part: The part.
-      directory: A local directory.
-      paths: The directory of each split, relative to `directory`.
-    """
-
-    def __init__(self, part: _Part, directory: Path, paths: Mapping[str, Path]):
-        super().__init__()
-        self._vocab_size = read_file(part.output, "vocabulary.json")["vocab_size"]
-        self._directory, self._paths, self._open = directory, paths, ExitStack()
-
-    def __missing__(self, name: str) -> SplitWriter:
-        writer = SplitWriter(self._directory / self._paths[name], self._vocab_size)
-        self[name] = self._open.enter_context(writer)
-        return writer
-
-    def __enter__(self) -> "_SplitWriters":
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._open.__exit__(*exception)
 
 
 def heldout_text(heldout: dict[str, Any], fraction: float) -> HeldOutText:
@@ -152,59 +133,60 @@ def heldout_text(heldout: dict[str, Any], fraction: float) -> HeldOutText:
 
 
 def _count(part: _Part) -> dict[str, Any]:
-    characters, sizes, is_heldout = [], [], []
+    result: dict[str, list] = {"characters": [], "bytes": [], "is_heldout": [], "hashes": []}
     fraction = part.data.heldout_fraction if part.data.heldout_by == "id" else 0
     for document in part.documents():
-        characters.append(len(document.text))
-        sizes.append(len(document.text.encode()))
+        result["characters"].append(len(document.text))
+        result["bytes"].append(len(document.text.encode()))
         if fraction:
-            is_heldout.append(is_held_out_by_id(document, fraction))
-    result = {"characters": characters, "bytes": sizes, "guesses": part.corpus.guesses}
-    return result | ({"is_heldout": is_heldout} if fraction else {})
-
-
-def _count_ends(part: _Part) -> dict[str, Any]:
-    documents = [(len(d.text.encode()), d.is_heldout) for d in part.marked()]
-    sizes, is_heldout = zip(*documents, strict=True) if documents else ((), ())
-    return {"bytes": sizes, "is_heldout": is_heldout}
+            result["is_heldout"].append(is_held_out_by_id(document, fraction))
+        if part.data.duplicates == "exact":
+            text = " ".join(document.text.split())
+            text_hash = stable_hash(text.lower() if part.data.lowercase else text)
+            result["hashes"].append(text_hash)
+    return result | {"guesses": part.corpus.guesses}
 
 
 def _sample(part: _Part) -> dict[str, Any]:
     sample = read_file(part.output, "sample.json")
-    chosen = Counter(sample["chosen"])
+    chosen, first_chosen = Counter(sample["chosen"]), sample["first_documents"][part.number]
+    text, first = part.heldout()
     path = part.output / UNFINISHED / f"{result_name('sample', part.number)}l"
     with files.new_file(path) as file:
-        for index, document in enumerate(part.marked(), sample["first_documents"][part.number]):
-            if index in chosen:
-                sentences = document_sentences(document, part.data.language)
-                lines = b"".join(json.dumps(text).encode() + b"\n" for text in sentences)
-                file.write(lines * chosen[index])
+        for number, document in enumerate(part.documents()):
+            if copies := chosen[first_chosen + number]:
+                pieces = text.mark([document], first + number)
+                sentences = itertools.chain.from_iterable(
+                    document_sentences(piece, part.data.language)
+                    for piece in pieces
+                    if not piece.is_heldout
+                )
+                lines = b"".join(json.dumps(sentence).encode() + b"\n" for sentence in sentences)
+                file.write(lines * copies)
     return {}
 
 
 def _tokenize(part: _Part) -> dict[str, Any]:
-    documents = None if part.data.duplicates == "keep" else duplicates.PartDocuments()
     counts: Counter[str] = Counter()
-    splits = _final_splits(part)
-    moved = list(splits.values())
-    if documents:
-        moved = [duplicates.part_path(Path(), part.number)]
-        splits = {name: moved[0] / name for name in SPLITS}
+    name = part_name(part.number) if part.plan.has_parts else ""
+    paths = {split: Path(split, name) for split in SPLITS}
+    vocab_size = read_file(part.output, "vocabulary.json")["vocab_size"]
     with (
         files.local_copy(part.output / "tokenizer") as tokenizer,
-        _new_directories(part, moved) as directory,
+        _new_directories(part, list(paths.values())) as directory,
+        ExitStack() as stack,
     ):
-        with _SplitWriters(part, directory, splits) as writers:
-            for document in tokenized(
-                *(part.corpus, part.marked(), tokenizer, part.num_processes, part.data, counts)
-            ):
-                append(writers[SPLITS[document.is_heldout]], document)
-                if documents:
-                    documents.append(document)
-        sources = documents.write(directory / moved[0]) if documents else []
+        writers: dict[str, SplitWriter] = {}
+        for document in tokenized(
+            part.corpus, part.marked(), tokenizer, part.num_processes, part.data, counts
+        ):
+            split = SPLITS[document.is_heldout]
+            if split not in writers:
+                writer = SplitWriter(directory / paths[split], vocab_size)
+                writers[split] = stack.enter_context(writer)
+            append(writers[split], document)
     return {
-        "sources": sources,
-        "splits": {name: writer.counts for name, writer in writers.items()},
+        "splits": {split: writer.counts for split, writer in writers.items()},
         "counts": counts,
         "guesses": part.corpus.guesses,
         "dropped": part.corpus.bad.dropped,
@@ -212,37 +194,12 @@ def _tokenize(part: _Part) -> dict[str, Any]:
     }
 
 
-def _select(part: _Part) -> dict[str, Any]:
-    splits = _final_splits(part)
-    with (
-        files.local_copy(duplicates.part_path(part.output, part.number)) as tokenized_part,
-        _new_directories(part, list(splits.values())) as directory,
-        _SplitWriters(part, directory, splits) as writers,
-    ):
-        result = read_file(part.output, result_name("tokenize", part.number))
-        result = duplicates.select(part.output, tokenized_part, part.number, result, writers)
-    part.advance(part.plan.megabytes(part.number))
-    return result
-
-
-class Stage(NamedTuple):
-    """A stage.
-
-    Attributes:
-      run: Returns the content of the result of a part.
-      title: The title of the progress bar.
-    """
-
-    run: Callable[[_Part], dict[str, Any]]
-    title: str
-
-
-STAGES = {
-    "count": Stage(_count, "counting documents"),
-    "ends": Stage(_count_ends, "counting documents"),
-    "sample": Stage(_sample, "reading for the vocabulary"),
-    "tokenize": Stage(_tokenize, "tokenizing"),
-    "select": Stage(_select, "removing copies"),
+STAGES = {"count": _count, "sample": _sample, "tokenize": _tokenize}
+# The titles of their progress bars.
+TITLES = {
+    "count": "counting documents",
+    "sample": "reading for the vocabulary",
+    "tokenize": "tokenizing",
 }
 
 
@@ -279,16 +236,6 @@ def append(split: SplitWriter, document: TokenizedDocument) -> None:
     split.append(
         document.tokens, document.sentence_lengths, document.num_bytes, document.begins_word
     )
-
-
-def part_directory(root: Directory, split: str, plan: Plan, number: int) -> Directory:
-    """Returns the directory of a part of a split, or of the split if it has no parts."""
-    return root / split / part_name(number) if plan.has_parts else root / split
-
-
-def _final_splits(part: _Part) -> dict[str, Path]:
-    """Returns the directory of the part of each split, relative to the store."""
-    return {name: part_directory(Path(), name, part.plan, part.number) for name in SPLITS}
 
 
 def part_name(number: int) -> str:

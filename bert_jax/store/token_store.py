@@ -10,7 +10,7 @@
         token_counts.npy       int64 [V]: how often each token occurs
         word_starts.bin        one bit per token: whether it begins a word; only with
                                data.word_boundaries=spaces
-        checksums.npz          of the files above; written last
+        checksums.json         the CRC-32 of each of the files above; written last
 
 A split of several parts (format version 2) has instead
 
@@ -19,7 +19,7 @@ A split of several parts (format version 2) has instead
         00000/ ...             the parts; each has all the files above
         token_counts.npy       their sum
         token_counts_NAME.npy  the sum over the parts of each source, if data.sources names them
-        checksums.npz          of these counts
+        checksums.json         of these counts
 
 Neither writing nor reading holds more than a small part of the corpus in memory. A store in object
 storage is written in TMPDIR and uploaded from there. What is read of it is copied there, piece by
@@ -41,14 +41,13 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.store.checked_files import CHECKSUMS, open_index, read_checksums
+from bert_jax.store.checked_files import open_index, read_checksums, verify
 from bert_jax.store.part import (
     PARTS,
     TOKEN_COUNTS,
     Part,
     counts_name,
     gather,
-    read_parts,
 )
 
 # The version of a store whose splits have one part each, and of one with several.
@@ -89,32 +88,32 @@ class TokenStore:
         `word_starts_at`.
 
     Raises:
-      UserError: Files are missing, or their sizes do not add up.
+      UserError: A file is missing or damaged.
     """
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = store_path(directory)
         try:
-            parts = read_parts(self.directory)
+            parts = files.read_json(self.directory / PARTS)
         except FileNotFoundError:
             only = Part(self.directory)
             self.token_counts, self.has_words = only.token_counts, only.has_words
             sizes, self.sources = [(only.num_documents, only.num_sentences, only.num_tokens)], [""]
             self._open = lambda number: only
         else:
-            with files.local_copy(self.directory, (TOKEN_COUNTS, CHECKSUMS)) as local:
-                checksums = read_checksums(self.directory, local)
+            with files.local_copy(self.directory, (TOKEN_COUNTS,)) as local:
+                checksums = read_checksums(self.directory)
                 self.token_counts = open_index(self.directory, local, TOKEN_COUNTS, checksums)
             self.has_words = parts["has_words"]
             sizes = [(p["documents"], p["sentences"], p["tokens"]) for p in parts["parts"]]
-            self._names = [part["name"] for part in parts["parts"]]
+            directories = [self.directory / part["name"] for part in parts["parts"]]
             self.sources = [part.get("source", "") for part in parts["parts"]]
             # A window has rows of each source.
             num_open = max(_OPEN_PARTS, 3 * len(set(self.sources)))
             if num_open > _OPEN_PARTS:
                 # The held-out split may have as many open parts as this one.
                 _allow_open_files(2 * _PART_FILES * num_open)
-            self._open = functools.lru_cache(num_open)(self._open_part)
+            self._open = functools.lru_cache(num_open)(lambda number: Part(directories[number]))
         self._set_sizes(sizes)
 
     def _set_sizes(self, sizes: Sequence[tuple[int, int, int]]) -> None:
@@ -129,8 +128,8 @@ class TokenStore:
         if len(names) == 1:
             return {names[0]: self}
         sizes_Px3, found = np.diff(np.stack(self.starts), axis=1).T, {}
-        with files.local_copy(self.directory, (*map(counts_name, names), CHECKSUMS)) as local:
-            checksums = read_checksums(self.directory, local)
+        with files.local_copy(self.directory, tuple(map(counts_name, names))) as local:
+            checksums = read_checksums(self.directory)
             for name in names:
                 numbers = [number for number, source in enumerate(self.sources) if source == name]
                 found[name] = view = copy.copy(self)
@@ -191,16 +190,6 @@ class TokenStore:
             with ThreadPoolExecutor() as threads:
                 list(threads.map(fetch, spans))
 
-    def _open_part(self, number: int) -> Part:
-        part = Part(self.directory / self._names[number])
-        found = part.num_documents, part.num_sentences, part.num_tokens
-        if found != tuple(int(starts[number + 1] - starts[number]) for starts in self.starts):
-            raise UserError(
-                f"{part.directory} does not have the size that {self.directory / PARTS} says: "
-                "remove the token store and prepare the corpus again"
-            )
-        return part
-
 
 def _open_of(store: TokenStore, numbers: Sequence[int], number: int) -> Part:
     return store.part(numbers[number])
@@ -215,6 +204,26 @@ def _allow_open_files(number: int) -> None:
         number = min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < number:
         resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+
+
+def verify_store(directory: str | os.PathLike) -> int:
+    """Compares the files of the splits of a finished store with their checksums.
+
+    Returns:
+      The number of files.
+
+    Raises:
+      UserError: A file is damaged, or the store is not finished.
+      FileNotFoundError: A file is missing, or the store is of an older version.
+    """
+    found = 0
+    for name in read_metadata(directory)["splits"]:
+        split = store_path(directory) / name
+        parts = []
+        if (split / PARTS).exists():
+            parts = [split / part["name"] for part in files.read_json(split / PARTS)["parts"]]
+        found += sum(map(verify, (split, *parts)))
+    return found
 
 
 class WordStarts:
@@ -255,22 +264,11 @@ def write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
     files.write_whole(directory / "metadata.json", text.encode() + b"\n")
 
 
-# The keys of metadata.json, with examples of their values.
-METADATA = {
-    "options": {"input": [""], "vocab_path": "", "vocab": "", "format": "", "tokenizer": ""},
-    "sources": [{}],
-    "splits?": {},
-    "dropped_documents": {},
-    "first_dropped": {},
-    "vocab_size": 0,
-}
-
-
 def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
     """Returns the contents of a finished store's `metadata.json`.
 
     Raises:
-      UserError: The store is not finished, damaged, or of another version.
+      UserError: The store is not finished, or of another version.
     """
     path = store_path(directory) / "metadata.json"
     try:
@@ -285,5 +283,4 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
             f"{path} has format version {version}, but this program reads versions "
             f"{FORMAT_VERSION} and {PARTS_VERSION}: prepare the corpus again"
         )
-    # Other versions have other keys.
-    return files.read_json(path, METADATA)
+    return metadata

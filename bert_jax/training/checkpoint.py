@@ -1,18 +1,15 @@
-"""Checkpoints: atomic, asynchronous, and verified before they are restored."""
+"""Checkpoints: atomic and asynchronous. A damaged one is skipped."""
 
 import functools
-import json
 import logging
 import os
 import re
 import sys
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import absl.logging
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
@@ -20,27 +17,22 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.parallel import multihost
-from bert_jax.parallel.mesh import is_on_host
 from bert_jax.training.state import TrainState
 
 # The first words of errors of reads and writes that orbax abandons after another one failed.
 _NOISE = ("Event loop is closed", "Encountered error while reading array")
-# The host hashes this many values at a time, so that they stay in the processor's cache.
-_BLOCK = 1 << 16
 _log = logging.getLogger(__name__)
 
 
 class _Damage(Exception):
-    """A checkpoint cannot be restored as it was saved; the message says why, as a clause."""
+    """A checkpoint cannot be restored; the message says why, as a clause."""
 
 
 class Checkpointer:
     """Saves and restores `TrainState`s with the position in the data, by step.
 
     orbax commits a step's folder by renaming it or, in object storage, by a marker file. A killed
-    save therefore leaves no folder that appears complete. orbax detects damage of its index files
-    but not of the arrays, so each checkpoint has an item `checksums`, with which a restore compares
-    the arrays.
+    save therefore leaves no folder that appears complete.
 
     Args:
       directory: WORKDIR/checkpoints.
@@ -88,7 +80,6 @@ class Checkpointer:
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             resume=ocp.args.JsonSave(resume),
-            checksums=ocp.args.JsonSave(_checksums(state, resume)),
         )
         self.wait()
         self._writing(lambda: self._manager.save(step, args=args, force=True))
@@ -189,31 +180,19 @@ class Checkpointer:
             ) from error
 
     def _restore(self, step: int, args: ocp.args.CheckpointArgs) -> tuple[Any, dict[str, Any]]:
-        """Restores a checkpoint's state and `resume`; raises _Damage if they are not as saved."""
-        folder = self._directory / str(step)
+        """Restores a checkpoint's state and `resume`; raises _Damage if orbax cannot."""
         # The manager's `restore` ends with a barrier, which would wait for a process that fails.
         handler = ocp.CompositeCheckpointHandler()
-
-        def read() -> tuple[dict[str, int], Any, dict[str, Any]]:
-            items = ocp.args.Composite(checksums=ocp.args.JsonRestore())
-            saved = handler.restore(folder, args=items)["checksums"]
-            if missing := [name for name in _by_name(args.item) if name not in saved]:
-                raise _Damage(f"it has no {missing[0]}")
-            items = ocp.args.Composite(state=args, resume=ocp.args.JsonRestore())
-            restored = handler.restore(folder, args=items)
-            return saved, restored["state"], restored["resume"]
-
+        items = ocp.args.Composite(state=args, resume=ocp.args.JsonRestore())
+        folder = self._directory / str(step)
         try:
             with multihost.agreed():
-                saved, state, resume = read()
+                restored = handler.restore(folder, args=items)
         except (jax.errors.JaxRuntimeError, MemoryError):
             raise
         except Exception as error:
             raise _Damage(_reason(error)) from None
-        for name, checksum in _checksums(state, resume).items():
-            if checksum != saved.get(name):
-                raise _Damage(f"{name} has changed since it was saved")
-        return state, resume
+        return restored["state"], restored["resume"]
 
     def _set_aside(self, damaged: list[tuple[int, str]]) -> None:
         """Moves these steps away, because they will be saved again under their names."""
@@ -271,58 +250,12 @@ def _hush_orbax() -> None:
     sys.unraisablehook = show_others
 
 
-def _checksums(state: Any, resume: Any) -> dict[str, int]:
-    """Computes a checksum for each array of a state, by its name, and one for `resume`."""
-    # One after another: on CPU, programs with collectives that run at the same time can deadlock.
-    sums = {name: _checksum(leaf) for name, leaf in _by_name(state).items()}
-    return sums | {"resume": zlib.crc32(json.dumps(resume).encode())}
-
-
-def _by_name(state: Any) -> dict[str, Any]:
-    """Returns the leaves of a state by their path and shape, `params/nsp/dense/bias (2,)`."""
-    return {
-        f"{jax.tree_util.keystr(path, simple=True, separator='/')} {leaf.shape}": leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
-    }
-
-
-def _checksum(array: jax.Array | np.ndarray) -> int:
-    """Computes a checksum of an array's bits and their positions; equal on all meshes."""
-    # On the host numpy is as fast, and needs no compilation for each shape.
-    if not is_on_host(array):
-        return int(_checksum_on_devices(array))
-    values, total = np.asarray(array).reshape(-1), 0
-    for first in range(0, values.size, _BLOCK):
-        block = values[first : first + _BLOCK]
-        total += int(_sum_hashes(block, np.arange(first, first + block.size, dtype=np.uint32)))
-    return total % 2**32
-
-
-@jax.jit
-def _checksum_on_devices(array: jax.Array) -> jax.Array:
-    position = jnp.uint32(0)
-    for axis, size in enumerate(array.shape):
-        position = position * size + jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
-    return _sum_hashes(array, position)
-
-
-def _sum_hashes(array: jax.Array, position: jax.Array) -> jax.Array:
-    """Hashes the bits of each value with its position; returns the sum, uint32."""
-    bits = array.view(f"uint{8 * array.itemsize}").astype("uint32")
-    # The finalizer of MurmurHash3 is a bijection, so a change of one value always shows. A sum of
-    # integers does not depend on the order, which differs between meshes.
-    hashed = bits ^ position * np.uint32(0x9E3779B9)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        hashed = (hashed ^ hashed >> shift) * np.uint32(factor)
-    return (hashed ^ hashed >> 16).sum(dtype="uint32")
-
-
 def _reason(error: BaseException) -> str:
     """Returns the first sentence of the error that caused this one."""
     while error.__cause__:
         error = error.__cause__
-    # orbax goes on with advice about its options.
-    return files.first_line(error).partition(". ")[0]
+    # orbax goes on with advice about its options, tensorstore with all of them.
+    return files.first_line(error).partition(". ")[0].partition(" [tensorstore_spec")[0]
 
 
 def _write_problem(error: BaseException | None) -> str:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.store.beam import beam_runner
+from bert_jax.store.engines import beam_runner
 from bert_jax.store.preparation import prepare
 from tests.stores import VOCAB_SIZE, digest, make, options, parts_of, write_speeches
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store import engines, plan, preparation, stages
@@ -137,32 +136,6 @@ def test_the_ends_of_few_documents_are_held_out_in_parts_too(tmp_path):
     check_equal_to_one_part(tmp_path / "parts", tmp_path / "one")
 
 
-@pytest.mark.parametrize("part_bytes", [2**27, 100])
-def test_a_single_held_out_document_is_trained_on(part_bytes, tmp_path):
-    """One of the two held-out documents has no token."""
-    texts = ["It is so." if i % 2 else "So was it." for i in range(40)]
-    heldout = [i for i in range(40) if i in stages.HeldOut(0.05)]
-    texts[heldout[0]] = "\\u200b"
-    texts[heldout[1]] = "So it was so."
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{t}"}}\n' for t in texts))
-    changes = {"bad_documents": "skip", "part_bytes": part_bytes}
-    metadata = make(f"{tmp_path}/a.jsonl", tmp_path / "store", vocab_size=60, **changes)
-    assert list(metadata["splits"]) == ["train"]
-    assert metadata["splits"]["train"]["documents"] == 39
-    size = sum(len(text) for i, text in enumerate(texts) if i != heldout[0])
-    assert metadata["splits"]["train"]["bytes_of_text"] == size
-    last = sorted((tmp_path / "store" / "train").glob("0*"))[-1:]
-    train = Part((last or [tmp_path / "store" / "train"])[0])
-    tokens = train.tokens_at(np.arange(train.sentence_starts[-2], train.num_tokens))
-    tokenizer = tokenizers.load(tmp_path / "store" / "tokenizer")
-    assert tokenizer.decode(tokens).replace(" ", "") == "soitwasso."
-    assert sorted(p.name for p in (tmp_path / "store").iterdir()) == [
-        "metadata.json",
-        "tokenizer",
-        "train",
-    ]
-
-
 def test_the_error_of_the_lowest_part_is_reported(texts, tmp_path):
     lines = [json.dumps({"text": f"It is {n}, and so on and on."}) for n in range(400)]
     lines[350] = lines[120] = "broken"
@@ -188,22 +161,19 @@ def test_a_cluster_refuses_other_settings_or_texts_in_one_directory(texts, tmp_p
     ):
         with pytest.raises(UserError, match=words):
             make(texts, output, Cluster(in_order), **change)
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(UserError, match="holds thesis.tex"):
+    with pytest.raises(UserError, match="holds deep, which is not part"):
         make(texts, tmp_path, Cluster(in_order))
     with pytest.raises(UserError, match="data.input is '-', standard input, which only one proc"):
         make("-", output, Cluster(in_order))
 
 
 @pytest.mark.parametrize(
-    "damage, words",
+    "damage, words, workers",
     [
-        (lambda path: path.unlink(), r"b.jsonl.gz: No such file or directory"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "b.jsonl.gz had .* bytes when the"),
-        (lambda path: None, "b.jsonl.gz is not a complete .gz file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "b.jsonl.gz had .* bytes when", 1),
+        (lambda path: None, "b.jsonl.gz is not a complete .gz file", 2),
     ],
 )
-@pytest.mark.parametrize("workers", [1, 2])
 def test_damage_while_a_store_is_prepared(damage, words, workers, tmp_path, monkeypatch):
     """Nothing that is done is lost."""
     lines = [json.dumps({"text": f"It is {n}. So it is."}) + "\n" for n in range(300)]

@@ -1,13 +1,10 @@
 """Checkpoints: exact round trips, and detection of damage."""
 
 import logging
-import os
-import random
 import shutil
 from contextlib import closing
 
 import jax
-import ml_dtypes
 import numpy as np
 import pytest
 from etils import epath
@@ -15,7 +12,6 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.training import checkpoint
 from bert_jax.training.checkpoint import Checkpointer
 from tests.small import flat, random_batch, small_config
 
@@ -109,7 +105,7 @@ def test_round_trip_is_exact(anywhere, trainer, states):
 def test_parameters_of_other_shapes_are_refused(copy):
     other = small_config(**{"model.intermediate_size": 48})
     other = make_trainer(other, jax.devices()[:1])
-    message = r"it has no params/bert/encoder/layer_0/intermediate/bias \(48,\)\); start"
+    message = r"Requested shape: .*48.* is not compatible with the stored shape: .*\); start"
     with pytest.raises(UserError, match=message):
         restore(copy, other)
     with (
@@ -138,41 +134,13 @@ def test_training_during_a_save_does_not_change_the_checkpoint(tmp_path, trainer
     assert_same(restored, states[3])
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (np.float32(0.5), 2714606631),
-        # Larger than a block.
-        (np.arange(70_000, dtype=np.float32).reshape(7, 100, 100), 113557508),
-        (np.arange(60, dtype=ml_dtypes.bfloat16).reshape(3, 4, 5), 3477780074),
-    ],
-)
-def test_checksums_of_the_host_and_of_devices_are_the_same(values, expected):
-    """Stored checkpoints have these values."""
-    array = jax.device_put(values)
-    assert checkpoint._checksum(array) == checkpoint._checksum(values) == expected
-    assert int(checkpoint._checksum_on_devices(array)) == expected
-
-
 def damage_truncate(file):
-    os.truncate(file, file.stat().st_size // 2)
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
 
 
 def damage_delete(file):
     file.unlink()
-
-
-def damage_each_block(file):
-    content = np.frombuffer(file.read_bytes(), np.uint8).copy()
-    content[::64] ^= 1
-    file.write_bytes(content.tobytes())
-
-
-def damage_flip(file):
-    content = bytearray(file.read_bytes())
-    bit = random.Random(file.name).randrange(8 * len(content))
-    content[bit // 8] ^= 1 << bit % 8
-    file.write_bytes(content)
 
 
 def file_kinds(saved):
@@ -188,17 +156,12 @@ def file_kinds(saved):
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(damage_truncate, marks=pytest.mark.slow),
-        pytest.param(damage_delete, marks=pytest.mark.slow),
-        damage_flip,
-    ],
+    "damage", [damage_truncate, pytest.param(damage_delete, marks=pytest.mark.slow)]
 )
 def test_damage_of_any_file_is_detected_or_harmless(
     saved, trainer, states, tmp_path, caplog, damage
 ):
-    """A damaged file must never give wrong weights silently; some files are not read."""
+    """Some files are not read. orbax does not detect changed bits in the arrays."""
     skipped = []
     for number, name in enumerate(file_kinds(saved)):
         folder = tmp_path / str(number) / "checkpoints"
@@ -220,9 +183,9 @@ def test_damage_of_any_file_is_detected_or_harmless(
         assert "is damaged" in message and str(folder / "2") in message and "\n" not in message
         moved = folder.parent / "damaged_checkpoints" / "2"
         assert moved.is_dir() and str(moved) in message and not (folder / "2").exists()
-    # The bit may be in bytes of a file in d/ that nothing refers to.
-    needed = "checksums/metadata resume/metadata state/_METADATA state/manifest.ocdbt".split()
-    assert set(needed) <= set(skipped)
+    needed = "resume/metadata state/_METADATA state/manifest.ocdbt".split()
+    arrays = arrays_file(epath.Path(saved / "2")).relative_to(saved / "2")
+    assert {*needed, str(arrays)} <= set(skipped)
 
 
 def test_other_folders_are_not_read_as_checkpoints(copy, trainer, states):
@@ -236,7 +199,7 @@ def test_other_folders_are_not_read_as_checkpoints(copy, trainer, states):
     assert not (copy / "9.orbax-checkpoint-tmp").exists()
 
 
-@pytest.mark.parametrize("damage", [damage_each_block, damage_delete])
+@pytest.mark.parametrize("damage", [damage_truncate, damage_delete])
 def test_a_damaged_step_is_moved_aside_and_can_be_saved_again(damage, anywhere, trainer, states):
     damage(arrays_file(anywhere / "2"))
     state, resume = restore(anywhere, trainer)
@@ -262,8 +225,8 @@ def test_only_damaged_checkpoints_give_an_error_and_stay(copy, trainer):
 
 def test_a_killed_deletion(copy, trainer, states):
     """`keep` is 1: checkpoint 1 was being deleted when the process was killed."""
-    shutil.rmtree(copy / "1" / "checksums")
-    message = r"no complete checkpoint of step 1 \(.*checksums.*\); the other steps: 2"
+    shutil.rmtree(copy / "1" / "state")
+    message = r"no complete checkpoint of step 1 \(.*state.*\); the other steps: 2"
     with (
         closing(Checkpointer(copy, read_only=True)) as reader,
         pytest.raises(UserError, match=message),
@@ -331,5 +294,5 @@ def test_copied_between_a_disk_and_a_bucket(to_bucket, bucket, trainer, states, 
     state, resume = restore(target, trainer)
     assert resume["step"] == 2
     assert_same(state, states[2])
-    damage_each_block(arrays_file(target / "2"))
+    damage_truncate(arrays_file(target / "2"))
     assert restore(target, trainer)[1]["step"] == 1
