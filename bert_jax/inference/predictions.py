@@ -1,7 +1,6 @@
 """What a model predicts about a text: masked words, scores, replaced tokens and attention."""
 
 import base64
-import json
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +11,7 @@ import numpy as np
 
 from bert_jax.base.errors import UserError
 from bert_jax.inference.forward import Inputs
-from bert_jax.reports.html import read_page
+from bert_jax.reports.html import render
 from bert_jax.tokenizers import TokenRow
 
 if TYPE_CHECKING:
@@ -91,9 +90,7 @@ class Attention(NamedTuple):
             ],
             "attention": base64.b64encode(halves.tobytes()).decode(),
         }
-        # Without "<", no token can end the script element or begin a comment in it.
-        text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-        return read_page("bert_jax.inference", "attention_page.html").replace("__DATA__", text)
+        return render("bert_jax.inference", "attention_page.html", data=data)
 
 
 def guess_masks(bert: "Bert", rows: Sequence[TokenRow], top_k: int) -> list[dict[int, list[Guess]]]:
