@@ -1,5 +1,6 @@
 """The HTML page about one or several runs, in one file that needs no network."""
 
+import itertools
 import json
 import os
 from collections import Counter
@@ -68,7 +69,8 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
         lead=_lead(names, runs, main),
         plots=[plot for plot in plots if plot],
         facts=facts,
-        labels=labels_of(runs, facts),
+        # First the scores, then the cost.
+        labels=dict.fromkeys([*(x for run in runs for x in run.metrics), *itertools.chain(*facts)]),
         is_finetuning=all(workdir.is_finetuning(run.config) for run in runs),
         settings=settings_of(runs, main),
         filled=[(text, each(lambda run, text=text: _filled(run, text))) for text in mask_texts],
@@ -165,12 +167,6 @@ def _plot(title: str, runs: Sequence[Run]) -> dict[str, str] | None:
     if not any(has_points(panel, of_run) for of_run in lines):
         return None
     return {"title": title, "full": f"{panel.full:g}", "svg": panel_svg(panel, lines)}
-
-
-def labels_of(runs: Sequence[Run], facts: Sequence[dict[str, Cell]]) -> list[str]:
-    """Lists the labels of the runs' facts: first the scores, then the cost."""
-    scores = [label for run in runs for label in run.metrics]
-    return list(dict.fromkeys([*scores, *(label for of_run in facts for label in of_run)]))
 
 
 def facts_of(run: Run, runs: Sequence[Run]) -> dict[str, Cell]:

@@ -14,12 +14,13 @@ from rich.table import Table
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, say, terminal
-from bert_jax.reports.page import facts_of, labels_of, names_of, page, ranked, settings_of
+from bert_jax.reports.page import Cell, facts_of, names_of, page, ranked, settings_of
 from bert_jax.reports.record import Run, read_runs
 from bert_jax.training import workdir
 
 # The flags that each run was begun with, by its name.
 STUDY = "study.json"
+_COST = ("parameters", "steps", "training time", "model FLOPs")
 # The width of a table if there is no terminal.
 _FILE_WIDTH = 160
 
@@ -100,11 +101,12 @@ def table(runs: Sequence[Run], title: str) -> Table:
     main, runs = ranked(runs)
     headers, rows = settings_of(runs, main)
     if not rows:
-        facts = [facts_of(run, runs) for run in runs]
-        headers = ["run", *labels_of(runs, facts)]
-        for name, of_run in zip(names_of(runs), facts, strict=True):
-            cells = [of_run[label] if label in of_run else None for label in headers[1:]]
-            rows.append([name, *(f"{x.text}\n{x.note}".strip() if x else "" for x in cells)])
+        # Each run's most important score, and its cost; the page has all scores.
+        labels = [*dict.fromkeys(label for run in runs for label in list(run.metrics)[:1]), *_COST]
+        headers = ["run", *labels]
+        for name, run in zip(names_of(runs), runs, strict=True):
+            cells = [facts_of(run, runs).get(label, Cell("")) for label in labels]
+            rows.append([name, *(f"{cell.text}\n{cell.note}".rstrip() for cell in cells)])
     made = empty_table(title, *headers)
     for row in rows:
         made.add_row(*row)
