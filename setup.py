@@ -42,6 +42,7 @@ setup(
         # Missing from tensorflow-datasets' own requirements.
         "importlib_resources>=6",
         "jax>=0.10",
+        "jinja2>=3.1",
         "matplotlib>=3.8",
         "ml-collections>=1.0",
         "ml-dtypes>=0.5",

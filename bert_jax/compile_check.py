@@ -43,32 +43,31 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "price_per_chip_hour", None, "With --plan: the price of a chip-hour.", lower_bound=0
     )
-    flags.DEFINE_float(
-        "checkpoint_mb_per_second",
-        500,
-        "With --plan: the speed at which all hosts together write a checkpoint. An assumption.",
-        lower_bound=1,
-    )
     flags.DEFINE_string("hlo_output", "", "Write the compiled program's text to this file.")
 
 
 def main(_) -> None:
     args = flags.FLAGS
-    size = _batch_size_per_chip(args.batch_size_per_chip)
-    _check_flags_of_plan(args)
+    size = None if args.batch_size_per_chip == "auto" else int(args.batch_size_per_chip or 0)
+    # `auto` finds the largest batch of one stage.
+    if args.plan and size is None:
+        raise cli.UsageError("--batch_size_per_chip=auto is not used with --plan; give a number")
+    for name in ("stage", "hlo_output") if args.plan else ("price_per_chip_hour",):
+        if args[name].present:
+            raise cli.UsageError(
+                f"--{name} is not used {'with' if args.plan else 'without'} --plan"
+            )
     config_lib.validate(args.config)
     # Imported late to load JAX after the checks.
     from bert_jax.tpu import check, topologies
-    from bert_jax.tpu.plan import plan
 
     topology = topologies.find(args.topology, args.num_slices)
     if args.plan:
-        plan(
+        check.plan(
             args.config,
             topology,
             batch_size_per_chip=size,
             price_per_chip_hour=args.price_per_chip_hour,
-            checkpoint_mb_per_second=args.checkpoint_mb_per_second,
             output=args.output,
         )
         return
@@ -80,29 +79,6 @@ def main(_) -> None:
         output=args.output,
         hlo_output=args.hlo_output,
     )
-
-
-def _check_flags_of_plan(args: flags.FlagValues) -> None:
-    """Refuses flags that would have no effect."""
-    of_plan = ("price_per_chip_hour", "checkpoint_mb_per_second")
-    for name in ("stage", "hlo_output") if args.plan else of_plan:
-        if args[name].present:
-            reason = "--plan covers all stages" if args.plan else "only --plan uses it"
-            raise cli.UsageError(f"--{name}={args[name].value} has no effect: {reason}")
-    if args.plan and args.batch_size_per_chip == "auto":
-        raise cli.UsageError(
-            "--batch_size_per_chip=auto finds the largest batch of one --stage; with --plan, give "
-            "a number, or nothing for the config's batches"
-        )
-
-
-def _batch_size_per_chip(value: str) -> int | None:
-    """Parses the flag; returns None for `auto` and 0 for the config's own batch."""
-    if value == "auto":
-        return None
-    if value and (not value.isascii() or not value.isdigit() or int(value) < 1):
-        raise cli.UsageError(f"--batch_size_per_chip={value} must be auto, or 1 or more")
-    return int(value or 0)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,14 @@ NAME is bert, roberta, spanbert, albert, electra or distilbert. All runs have th
 analytic FLOPs (1e14), the optimizer and schedule of mini_laptop.py, and one WordPiece vocabulary of
 8,192 tokens. Rows, masks, terms and model options are as in the family's `base`.
 
-    python -m bert_jax.compare --equal=flops --workdir=DIR --config.data.input='BOOKS/*.jsonl.gz' \\
-        --configs=comparison:bert,comparison:roberta,comparison:spanbert,comparison:albert
+    python -m bert_jax.compare --config=configs/studies.py:families --workdir=DIR
 
-compares them (docs/results.md). One of them alone:
+trains and compares them with fewer steps (docs/results.md). One of them alone:
 
     python -m bert_jax.main --config=configs/comparison.py:electra --workdir=DIR \\
         --config.data.store=STORE
 
-`distilbert` needs config.objective.teacher, the work directory of `bert`; a study sets it. Its
+`distilbert` needs config.objective.teacher, the work directory of `bert`. Its
 FLOPs include the teacher's forward pass, and not the teacher's training.
 
 Hardware: two CPU cores and 3 GB of memory, for 8 to 11 minutes (14 to 19 minutes of CPU time).

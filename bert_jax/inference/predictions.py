@@ -1,14 +1,13 @@
 """What a model predicts about a text: masked words, scores, replaced tokens and attention."""
 
 import base64
-import json
 import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.reports.html import read_page
+from bert_jax.reports.html import render
 
 
 class Detection(NamedTuple):
@@ -80,6 +79,4 @@ class Attention(NamedTuple):
             ],
             "attention": base64.b64encode(halves.tobytes()).decode(),
         }
-        # Without "<", no token can end the script element or begin a comment in it.
-        text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-        return read_page("bert_jax.inference", "attention_page.html").replace("__DATA__", text)
+        return render("bert_jax.inference", "attention_page.html", data=data)

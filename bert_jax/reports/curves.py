@@ -14,11 +14,11 @@ from bert_jax.training.metrics import EVALUATION_PREFIX
 _NOTE = (
     "Training has the run's own masks and dropout. Held-out values have the same masks in all runs."
 )
-# Also the symbols of the report.
-MARKERS = "osD^vPX*"
+# Also the symbols of page.html.
+_MARKERS = "osD^vPX*"
 _MAX_MARKERS, _MAX_POINTS = 20, 1000
-# Stands for a variable of the page in an SVG; see `svg_of`.
-COLOR = "#ab{:04x}"
+# Stands for the color of a run in an SVG, a variable of the page.
+_COLOR = "#ab{:04x}"
 # A panel's width and height in inches, at 72 points each.
 _PANEL = (5.6, 3.0)
 
@@ -100,7 +100,7 @@ def write_curves(
 
     panels = [panel for panel in panels if has_points(panel, lines)] or panels[:1]
     rows = -(-len(panels) // 2)
-    figure = new_figure(2 * _PANEL[0], rows * _PANEL[1])
+    figure = _new_figure(2 * _PANEL[0], rows * _PANEL[1])
     FigureCanvasAgg(figure)
     all_axes = [*figure.subplots(rows, 2, squeeze=False).flat]
     for panel, axes in zip(panels, all_axes, strict=False):
@@ -127,21 +127,11 @@ def panel_svg(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
       panel: The quantity to plot.
       runs: The lines of metrics.jsonl of each run.
     """
-    figure = new_figure()
-    axes = figure.subplots()
-    # The colors stand for variables of the page.
-    _draw(axes, panel, runs, color=COLOR)
-    text = svg_of(figure, axes)
-    return re.sub(r'<g id="run(\d+)-([a-z-]+)">', r'<g class="run \2" data-run="\1">', text)
-
-
-def svg_of(figure: Any, axes: Any) -> str:
-    """Converts a figure to an SVG for a page, with `data-frame` and `data-limits` of the axes.
-
-    Colors made with COLOR and a number become the page's variables --run0, --run1, ...
-    """
     import matplotlib
 
+    figure = _new_figure(*_PANEL)
+    axes = figure.subplots()
+    _draw(axes, panel, runs, color=_COLOR)
     figure.patch.set_visible(False)
     image = io.BytesIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bert_jax"}):
@@ -158,11 +148,12 @@ def svg_of(figure: Any, axes: Any) -> str:
     text = re.sub("#ab([0-9a-f]{4})", lambda match: f"var(--run{int(match[1], 16)})", text)
     text = text.replace("#000000", "var(--soft)").replace("#b0b0b0", "var(--line)")
     # Several figures of a page would share the other ids, to which nothing refers.
-    return re.sub(r'<g id="(?!run)\w+">', "<g>", text)
+    text = re.sub(r'<g id="(?!run)\w+">', "<g>", text)
+    return re.sub(r'<g id="run(\d+)-([a-z-]+)">', r'<g class="run \2" data-run="\1">', text)
 
 
-def new_figure(width: float = _PANEL[0], height: float = _PANEL[1]) -> Any:
-    """Makes a figure of this size in inches, by default that of a panel."""
+def _new_figure(width: float, height: float) -> Any:
+    """Makes a figure of this size in inches."""
     # Imported late: matplotlib would delay the first step of a run. pyplot is not used, because
     # its global state and display belong to the user's program.
     from matplotlib.figure import Figure
@@ -181,7 +172,7 @@ def _draw(
             "held-out": _points(EVALUATION_PREFIX + panel.name, lines),
             "baseline": _points(EVALUATION_PREFIX + panel.baseline, lines),
         }
-        marker = {"marker": MARKERS[number % len(MARKERS)], "markersize": 5}
+        marker = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 5}
         marker["markevery"] = -(-len(curves["held-out"]) // _MAX_MARKERS) or 1
         styles = {
             "training": {"linewidth": 1.0, "alpha": 0.3 if len(runs) > 1 else 0.6}

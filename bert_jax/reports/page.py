@@ -1,11 +1,11 @@
 """The HTML page about one or several runs, in one file that needs no network."""
 
+import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from html import escape
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from etils import epath
 
@@ -15,8 +15,8 @@ from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import PER_CHARACTER
 from bert_jax.reports import corpus_report
 from bert_jax.reports.curves import has_points, panel_svg, write_curves
-from bert_jax.reports.html import Html, colored_name, document, section, table
-from bert_jax.reports.record import Run, best_of, cost, read_runs
+from bert_jax.reports.html import render
+from bert_jax.reports.record import Run, best_of, cost, num_parameters, read_runs, with_prefix
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, EVALUATION_PREFIX, OTHER_TEXT
 
@@ -26,12 +26,14 @@ _MASK_STEPS = 3
 # The values of a setting in sweep.json that are not scores.
 _GRID = ("learning_rate", "batch_size", "seeds", "diverged")
 _MASKS = EVALUATION_PREFIX + FILLED_TEXTS
-_CURVES_NOTE = """<p class=note>Thin: training, averaged over the steps since the last point, with
-the run's own {}dropout. With symbols: {}. Both may differ for the same model. Dotted: a baseline
-without context. Point at a curve to read its values.</p>"""
-_HELD_OUT = "held-out text, with the same masks in all runs"
-_MASKS_NOTE = """<p class=note>Each mask shows the guess. A wrong guess is struck out, and the
-original follows. Some other words are replaced at random, as in training.</p>"""
+
+
+class Cell(NamedTuple):
+    """A value in a table, a note below it, and whether it is the best of its column."""
+
+    text: str
+    note: str = ""
+    is_best: bool = False
 
 
 def write_pages(directory: epath.PathLike) -> None:
@@ -49,41 +51,39 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
       runs: The runs.
       mask_texts: Texts with a mask, which every kept checkpoint fills.
     """
-    main, runs = _ranked(runs)
-    names, is_one = _names(runs), len(runs) == 1
-    named = list(zip(names, runs, strict=True))
+    main, runs = ranked(runs)
+    names, facts = names_of(runs), [facts_of(run, runs) for run in runs]
+
+    def each(content: Callable[[Run], Any]) -> list[tuple[str, Any]]:
+        """Lists the content of each run that has any, by the name of the run."""
+        found = [(name, content(run)) for name, run in zip(names, runs, strict=True)]
+        return [(name, data) for name, data in found if data]
+
     # The figure of the main result comes first.
     titles = dict.fromkeys(title for run in runs for title in run.panels)
     plots = [_plot(title, runs) for title in sorted(titles, key=lambda title: title != main)]
-    plots, num_top = list(filter(None, plots)), 1 if is_one else 2
-    summary = _runs_table(names, runs)
-    legend = "".join(
-        f"<span data-run={i}>{colored_name(names, i)}</span>" for i in range(len(runs))
+    return render(
+        "bert_jax.reports",
+        "page.html",
+        names=names,
+        lead=_lead(names, runs, main),
+        plots=[plot for plot in plots if plot],
+        facts=facts,
+        # First the scores, then the cost.
+        labels=dict.fromkeys([*(x for run in runs for x in run.metrics), *itertools.chain(*facts)]),
+        is_finetuning=all(workdir.is_finetuning(run.config) for run in runs),
+        settings=settings_of(runs, main),
+        filled=[(text, each(lambda run, text=text: _filled(run, text))) for text in mask_texts],
+        masks=each(_masks),
+        before=each(_before),
+        sources=each(_sources),
+        corpus=each(_corpus),
+        differences=_differences(runs),
+        configs=each(lambda run: json.dumps(config_lib.to_dict(run.config), indent=2)),
     )
-    parts = [
-        f"<h1>{escape(', '.join(names) if len(runs) < 4 else f'{len(runs)} runs')}</h1>",
-        f"<p class=lead>{escape(_lead(names, runs, main))}</p>",
-        "" if is_one else f"<nav>{legend}</nav>",
-        f"<div class=top>{''.join(plots[:num_top])}{summary if is_one else ''}</div>",
-        "" if is_one else summary,
-        section("Curves", _curves_note(runs), f"<div class=plots>{''.join(plots[num_top:])}</div>"),
-    ]
-    if not is_one:
-        parts += _settings(runs, main)
-    for text in mask_texts:
-        parts.append(section(text, *(_filled(name, run, text) for name, run in named)))
-    parts += _each("Masked words of held-out text", named, _masks, folded=not is_one)
-    parts += _each("Initial weights and other text", named, _before, folded=not is_one)
-    parts += _each("Held-out documents by source", named, _sources, folded=not is_one)
-    parts += _each("What the model sees of the corpus", named, _corpus, folded=not is_one)
-    if not is_one:
-        parts.append(section("Differences of the configs", differences(names, runs)))
-    parts += _each("Config", named, _config, folded=True)
-    title = f"Report: {', '.join(names)}"
-    return document(title, "\n".join(parts), len(runs))
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def names_of(runs: Sequence[Run]) -> list[str]:
     """Names runs by the last parts of their directories, or if two are equal, by more parts."""
     names = [run.directory.name for run in runs]
     if len(set(names)) == len(names):
@@ -93,7 +93,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
     return ["/".join(parts[common:]) for parts in paths]
 
 
-def _ranked(runs: Sequence[Run]) -> tuple[str, list[Run]]:
+def ranked(runs: Sequence[Run]) -> tuple[str, list[Run]]:
     """Returns the label of the main result, and the runs, the best first.
 
     Runs without this result come last.
@@ -134,21 +134,24 @@ def _lead(names: Sequence[str], runs: Sequence[Run], main: str) -> str:
     return text
 
 
-def _settings(runs: Sequence[Run], main: str) -> list[str]:
-    """Makes a table for each sweep, with the spread of the main score over the seeds."""
-    parts = []
+def settings_of(runs: Sequence[Run], main: str) -> tuple[list[str], list[list[str]]]:
+    """Returns headers and rows of the scores of sweeps over seeds, the best sweep first."""
+    headers, rows = [], []
     # A run of a sweep is in SWEEP/runs/NAME.
-    for path in dict.fromkeys(run.directory.parent.parent / workdir.SWEEP for run in runs):
-        if path.exists():
-            metric, full = runs[0].metrics[main], runs[0].panels[main].full or 1.0
-            settings = files.read_json(path)["settings"]
-            rows = [
-                [f"{x:g}" if name in _GRID else metric.text(x / full) for name, x in each.items()]
-                for each in settings
+    first: dict[epath.Path, Run] = {}
+    for run in runs:
+        first.setdefault(run.directory.parent.parent, run)
+    for directory, run in first.items():
+        if main not in run.metrics or not (directory / workdir.SWEEP).exists():
+            continue
+        metric, full = run.metrics[main], run.panels[main].full or 1.0
+        for setting in files.read_json(directory / workdir.SWEEP)["settings"]:
+            headers = ["sweep", *(name.replace("_", " ") for name in setting)]
+            values = [
+                f"{x:g}" if name in _GRID else metric.text(x / full) for name, x in setting.items()
             ]
-            headers = [name.replace("_", " ") for name in settings[0]]
-            parts.append(section("Settings of the sweep, over seeds", table(headers, rows)))
-    return parts
+            rows.append([directory.name, *values])
+    return headers, rows
 
 
 def _step(run: Run) -> str:
@@ -157,97 +160,64 @@ def _step(run: Run) -> str:
     return f"{run.results['step']:,} steps"
 
 
-def _plot(title: str, runs: Sequence[Run]) -> str:
-    """Draws a figure of the runs that have a panel of this title; "" if none has a value."""
+def _plot(title: str, runs: Sequence[Run]) -> dict[str, str] | None:
+    """Draws a figure of the runs that have a panel of this title; None if none has a value."""
     panel = next(run.panels[title] for run in runs if title in run.panels)
     lines = [run.lines if title in run.panels else [] for run in runs]
     if not any(has_points(panel, of_run) for of_run in lines):
-        return ""
-    caption = f"<figcaption>{escape(title)}</figcaption>"
-    return f'<figure data-full="{panel.full:g}">{caption}{panel_svg(panel, lines)}</figure>'
+        return None
+    return {"title": title, "full": f"{panel.full:g}", "svg": panel_svg(panel, lines)}
 
 
-def _runs_table(names: Sequence[str], runs: Sequence[Run]) -> str:
-    """Makes a table with a row for each run; for a single run, with a row for each value."""
-    facts = []
-    for run in runs:
-        with files.naming(run.directory / workdir.RESULTS):
-            facts.append(_facts(run, runs))
-    labels = dict.fromkeys(label for run in runs for label in run.metrics)
-    labels |= dict.fromkeys(label for of_run in facts for label in of_run)
-    if len(runs) == 1:
-        return table((), [[label, facts[0][label]] for label in labels])
-    rows = [
-        [colored_name(names, number), *(of_run.get(label, "") for label in labels)]
-        for number, of_run in enumerate(facts)
-    ]
-    return table(["run", *labels], rows)
-
-
-def _facts(run: Run, runs: Sequence[Run]) -> dict[str, str]:
-    """Returns the scores and the cost of a run by their labels; the best score is bold."""
-    facts: dict[str, str] = {}
+def facts_of(run: Run, runs: Sequence[Run]) -> dict[str, Cell]:
+    """Returns the scores and the cost of one of the runs by their labels."""
+    facts = {}
     for label, metric in run.metrics.items():
         best = best_of(metric)([other.value(label) for other in runs if label in other.metrics])
-        cell = run.text(label)
-        if len(runs) > 1 and run.value(label) == best:
-            cell = f"<b>{cell}</b>"
+        note = ""
         if (baseline := run.baseline(label)) is not None:
             words = "baseline" if len(runs) > 1 else metric.baseline_label
-            cell += f"<br><small>{escape(words)} {metric.text(baseline)}</small>"
-        facts[label] = Html(cell)
-    facts["steps"] = _step(run).replace(" steps", "")
+            note = f"{words} {metric.text(baseline)}"
+        is_best = len(runs) > 1 and run.value(label) == best
+        facts[label] = Cell(run.text(label), note, is_best)
+    if len(runs) > 1 and not workdir.is_finetuning(run.config):
+        facts["parameters"] = Cell(with_prefix(num_parameters(run.config), ""))
+    facts["steps"] = Cell(_step(run).replace(" steps", ""))
     if "best_step" in run.results:
-        facts["best step"] = f"{run.results['best_step']:,}"
-    return facts | cost(run)
+        facts["best step"] = Cell(f"{run.results['best_step']:,}")
+    return facts | {label: Cell(text) for label, text in cost(run).items()}
 
 
-def _filled(name: str, run: Run, text: str) -> str:
+def _filled(run: Run, text: str) -> list[list[str]]:
     """Makes a table of each kept checkpoint's predictions for the first mask of a text."""
     # The package's inference loads slowly, and most pages need none.
     import bert_jax
 
-    rows = []
+    rows = [[f"step of {run.directory.name}", *[""] * _PREDICTIONS]]
     for step in workdir.saved_steps(run.directory / workdir.CHECKPOINTS):
         first, *_ = bert_jax.load(str(run.directory), step=step).fill_mask(text)
         guesses = [f"{x.token} {x.probability:.1%}" for x in first[:_PREDICTIONS]]
         rows.append([f"{step:,}", *guesses])
-    return table([f"step of {name}", *[""] * _PREDICTIONS], rows)
+    return rows
 
 
-def _masks(run: Run) -> str:
-    """Shows held-out texts with the guesses of a few evaluations, the last one among them.
+def _masks(run: Run) -> list[list[tuple[str, dict[str, Any]]]]:
+    """Lists held-out texts, each with the guesses of a few evaluations, the last one among them.
 
     The texts and their masks depend on the sequence length; the last evaluation's are shown.
     """
     filled = {x["step"]: x[_MASKS] for x in run.lines if x.get(_MASKS)}
     if not filled:
-        return ""
+        return []
     last = [sample["texts"] for sample in filled[max(filled)]]
     steps = [step for step in filled if [sample["texts"] for sample in filled[step]] == last]
     stride = -(-len(steps) // _MASK_STEPS)
     steps = steps[::-stride][::-1]
-    samples = (
-        "".join(f"<p><b>step {step:,}</b> {_filled_text(filled[step][i])}</p>" for step in steps)
-        for i in range(len(last))
-    )
-    return _MASKS_NOTE + "".join(f"<div class=sample>{sample}</div>" for sample in samples)
+    return [[(f"{step:,}", filled[step][i]) for step in steps] for i in range(len(last))]
 
 
-def _filled_text(sample: Mapping[str, Any]) -> str:
-    first, *others = map(escape, sample["texts"])
-    for mask, text in zip(sample["masks"], others, strict=True):
-        guess, original = escape(mask["guess"]), escape(mask["original"])
-        title = f'title="{mask["probability"]:.1%}"'
-        if guess == original:
-            first += f" <mark class=right {title}>{guess}</mark> {text}"
-        else:
-            first += f" <mark {title}><del>{guess}</del> <ins>{original}</ins></mark> {text}"
-    return first
-
-
-def _before(run: Run) -> str:
-    """Shows the results on both texts, held-out and other, before and after the training."""
+def _before(run: Run) -> list[list[str]]:
+    """Makes a table of both texts, held-out and other, before and after the training."""
     columns = {
         f"{text}, {when}": (values, prefix)
         for text, prefix in (("held-out text", ""), ("other text", OTHER_TEXT))
@@ -259,73 +229,40 @@ def _before(run: Run) -> str:
         for label, metric in run.metrics.items()
         if all(prefix + metric.name in values for values, prefix in columns.values())
     ]
-    return table(["", *columns], rows) if len(columns) > 1 else ""
+    return [["", *columns], *rows] if len(columns) > 1 else []
 
 
-def _sources(run: Run) -> str:
-    """Shows the results of each source."""
+def _sources(run: Run) -> list[list[str | Cell]]:
+    """Makes a table of the results of each source."""
     by_source = run.results.get(BY_SOURCE, {})
     # The length of the tokens of a source is unknown.
     metrics = {label: x for label, x in run.metrics.items() if x.kind != PER_CHARACTER}
-    headers, rows = ["source", *metrics], []
+    rows = []
     for source, values in by_source.items():
         cells = []
         for metric in metrics.values():
             baseline = values.get(metric.baseline)
-            words = "" if baseline is None else f"baseline {metric.text(baseline)}"
-            cells.append(Html(f"{metric.text(values[metric.name])}<br><small>{words}</small>"))
+            note = "" if baseline is None else f"baseline {metric.text(baseline)}"
+            cells.append(Cell(metric.text(values[metric.name]), note))
         rows.append([source, *cells])
-    return table(headers, rows) if rows else ""
+    return [["source", *metrics], *rows] if rows else []
 
 
-def _corpus(run: Run) -> str:
+def _corpus(run: Run) -> dict[str, Any]:
     reports = run.results.get("corpus")
     if not reports:
-        return ""
-    tables = ""
+        return {}
+    tables = []
     for found in filter(None, (corpus_report.table(reports), corpus_report.source_table(reports))):
         headers = [str(column.header) for column in found.columns]
-        rows = zip(*(list(column.cells) for column in found.columns), strict=True)
-        tables += table(headers, [list(row) for row in rows])
-    warnings = corpus_report.warnings(reports)
-    return tables + "".join(f"<p>Warning: {escape(text)}</p>" for text in warnings)
+        tables.append([headers, *zip(*(column.cells for column in found.columns), strict=True)])
+    return {"tables": tables, "warnings": corpus_report.warnings(reports)}
 
 
-def _config(run: Run) -> str:
-    return f"<pre>{escape(json.dumps(config_lib.to_dict(run.config), indent=2))}</pre>"
-
-
-def _curves_note(runs: Sequence[Run]) -> str:
-    if all(workdir.is_finetuning(run.config) for run in runs):
-        return _CURVES_NOTE.format("", "validation rows")
-    return _CURVES_NOTE.format("masks and ", _HELD_OUT)
-
-
-def differences(names: Sequence[str], runs: Sequence[Run], without: Collection[str] = ()) -> str:
-    """Makes a table of the keys whose values differ between the configs of the runs.
-
-    Args:
-      without: Keys that are left out.
-    """
+def _differences(runs: Sequence[Run]) -> list[list[str]]:
+    """Lists the keys whose values differ between the configs of the runs, with the values."""
     values = [dict(config_lib.flatten(config_lib.to_dict(run.config))) for run in runs]
     # A run of a sweep has the values of one point as its own sweep.
     keys = {key for flat in values for key in flat if not key.startswith("sweep.")}
-    rows = [
-        [key, *(str(flat.get(key, "")) for flat in values)] for key in sorted(keys - {*without})
-    ]
-    changed = table(["", *names], [row for row in rows if len(set(row[1:])) > 1])
-    return f"<div class=keys>{changed}</div>"
-
-
-def _each(
-    title: str, named: Sequence[tuple[str, Run]], content: Callable[[Run], str], *, folded: bool
-) -> list[str]:
-    """Makes a section with the content of each run; [] if no run has any."""
-    blocks = []
-    for name, run in named:
-        with files.naming(run.directory / workdir.RESULTS):
-            blocks += [(escape(name), block)] if (block := content(run)) else []
-    if folded:
-        fold = "<details><summary>{}</summary>{}</details>"
-        blocks = [(name, fold.format(name, block)) for name, block in blocks]
-    return [section(title, *(block for _, block in blocks))] if blocks else []
+    rows = [[key, *(str(flat.get(key, "")) for flat in values)] for key in sorted(keys)]
+    return [row for row in rows if len(set(row[1:])) > 1]

@@ -3,10 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 from etils import epath
+from flax import linen as nn
 from ml_collections import ConfigDict
 
 from bert_jax.base import files
+from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.term import Metric
 from bert_jax.reports.curves import Panel, finetuning_panels, pretraining_panels
 from bert_jax.training import workdir
@@ -19,6 +23,7 @@ from bert_jax.training.metrics import (
 )
 from bert_jax.training.objective import make_objective
 from bert_jax.training.stages import resolve_stages, stage_of
+from bert_jax.training.state import abstract_params
 
 # Kinds of fine-tuning scores: plain numbers and percentages. More is better in both.
 _KINDS = ("score", "accuracy")
@@ -156,6 +161,13 @@ def cost(run: Run) -> dict[str, str]:
         "model FLOPs": with_prefix(flops, "FLOPs"),
         "FLOP/s": with_prefix(flops / seconds, "FLOP/s"),
     }
+
+
+def num_parameters(config: ConfigDict) -> int:
+    """Counts the parameters of a pre-training's model without making them."""
+    terms = make_objective(config).terms
+    params = nn.unbox(abstract_params(PreTrainingModel(BertConfig(**config.model), terms)))
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def duration(seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""Studies: several configs pre-trained on the same text, fine-tuned and compared."""
+"""Studies: the runs that one config file lists, run one after another and compared."""

@@ -1,6 +1,8 @@
-"""Checks whether a config's train step fits a TPU slice, and estimates its speed."""
+"""Checks whether the train steps of a config fit a TPU slice, and estimates their speed."""
 
+import importlib.metadata
 import math
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -13,9 +15,9 @@ from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import Compiled, compile_step, gib
-from bert_jax.tpu.report import print_report, report
+from bert_jax.tpu.report import bill, print_bill, print_report, report
 from bert_jax.tpu.topologies import Topology
-from bert_jax.training.stages import Stage, numbered_stage
+from bert_jax.training.stages import Stage, numbered_stage, resolve_stages
 
 
 def check(
@@ -52,16 +54,62 @@ def check(
     stage = numbered_stage(config, stage_number)
     compiled = tried.get(size) or compile_step(config, topology, devices, stage)
     if hlo_output and compiled.fits:
-        path = files.checked_path(hlo_output, "the file to write")
-        files.write_whole(path, compiled.text.encode())
+        files.write_whole(hlo_output, compiled.text.encode())
     results = report(stage, compiled, topology)
     results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
-    results["config"] = config_lib.to_dict(config)
     print_report(results, topology, terminal())
-    if output:
-        files.write_json(output, results)
-        print(f"written to {output}")
+    _write(results, config, output)
     refuse_too_large(stage, compiled, topology)
+
+
+def plan(
+    config: ConfigDict,
+    topology: Topology,
+    *,
+    batch_size_per_chip: int,
+    price_per_chip_hour: float | None,
+    output: str = "",
+) -> None:
+    """Compiles the train step of every stage for a slice, and prints what the whole run takes.
+
+    Args:
+      batch_size_per_chip: The batch of every stage; 0 for the config's own batches.
+      price_per_chip_hour: None if the price is unknown.
+      output: A JSON file for the results; none if empty.
+
+    Raises:
+      UserError: The step of a stage does not fit, or cannot be sharded over the slice.
+    """
+    # Only the TPU's compiler is used, even on a machine with a TPU.
+    jax.config.update("jax_platforms", "cpu")
+    devices = topologies.devices(topology)
+    if batch_size_per_chip:
+        config = with_batch_size_per_chip(config, batch_size_per_chip, topology)
+    stages, steps = [], {}
+    for stage in resolve_stages(config):
+        # Stages that differ only in rates have the same step.
+        if (sizes := stage.sizes(stage.batch_size)) not in steps:
+            compiled = steps[sizes] = compile_step(config, topology, devices, stage)
+            seconds = compiled.compile_seconds
+            print(f"stage {stage.index + 1} compiled in {seconds:.0f} s", flush=True)
+        compiled = steps[sizes]
+        refuse_too_large(stage, compiled, topology)
+        stages.append(report(stage, compiled, topology))
+    every_steps = config.checkpoint.every_steps
+    results = bill(stages, compiled.state_bytes, every_steps, price_per_chip_hour)
+    print_bill(results, terminal())
+    _write(results, config, output)
+
+
+def _write(results: dict[str, Any], config: ConfigDict, output: str) -> None:
+    about = {
+        "jax_version": jax.__version__,
+        "libtpu_version": importlib.metadata.version("libtpu"),
+        "config": config_lib.to_dict(config),
+    }
+    if output:
+        files.write_json(output, results | about)
+        print(f"written to {output}")
 
 
 def refuse_too_large(stage: Stage, compiled: Compiled, topology: Topology) -> None:

@@ -17,7 +17,6 @@ network between slices, the host, input or checkpoints.
 
 import dataclasses
 
-from bert_jax.base.errors import UserError
 from bert_jax.tpu.hlo import Collective, Kernel, Operation
 from bert_jax.tpu.topologies import Topology
 
@@ -55,7 +54,7 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
     """Estimates the time of a step from a program's operations in the order of their schedule.
 
     Raises:
-      UserError: The start and the end of an asynchronous collective do not match.
+      ValueError: The start and the end of an asynchronous collective do not match.
     """
     chip = topology.chip
     compute = kernels = collectives = exposed = 0.0
@@ -79,7 +78,7 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
             collectives += duration
             links_free_at = max(now, links_free_at) + duration
             if collective.key in ends:
-                raise _unmatched(operation)
+                raise ValueError(f"{operation.name} starts a collective that has not ended")
             ends[collective.key] = links_free_at
         now += seconds
         for collective in operation.collectives:
@@ -90,20 +89,13 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
                 end = links_free_at
             elif collective.phase == "done":
                 if collective.key not in ends:
-                    raise _unmatched(operation)
+                    raise ValueError(f"{operation.name} ends a collective that has not started")
                 end = ends.pop(collective.key)
             else:
                 continue
             exposed += max(0.0, end - now)
             now = max(now, end)
     return Estimate(compute, kernels, collectives, exposed, without_cost)
-
-
-def _unmatched(operation: Operation) -> UserError:
-    return UserError(
-        "the step cannot be estimated: the starts and ends of its collectives do not match at "
-        f"{operation.name}"
-    )
 
 
 def kernel_seconds(kernel: Kernel, topology: Topology) -> float:

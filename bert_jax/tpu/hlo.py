@@ -13,8 +13,6 @@ import math
 import re
 from collections.abc import Iterator
 
-from bert_jax.base.errors import UserError
-
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # Operations between devices whose time is not estimated. No train step has had one so far.
 _OTHER_COLLECTIVES = ("collective-broadcast", "ragged-all-to-all", "send", "recv")
@@ -27,9 +25,6 @@ _OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]m[0-9]\w*)?)\[([0-9,]*)\]")
 _OPCODE = re.compile(r"(?:^|[\s)}])([a-z][a-z0-9-]*)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_METADATA = re.compile(r"metadata=\{[^{}]*\}")
-_FRAME = re.compile(r"stack_frame_id=(\d+)")
-_SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
 _CALLED = re.compile(r"\b(calls|body|condition|to_apply|async_execution_thread)=%?([^\s,]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _LIMIT = re.compile(r"[su]32\[\]\S* constant\((\d+)\)")
@@ -46,7 +41,6 @@ _MESH_GROUPS = re.compile(
     r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\([^{}]*\))? \{([^{}]*)\}"
 )
 _MESH_AXIS = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
-_TABLE_ROW = re.compile(r"^(\d+) (.*)$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +85,6 @@ class Operation:
       cycles: The compiler's estimate for one execution; 0 if it gives none.
       executions: The number of executions per step: the product of the trip counts of the loops
         around the operation.
-      source: "FILE:LINE" of the call, or empty if unknown.
       collectives: The collectives that the operation runs, starts or ends; a fusion may have
         several.
       kernel: The cost of a Pallas kernel; None for other operations.
@@ -100,7 +93,6 @@ class Operation:
     name: str
     cycles: int
     executions: int
-    source: str
     collectives: tuple[Collective, ...] = ()
     kernel: Kernel | None = None
 
@@ -110,22 +102,17 @@ class Operation:
         return self.cycles * self.executions
 
 
-def read_operations(text: str, within: str = "") -> list[Operation]:
-    """Reads every scheduled operation of a compiled program.
+def read_operations(text: str) -> list[Operation]:
+    """Reads every scheduled operation of a compiled program; a fusion counts as one operation.
 
-    A fusion counts as one operation.
+    The form of the text changes with libtpu, so text that is not understood may raise any
+    exception, and a collective that is not understood raises ValueError.
 
     Args:
       text: The program's text, `compiled.as_text()`.
-      within: A directory. `source` is the innermost call in a file under this directory, or the
-        innermost of all calls if there is none.
-
-    Raises:
-      UserError: A collective is not understood.
     """
     computations, entry = _computations(text)
-    frames = _frames(text, within)
-    return list(_walk(computations, entry, 1, frames))
+    return list(_walk(computations, entry, 1))
 
 
 def total_cycles(operations: list[Operation]) -> int:
@@ -161,14 +148,10 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
         else:
             # The attributes of some kernels have line breaks.
             lines[-1] += line
-    if not entry:
-        raise ValueError("the text has no ENTRY computation, so it is not a compiled program")
     return computations, entry
 
 
-def _walk(
-    computations: dict[str, list[str]], name: str, executions: int, frames: dict[str, str]
-) -> Iterator[Operation]:
+def _walk(computations: dict[str, list[str]], name: str, executions: int) -> Iterator[Operation]:
     asynchronous: dict[str, tuple[Collective, ...]] = {}
     for line in computations[name]:
         if not (match := _OPERATION.match(line)):
@@ -178,7 +161,6 @@ def _walk(
             continue
         called = dict(_CALLED.findall(rest))
         cycles = _CYCLES.search(rest)
-        metadata = _METADATA.search(rest)
         if opcode[1] in ("call-start", "call-update", "call-done"):
             collectives = _of_call(match, opcode, computations, asynchronous)
         else:
@@ -188,21 +170,20 @@ def _walk(
             name=match[1],
             cycles=int(cycles[1]) if cycles else 0,
             executions=executions,
-            source=_source(metadata[0], frames) if metadata else "",
             collectives=collectives,
             kernel=_kernel(rest),
         )
         if opcode[1] == "while":
             times = _trip_count(computations[called["condition"]])
-            yield from _walk(computations, called["body"], executions * times, frames)
+            yield from _walk(computations, called["body"], executions * times)
         elif opcode[1] in ("call", "async-start"):
             for key in ("to_apply", "calls"):
                 if key in called and called[key] in computations:
-                    yield from _walk(computations, called[key], executions, frames)
+                    yield from _walk(computations, called[key], executions)
         elif opcode[1] == "conditional" and (branches := _BRANCHES.search(rest)):
             # Only one branch runs: assume the costliest.
             names = [branch.strip().lstrip("%") for branch in branches[1].split(",")]
-            walks = [list(_walk(computations, branch, executions, frames)) for branch in names]
+            walks = [list(_walk(computations, branch, executions)) for branch in names]
             yield from max(walks, key=total_cycles)
 
 
@@ -279,7 +260,7 @@ def _collective(line: str) -> Collective | None:
         kind, phase = opcode[1], "sync"
     # Transfers by the host use the network between slices, which is not in the estimate.
     if kind in _OTHER_COLLECTIVES and "is_host_transfer=true" not in match[2]:
-        raise UserError(f"the step cannot be estimated: the time of {kind} is not known: {line}")
+        raise ValueError(f"the time of {kind} is not known: {line}")
     if kind not in COLLECTIVES:
         return None
     rest = match[2]
@@ -309,11 +290,7 @@ def _elements(shape: str) -> list[str]:
 
 
 def _group_size(rest: str) -> int:
-    """Returns the number of devices in a group of a collective; see `Collective.group_size`.
-
-    Raises:
-      UserError: The groups are written in an unknown way. Without them, the bandwidth is unknown.
-    """
+    """Returns the number of devices in a group of a collective; see `Collective.group_size`."""
     if listed := _LISTED_GROUPS.search(rest):
         sizes = {group.count(",") + 1 for group in re.findall(r"\{([\d,]+)\}", listed[1])}
         if len(sizes) < 2:
@@ -327,9 +304,8 @@ def _group_size(rest: str) -> int:
             return math.prod(int(part or lengths[axis]) for axis, part in axes)
     elif "source_target_pairs={{" in rest:
         return 0
-    raise UserError(
-        f"the step cannot be estimated: the groups of a collective are not understood: {rest}"
-    )
+    # Without the groups, the bandwidth is unknown.
+    raise ValueError(f"the groups of a collective are not understood: {rest}")
 
 
 def _kernel(rest: str) -> Kernel | None:
@@ -353,47 +329,3 @@ def _bytes(shapes: str) -> int:
         elements = math.prod(int(size) for size in dimensions.split(",") if size)
         total += elements * max(bits, 8) // 8
     return total
-
-
-def _source(metadata: str, frames: dict[str, str]) -> str:
-    if direct := _SOURCE.search(metadata):
-        return f"{direct[1]}:{direct[2]}" if direct[2] else direct[1]
-    frame = _FRAME.search(metadata)
-    return frames.get(frame[1], "") if frame else ""
-
-
-def _frames(text: str, within: str) -> dict[str, str]:
-    """Maps stack frame ids to "FILE:LINE" of a call, from the tables at the top of the text."""
-    names = {number: row.strip('"') for number, row in _table(text, "FileNames")}
-    locations = {}
-    for number, row in _table(text, "FileLocations"):
-        fields = dict(re.findall(r"(\w+)=(\d+)", row))
-        locations[number] = f"{names.get(fields.get('file_name_id', ''), '')}:{fields.get('line')}"
-    rows = {
-        number: dict(re.findall(r"(\w+)=(\d+)", row)) for number, row in _table(text, "StackFrames")
-    }
-
-    def location(number: str) -> str:
-        return locations.get(rows[number].get("file_location_id", ""), "")
-
-    frames = {}
-    for number in rows:
-        frames[number] = location(number)
-        caller = number
-        while within and caller in rows:
-            if location(caller).startswith(within):
-                frames[number] = location(caller)
-                break
-            # Parent ids are one too high; the outermost call has 1, which means none.
-            caller = str(int(rows[caller]["parent_frame_id"]) - 1)
-    return frames
-
-
-def _table(text: str, title: str) -> Iterator[tuple[str, str]]:
-    start = text.find(f"\n{title}\n")
-    if start < 0:
-        return
-    for line in text[start + len(title) + 2 :].splitlines():
-        if not (row := _TABLE_ROW.match(line)):
-            return
-        yield row[1], row[2]

@@ -1,29 +1,21 @@
-"""The numbers of one compiled train step, as JSON and as tables."""
+"""The numbers of compiled train steps and of a whole run, as JSON and as tables."""
 
 import dataclasses
-import importlib.metadata
-import os
-from pathlib import Path
 from typing import Any
 
-import jax
 from rich.console import Console
 
 from bert_jax.base.progress import empty_table
 from bert_jax.tpu import hlo
 from bert_jax.tpu.compilation import Compiled, gib
-from bert_jax.tpu.estimate import estimate_step, kernel_seconds
+from bert_jax.tpu.estimate import estimate_step
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage
 
-# Operations are attributed to source lines below this directory, if any.
-_PROJECT = Path(__file__).parents[2]
-_COSTLIEST = 10
-# Results that are None if the step does not fit.
+# Results that are None if the step does not fit, or if its program is not understood.
 _ESTIMATES = (
     "collectives",
     "estimate",
-    "costliest_operations",
     "estimated_step_seconds",
     "estimated_sequences_per_second_per_chip",
     "estimated_mfu",
@@ -31,13 +23,19 @@ _ESTIMATES = (
 
 
 def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, Any]:
-    """Collects the numbers of one compilation; the estimates are None if it does not fit."""
+    """Collects the numbers of one compilation.
+
+    Returns:
+      Values that JSON can hold. Without an estimate, those of `_ESTIMATES` are None, and
+      `not_estimated` is the reason.
+    """
     chip = topology.chip
     results = {
         "topology": topology.name,
         "slices": topology.num_slices,
         "chips": topology.num_chips,
         "stage": stage.index + 1,
+        "steps": stage.num_steps,
         "max_seq_length": stage.max_seq_length,
         "batch_size": stage.batch_size,
         "batch_size_per_chip": stage.batch_size / topology.num_chips,
@@ -48,19 +46,22 @@ def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, An
         "hbm_limit_bytes": chip.hbm_limit_bytes,
         "fits": compiled.fits,
         "compile_seconds": compiled.compile_seconds,
-        "jax_version": jax.__version__,
-        "libtpu_version": _libtpu_version(),
+        "not_estimated": "",
     }
     if not compiled.fits:
-        return results | dict.fromkeys(_ESTIMATES)
-    operations = hlo.read_operations(compiled.text, within=f"{_PROJECT}{os.sep}")
-    estimate = estimate_step(operations, topology)
+        return results | dict.fromkeys(_ESTIMATES) | {"not_estimated": "the step does not fit"}
+    try:
+        operations = hlo.read_operations(compiled.text)
+        estimate = estimate_step(operations, topology)
+    # The text of a program is not an interface: new releases of libtpu change it.
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"[:300]
+        return results | dict.fromkeys(_ESTIMATES) | {"not_estimated": reason}
     seconds = estimate.step_seconds
     peak = chip.peak_flops_per_second * topology.num_chips
     values = (
         hlo.collective_bytes(operations),
         dataclasses.asdict(estimate),
-        costliest(operations, topology),
         seconds,
         stage.batch_size / topology.num_chips / seconds,
         compiled.flops / seconds / peak,
@@ -68,33 +69,11 @@ def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, An
     return results | dict(zip(_ESTIMATES, values, strict=True))
 
 
-def costliest(operations: list[hlo.Operation], topology: Topology) -> list[dict[str, Any]]:
-    """Finds the source lines whose operations take longest, and their fractions of the total."""
-    seconds: dict[str, float] = {}
-    for operation in operations:
-        source = _relative(operation.source)
-        one = operation.total_cycles / topology.chip.clock_hz
-        if operation.kernel is not None:
-            one += operation.executions * kernel_seconds(operation.kernel, topology)
-        seconds[source] = seconds.get(source, 0.0) + one
-    total = sum(seconds.values())
-    ranked = sorted(seconds, key=lambda source: -seconds[source])[:_COSTLIEST]
-    return [
-        {
-            "source": source,
-            "cycles": round(seconds[source] * topology.chip.clock_hz),
-            "fraction": seconds[source] / total,
-        }
-        for source in ranked
-    ]
-
-
 def print_report(results: dict[str, Any], topology: Topology, console: Console) -> None:
-    """Prints the numbers as tables."""
-    slices = f"{topology.num_slices} x " if topology.num_slices > 1 else ""
+    """Prints the numbers of one compilation as tables."""
     mesh = ", ".join(f"{axis} {size}" for axis, size in results["mesh"].items())
     console.print(
-        f"{slices}{topology.name}: {topology.num_chips:,} chips, mesh {mesh}; "
+        f"{_slices(results)}, mesh {mesh}; "
         f"{results['batch_size']:,} sequences of {results['max_seq_length']} tokens per step, "
         f"{results['batch_size_per_chip']:g} per chip; compiled in "
         f"{results['compile_seconds']:.0f} s"
@@ -109,13 +88,14 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     else:
         memory.add_row("too much by", gib(-free))
     console.print(memory)
-    if not results["fits"]:
+    if results["not_estimated"]:
+        console.print(f"The time is unknown: {results['not_estimated']}")
         return
-    collectives = empty_table("collectives per step", "", "count", "MiB per chip")
-    for kind, found in results["collectives"].items():
-        mib = found["bytes"] * topology.chip.devices / 2**20
-        collectives.add_row(kind, f"{found['count']:,}", f"{mib:,.1f}")
     if results["collectives"]:
+        collectives = empty_table("collectives per step", "", "count", "MiB per chip")
+        for kind, found in results["collectives"].items():
+            mib = found["bytes"] * topology.chip.devices / 2**20
+            collectives.add_row(kind, f"{found['count']:,}", f"{mib:,.1f}")
         console.print(collectives)
     estimate = results["estimate"]
     times = empty_table("the compiler's estimate, not a measurement", "", "")
@@ -131,10 +111,6 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     times.add_row("sequences/s per chip", f"{rate:,.1f}")
     times.add_row("MFU", f"{results['estimated_mfu']:.1%}")
     console.print(times)
-    lines = empty_table("costliest source lines", "", "million cycles", "fraction")
-    for line in results["costliest_operations"]:
-        lines.add_row(line["source"], f"{line['cycles'] / 1e6:,.2f}", f"{line['fraction']:.1%}")
-    console.print(lines)
     if estimate["kernels_without_cost"]:
         console.print(
             f"{estimate['kernels_without_cost']:,} calls of Pallas kernels declare no cost "
@@ -145,16 +121,85 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
         console.print(f"Not in the estimate: the latency of collectives{network}.")
 
 
-def _relative(source: str) -> str:
-    """Returns a source path relative to this project or to site-packages."""
-    if source.startswith(f"{_PROJECT}{os.sep}"):
-        return source.removeprefix(f"{_PROJECT}{os.sep}")
-    return source.rpartition("site-packages/")[2] or "unknown"
+def bill(
+    stages: list[dict[str, Any]], state_bytes: int, every_steps: int, price: float | None
+) -> dict[str, Any]:
+    """Adds up the stages of a run.
+
+    Args:
+      stages: The `report` of each stage.
+      state_bytes: The size of the state, which a checkpoint holds once.
+      every_steps: The number of steps between two checkpoints.
+      price: The price of a chip-hour; None if it is unknown.
+
+    Returns:
+      The stages, each with its `tokens` (padding included) and, if the time of every stage is
+      known, `hours`, `chip_hours` and `price`; the sums of these; and the checkpoints. A restart
+      loses `lost_steps` and `lost_hours` at most.
+    """
+    is_known = not any(stage["not_estimated"] for stage in stages)
+    rows = []
+    for stage in stages:
+        row = {"tokens": stage["steps"] * stage["batch_size"] * stage["max_seq_length"]}
+        if is_known:
+            row["hours"] = stage["steps"] * stage["estimated_step_seconds"] / 3600
+            row["chip_hours"] = row["hours"] * stage["chips"]
+            if price is not None:
+                row["price"] = row["chip_hours"] * price
+        rows.append(stage | row)
+    sums = [name for name in ("steps", "tokens", "hours", "chip_hours", "price") if name in rows[0]]
+    lost_steps = min(every_steps, max(row["steps"] for row in rows))
+    checkpoint = {"bytes": state_bytes, "every_steps": every_steps, "lost_steps": lost_steps}
+    if is_known:
+        slowest = max(row["estimated_step_seconds"] for row in rows)
+        checkpoint["lost_hours"] = lost_steps * slowest / 3600
+    return {
+        **{name: stages[0][name] for name in ("topology", "slices", "chips")},
+        "price_per_chip_hour": price,
+        "stages": rows,
+        "total": {name: sum(row[name] for row in rows) for name in sums},
+        "checkpoint": checkpoint,
+    }
 
 
-def _libtpu_version() -> str | None:
-    try:
-        return importlib.metadata.version("libtpu")
-    except importlib.metadata.PackageNotFoundError:
-        # TPU_LIBRARY_PATH points to another build.
-        return None
+# What a bill shows of each stage: the header, the format, and the factor of the value.
+_COLUMNS = {
+    "max_seq_length": ("length", "d", 1),
+    "steps": ("steps", ",d", 1),
+    "estimated_step_seconds": ("ms a step", ",.1f", 1e3),
+    "hours": ("hours", ",.1f", 1),
+    "chip_hours": ("chip-hours", ",.0f", 1),
+    "tokens": ("billion tokens", ",.1f", 1e-9),
+    "price": ("price", ",.0f", 1),
+}
+
+
+def print_bill(results: dict[str, Any], console: Console) -> None:
+    """Prints the bill as a table."""
+    console.print(_slices(results))
+    stages, checkpoint = results["stages"], results["checkpoint"]
+    shown = {n: x for n, x in _COLUMNS.items() if any(row.get(n) is not None for row in stages)}
+    headers = [header for header, _, _ in shown.values()]
+    table = empty_table("the whole run, as the compiler estimates it", "stage", *headers)
+    for row in [*stages, results["total"]]:
+        cells = [
+            "" if row.get(name) is None else format(factor * row[name], form)
+            for name, (_, form, factor) in shown.items()
+        ]
+        table.add_row(str(row.get("stage", "total")), *cells)
+    console.print(table)
+    for row in stages:
+        if row["not_estimated"]:
+            console.print(f"The time of stage {row['stage']} is unknown: {row['not_estimated']}")
+    lost = f"{checkpoint['lost_steps']:,} steps"
+    if "lost_hours" in checkpoint:
+        lost += f", {60 * checkpoint['lost_hours']:,.1f} minutes"
+    console.print(
+        f"A checkpoint has {checkpoint['bytes'] / 1e9:,.2f} GB. A crash loses at most {lost}. Not "
+        "in the hours: the latency of collectives, input, evaluations, starts and compilations."
+    )
+
+
+def _slices(results: dict[str, Any]) -> str:
+    slices = f"{results['slices']} x " if results["slices"] > 1 else ""
+    return f"{slices}{results['topology']}: {results['chips']:,} chips"

@@ -25,7 +25,8 @@ from configs import (
 )
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-FILES = sorted(CONFIGS.rglob("*.py"))
+# A study lists runs; tests/studies/ has its tests.
+FILES = sorted({*CONFIGS.rglob("*.py")} - {CONFIGS / "studies.py"})
 # The arguments of the files that take some; the others have none.
 ARGUMENTS = {
     "ablations.py": [name + size for name in ablations.ABLATIONS for size in ("", "_tiny")],

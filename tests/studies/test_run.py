@@ -1,7 +1,8 @@
-"""A study runs its parts once, stops them on a signal, and ends with a table and a page."""
+"""A study runs its runs once, stops on a signal, refuses other flags, and ends with tables."""
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,154 +10,213 @@ import threading
 import time
 
 import pytest
-from etils import epath
+from absl import flags
 from ml_collections import ConfigDict
 
+from bert_jax import load_config
 from bert_jax.base.errors import UserError
+from bert_jax.config import cli, command_line, finetuning, validate
+from bert_jax.models import BertConfig
+from bert_jax.reports.record import read_run
 from bert_jax.studies import run
-from bert_jax.studies.run import Part
-from tests import browser, refusals, runs
+from bert_jax.training.flops import pretraining_flops_per_sequence
+from bert_jax.training.objective import make_objective
+from bert_jax.training.stages import resolve_stages
+from tests import refusals, runs
 from tests.finetuning.small import write_rows
+from tests.reports.test_page import RESULTS, write_run
 
-# Appends its name to a file and writes its result.
-WORK = """
-import pathlib, sys
-name, folder = sys.argv[1:]
-print("train: 50 %, 0:00:01 left")
-with open("ran.txt", "a") as file:
-    file.write(name)
-if name == "b" and not pathlib.Path("fixed").exists():
-    sys.exit("some trace\\nerror: the rate is wrong")
-pathlib.Path(folder).mkdir(exist_ok=True)
-pathlib.Path(folder, "done.json").write_text("{}")
+STUDIES = ("table5", "table6", "table8", "families")
+
+
+def parsed(words):
+    values = flags.FlagValues()
+    cli.define_config_flag(values)
+    flags.DEFINE_bool("sweep", False, "", flag_values=values)
+    command_line.parse(["command", *words], values)
+    return values.config
+
+
+def flops_of(config, teacher):
+    model, terms = BertConfig(**config.model), make_objective(config).terms
+    total = 0
+    for stage in resolve_stages(config):
+        lengths = stage.max_seq_length, stage.max_predictions_per_seq
+        of_sequence = pretraining_flops_per_sequence(model, terms, *lengths, teacher)
+        total += stage.num_steps * stage.batch_size * of_sequence
+    return total
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_runs_of_a_study_have_valid_configs(name):
+    study = load_config(f"studies:{name},glue data")
+    commands = [shlex.split(line) for line in study.runs]
+    models = [word for word, command, *_ in commands if command == "main"]
+    assert len(commands) == 2 * len(models) + 1
+    for _, command, *words in commands:
+        config = parsed(words)
+        if command == "main":
+            validate(config)
+        else:
+            finetuning.validate(config)
+            assert config.data.input == "glue data/SST-2" and config.sweep.seeds == (0, 1)
+            assert config.init_from.removeprefix("{study}/") in models
+    assert [word for word, *_ in map(shlex.split, load_config(f"studies:{name}").runs)] == models
+
+
+def test_the_families_have_the_flops_of_500_steps_of_bert():
+    configs = [parsed(shlex.split(line)[2:]) for line in load_config("studies:families").runs]
+    bert, *others = configs
+    assert bert.train.num_steps == 500
+    for config in others:
+        teacher = BertConfig(**bert.model) if config.objective.teacher else None
+        assert flops_of(config, teacher) == pytest.approx(flops_of(bert, None), rel=2e-3)
+
+
+# Stands for Python: appends its arguments to a file, and ends as a run does. It notes SIGTERM and
+# exits with status 0.
+PROGRAM = """#!{python}
+import pathlib, signal, sys, time
+*_, command, flag, workdir = sys.argv
+folder = pathlib.Path(workdir.partition("=")[2])
+with open(folder.parent / "ran.txt", "a") as file:
+    file.write(f"{{folder.name}} {{command}} {{flag}}\\n")
+folder.mkdir(exist_ok=True)
+if flag == "--fail":
+    sys.exit(3)
+if flag == "--wait":
+    signal.signal(signal.SIGTERM, lambda *_: (folder / "saved").touch() or sys.exit(0))
+    (folder / "started").touch()
+    time.sleep(60)
+(folder / "results.json").write_text("{{}}")
 """
 
 
-def part(folder, name, code=WORK):
-    directory = epath.Path(folder) / name
-    command = [sys.executable, "-c", code, name, str(directory)]
-    return Part(f"part {name}", "kind", 1.0, directory, "done.json", command, ConfigDict())
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Returns a function that runs a study of fake runs, and the file of what has run."""
+    program = tmp_path / "python"
+    program.write_text(PROGRAM.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(run, "_report", lambda runs, path: print("reported"))
+    monkeypatch.setattr(run, "read_runs", lambda directory: [directory.name])
+    folder = tmp_path / "study"
+
+    def compare(*lines):
+        run.compare(ConfigDict({"runs": lines, "main": (), "finetune": ()}), folder)
+
+    return compare, folder
 
 
-def test_finished_parts_are_not_repeated(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    parts = [part(tmp_path, name) for name in "abc"]
-    log = tmp_path / "logs" / "02_part_b.log"
-    with pytest.raises(UserError) as error, run._StopSignals() as signals:
-        run._run(parts, epath.Path(tmp_path), signals)
-    assert str(error.value) == (
-        f"the part b ended with exit status 1: the rate is wrong; its log is {log}"
-    )
-    assert "some trace" in log.read_text() and sys.executable in log.read_text()
-    (tmp_path / "fixed").touch()
-    capsys.readouterr()
-    with run._StopSignals() as signals:
-        assert run._run(parts, epath.Path(tmp_path), signals)
-    assert (tmp_path / "ran.txt").read_text() == "abbc"
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[:3] == [
-        "1 of 3 parts are finished",
-        "part 2 of 3: part b",
-        "  train: 50 %, 0:00:01 left",
+def test_a_failed_run_stops_the_study_and_a_finished_one_keeps_its_flags(study, capsys):
+    compare, folder = study
+    with pytest.raises(UserError, match="b ended with exit status 3; the same command continues"):
+        compare("a main --seed=1", "b main --fail", "c main --seed=2")
+    compare("a main --seed=1", "b finetune --init={study}/a", "c main --seed=2")
+    assert (folder / "ran.txt").read_text().splitlines() == [
+        "a bert_jax.main --seed=1",
+        "b bert_jax.main --fail",
+        "a bert_jax.main --seed=1",
+        f"b bert_jax.finetune --init={folder}/a",
+        "c bert_jax.main --seed=2",
     ]
-    assert shown[3].startswith("part 3 of 3: part c; about 0:00:0")
+    shown = capsys.readouterr().out
+    assert "run 2 of 3: b" in shown and "reported" in shown
+    with pytest.raises(UserError, match="a is finished, .* had --seed=1, and now has --seed=3;"):
+        compare("a main --seed=3")
+    (folder / "study.json").rename(folder / "config.json")
+    with pytest.raises(UserError, match="holds a run, not a study"):
+        compare("a main --seed=1")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_current_part_and_the_study(tmp_path, number, capsys):
-    # The part ends as a run does: it notes SIGTERM and exits with status 0.
-    code = """
-import pathlib, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path(sys.argv[2]).touch(), sys.exit(0)))
-print("train: 1 %", flush=True)
-time.sleep(60)
-"""
-    parts = [part(tmp_path, "a", code), part(tmp_path, "b")]
+def test_a_signal_stops_the_current_run_and_the_study(study, number, capsys):
+    compare, folder = study
 
     def send():
-        log = tmp_path / "logs" / "01_part_a.log"
-        while not (log.exists() and "train: 1 %" in log.read_text()):
+        while not (folder / "a" / "started").exists():
             time.sleep(0.05)
         os.kill(os.getpid(), number)
 
     sender = threading.Thread(target=send)
     sender.start()
-    with run._StopSignals() as signals:
-        assert not run._run(parts, epath.Path(tmp_path), signals)
+    compare("a main --wait", "b main --seed=1")
     sender.join()
-    assert (tmp_path / "a").exists() and not (tmp_path / "logs" / "02_part_b.log").exists()
+    assert (folder / "a" / "saved").exists() and not (folder / "b").exists()
     name = signal.Signals(number).name
     assert f"Stopped by {name}: run the same command to continue." in capsys.readouterr().out
 
 
-def command(workdir, *more):
-    return [sys.executable, "-m", "bert_jax.compare", f"--workdir={workdir}", *more]
+def test_the_tables_of_a_study(tmp_path):
+    (tmp_path / "sst2_a" / "runs").mkdir(parents=True)
+    found = [
+        read_run(write_run(tmp_path / name, RESULTS | {"mlm_loss": loss}))
+        for name, loss in (("a", 3.0), ("b", 2.0))
+    ]
+    columns = {c.header: list(c.cells) for c in run.table(found, "pre-training").columns}
+    assert columns["run"] == ["b", "a"]
+    assert columns["masked-LM loss (nats)"] == [f"{x}.000\nbaseline 6.250" for x in (2, 3)]
+    assert "model FLOPs" in columns and "parameters" in columns
+    settings = [{"learning_rate": 5e-4, "seeds": 2, "median": 3.0, "lowest": 2.5}]
+    (tmp_path / "sst2_a" / "sweep.json").write_text(json.dumps({"settings": settings}))
+    of_sweep = read_run(write_run(tmp_path / "sst2_a" / "runs" / "rate_1", RESULTS))
+    columns = {c.header: list(c.cells) for c in run.table([of_sweep], "sst2").columns}
+    assert columns == {
+        "sweep": ["sst2_a"],
+        "learning rate": ["0.0005"],
+        "seeds": ["2"],
+        "median": ["3.000"],
+        "lowest": ["2.500"],
+    }
 
 
 @pytest.mark.slow
 def test_a_study_is_killed_and_continued(tmp_path):
     write_rows(tmp_path / "rows")
     (tmp_path / "texts").mkdir()
-    texts = runs.write_speeches(tmp_path / "texts")
-    # The configs differ in these keys.
-    own = ("model.hidden_size", "model.num_hidden_layers", "model.num_attention_heads")
-    values = {k: v for k, v in runs.TINY_RUN.items() if k not in (*own, "model.intermediate_size")}
-    values |= {"data.input": texts, "data.max_sentence_tokens": 16}
-    flags = [
-        "--configs=sizes:tiny_L1_H128_A2,sizes:tiny_L2_H128_A2",
-        f"--tasks=table={tmp_path / 'rows'}",
-        "--seeds=2",
-        "--equal=flops",
-        *(f"--config.{key}={value}" for key, value in values.items()),
-        "--finetune.train.num_epochs=1",
-        "--finetune.data.max_seq_length=16",
-    ]
-    study = tmp_path / "study"
-    finished = study / "pretrained" / "tiny_L1_H128_A2_seed_0" / "results.json"
-    second = study / "pretrained" / "tiny_L2_H128_A2_seed_0"
-    process = subprocess.Popen(
-        command(study, *flags), env=runs.environment(), cwd=runs.ROOT, stdout=subprocess.PIPE
+    values = runs.TINY_RUN | {"data.input": runs.write_speeches(tmp_path / "texts")}
+    pretraining = shlex.join(f"--config.{key}={value}" for key, value in values.items())
+    (tmp_path / "mine.py").write_text(f"""
+from ml_collections import ConfigDict
+def get_config(seed="1"):
+    runs = (
+        "a main --config=tiny --config.seed=0 {pretraining}",
+        "b main --config=tiny --config.data.store={{study}}/a/data {pretraining}"
+        f" --config.seed={{seed}}",
+        "table_a finetune --sweep --config=finetune/table --config.init_from={{study}}/a "
+        "--config.data.input={tmp_path}/rows --config.train.num_epochs=1 "
+        "--config.data.max_seq_length=16 '--config.sweep.learning_rates=(1e-3,)' "
+        "'--config.sweep.batch_sizes=(8,)' '--config.sweep.seeds=(0, 1)'",
     )
-    while not (second / "checkpoints").exists():
+    return ConfigDict({{"runs": runs, "main": (), "finetune": ()}})
+""")
+    folder = tmp_path / "study"
+    command = [sys.executable, "-m", "bert_jax.compare", f"--workdir={folder}"]
+    command.append(f"--config={tmp_path / 'mine.py'}")
+    process = subprocess.Popen(
+        command, env=runs.environment(), cwd=runs.ROOT, stdout=subprocess.PIPE
+    )
+    while not (folder / "b" / "checkpoints").exists():
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=600)
-    assert process.returncode == 0
-    assert not (second / "results.json").exists()
-    before = finished.stat().st_mtime_ns
-    message = refusals.command("compare", f"--workdir={study}", *flags, "--seeds=3")
-    assert f"the study in {study} began with --seeds=2, not 3" in message
+    assert process.returncode == 0 and not (folder / "b" / "results.json").exists()
+    before = (folder / "a" / "checkpoints").stat().st_mtime_ns
 
-    ended = runs.run(command(study, *flags), timeout=1200)
+    ended = runs.run(command, timeout=1200)
     assert ended.returncode == 0, ended.stderr
-    assert "1 of 5 parts are finished" in ended.stdout
-    assert finished.stat().st_mtime_ns == before
-    results = json.loads((study / "results.json").read_text())
-    small, large = results["models"]
-    # Numbers of steps are rounded, and a step of the last stage costs more than the mean step.
-    mean_step = large["flops"] / large["steps"]
-    assert small["steps"] == 60 and abs(small["flops"] - large["flops"]) <= mean_step
-    loss = json.loads(finished.read_text())["mlm_loss"]
-    assert small["loss"]["values"] == [loss] and f"{loss:.3f}" in ended.stdout
-    sweep = json.loads((study / "finetuned/tiny_L2_H128_A2_seed_0/table/sweep.json").read_text())
-    scores = [100 * one["score"] for one in sweep["runs"]]
-    assert large["scores"]["table"]["values"] == scores and len(scores) == 2
+    assert (folder / "a" / "checkpoints").stat().st_mtime_ns == before
+    loss = json.loads((folder / "b" / "results.json").read_text())["mlm_loss"]
+    assert f"{loss:.3f}" in ended.stdout and f"{loss:.3f}" in (folder / "report.html").read_text()
     # Both models read the text that the first one prepared.
-    assert not (second / "data").exists()
+    assert not (folder / "b" / "data").exists()
+    sweep = json.loads((folder / "table_a" / "sweep.json").read_text())
+    assert f"{sweep['settings'][0]['median']:.1%}" in ended.stdout
+    assert "<svg" in (folder / "report_table.html").read_text()
 
-    # The record of a finished part shows that a config has changed since. This is the last part.
-    changed = next(study.glob("finetuned/tiny_L2*/table/runs/*/config.json"))
-    changed.write_text(changed.read_text().replace('"num_epochs": 1.0', '"num_epochs": 2.0'))
-    message = refusals.command("compare", f"--workdir={study}", *flags)
-    assert "its config has changed since: train.num_epochs was 2.0 and is 1.0; restore" in message
-
-    page = (study / "report.html").read_text()
-    assert f"{loss:.3f}" in page and page.count("<svg") >= 4
-    # They share the store of the first, so its path is no difference that matters.
-    assert "model.num_hidden_layers" in page and "data.store" not in page
-    for link in ("tiny_L1_H128_A2", "tiny_L2_H128_A2"):
-        assert f'href="pretrained/{link}_seed_0/report.html"' in page
-    if program := browser.find_browser():
-        show = browser.Browser(program, tmp_path)
-        assert show(page, 'texts("h2").length') == 4
+    message = refusals.command(
+        "compare", f"--workdir={folder}", f"--config={tmp_path / 'mine.py'}:2"
+    )
+    assert "b is finished, but its flags have changed since: it had --config.seed=1" in message

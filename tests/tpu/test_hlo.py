@@ -1,6 +1,6 @@
 """The parser of compiled programs, on a text composed of lines from real ones.
 
-program.hlo has the tables, a scanned layer (4 times) that contains a windowed product (8 times), an
+program.hlo has a scanned layer (4 times) that contains a windowed product (8 times), an
 asynchronous all-gather spread over fusions, a gather on a SparseCore, and one of every other
 operation that is parsed.
 """
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.base.errors import UserError
 from bert_jax.tpu import hlo
 
 TEXT = (Path(__file__).parent / "program.hlo").read_text()
@@ -37,20 +36,6 @@ def test_fields_of_operations(operations):
     fusion = operations["layer_norm.1"]
     assert (fusion.cycles, fusion.executions) == (50, 4)
     assert fusion.kernel is None and fusion.collectives == ()
-    assert operations["copy-start.1"].source == ""
-
-
-def test_sources(operations):
-    flax = "/python/site-packages/flax/linen/normalization.py:287"
-    assert operations["layer_norm.1"].source == flax
-    assert operations["fusion.1186"].source == "/project/bert_jax/models/attention.py:40"
-    ours = {o.name: o.source for o in hlo.read_operations(TEXT, within="/project/")}
-    # The innermost call in our directory, which calls the library.
-    assert ours["layer_norm.1"] == "/project/bert_jax/models/attention.py:40"
-    assert ours["reduce_scatter_fusion"] == "/project/bert_jax/training/step.py:86"
-    # No call is in this directory, so the innermost of all is used.
-    elsewhere = {o.name: o.source for o in hlo.read_operations(TEXT, within="/elsewhere/")}
-    assert elsewhere["layer_norm.1"] == flax
 
 
 def test_collectives(operations):
@@ -161,7 +146,7 @@ def test_groups_of_devices(groups, size):
     ],
 )
 def test_what_is_not_understood_is_an_error(opcode, attributes):
-    with pytest.raises(UserError, match="the step cannot be estimated"):
+    with pytest.raises(ValueError, match="(is|are) not (known|understood)"):
         one_collective(opcode, attributes)
 
 

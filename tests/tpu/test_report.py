@@ -1,35 +1,80 @@
-"""The report of compile_check."""
+"""The report of compile_check, and the bill of a run."""
 
 import pytest
 
+from bert_jax.base.progress import terminal
 from bert_jax.tpu import report, topologies
-from bert_jax.tpu.hlo import Kernel, Operation
+from bert_jax.tpu.compilation import Compiled
+from bert_jax.training.stages import numbered_stage
+from tests.small import small_config
+
+STAGES = [
+    {
+        "topology": "v5e:4x4",
+        "slices": 2,
+        "chips": 32,
+        "stage": number,
+        "steps": steps,
+        "batch_size": 256,
+        "max_seq_length": length,
+        "estimated_step_seconds": seconds,
+        "not_estimated": "",
+    }
+    for number, steps, length, seconds in ((1, 900_000, 128, 0.02), (2, 100_000, 512, 0.09))
+]
+UNKNOWN = {"estimated_step_seconds": None, "not_estimated": "KeyError: '[b]'"}
 
 
-def test_costliest_lines():
-    root = str(report._PROJECT)
+def printed(show, *args):
+    with (console := terminal(width=120)).capture() as capture:
+        show(*args, console)
+    return [" ".join(line.replace("│", " ").split()) for line in capture.get().splitlines()]
 
-    def operation(cycles, source, kernel=None):
-        return Operation("", cycles, 2, source, (), kernel)
 
-    found = report.costliest(
-        [
-            operation(100, f"{root}/bert_jax/models/attention.py:40"),
-            operation(250, "/python/lib/site-packages/optax/update.py:42"),
-            operation(200, f"{root}/bert_jax/models/attention.py:40"),
-            operation(0, f"{root}/bert_jax/models/flash.py:9", Kernel(bytes_accessed=273_000_000)),
-            operation(50, ""),
-            *(operation(1, f"{root}/bert_jax/models/bert.py:{i}") for i in range(10)),
-        ],
-        topologies.find("v5e:1x1"),
+def test_hours_tokens_and_prices_add_up():
+    found = report.bill(STAGES, state_bytes=4_000_000_000, every_steps=1000, price=1.5)
+    assert [stage["hours"] for stage in found["stages"]] == pytest.approx([5, 2.5])
+    assert [stage["price"] for stage in found["stages"]] == pytest.approx([5 * 48, 2.5 * 48])
+    # The paper's 3.3 billion words, about 40 times.
+    tokens = 900_000 * 256 * 128 + 100_000 * 256 * 512
+    assert found["total"] == pytest.approx(
+        {"steps": 1_000_000, "tokens": tokens, "hours": 7.5, "chip_hours": 240, "price": 360}
     )
-    assert len(found) == 10
-    # Two executions of a third of a millisecond at 1.5 GHz.
-    assert found[0]["source"] == "bert_jax/models/flash.py:9"
-    assert found[0]["cycles"] == 1_000_000
-    assert [(line["source"], line["cycles"]) for line in found[1:4]] == [
-        ("bert_jax/models/attention.py:40", 600),
-        ("optax/update.py:42", 500),
-        ("unknown", 100),
-    ]
-    assert found[1]["fraction"] == pytest.approx(600 / 1_001_220)
+    lines = printed(report.print_bill, found)
+    assert lines[0] == "2 x v5e:4x4: 32 chips"
+    assert "2 512 100,000 90.0 2.5 80 13.1 120" in lines
+    assert "total 1,000,000 7.5 240 42.6 360" in lines
+    # The slowest stage loses most.
+    assert "has 4.00 GB. A crash loses at most 1,000 steps, 1.5 minutes." in " ".join(lines)
+
+
+def test_a_bill_without_a_price_or_a_time():
+    found = report.bill([{**STAGES[0], "steps": 200}], 1, every_steps=1000, price=None)
+    assert "price" not in found["total"] and "price" not in found["stages"][0]
+    assert found["checkpoint"]["lost_steps"] == 200
+    # The hours of a run with an unknown stage are unknown.
+    found = report.bill([STAGES[0], STAGES[1] | UNKNOWN], 1, every_steps=1000, price=1.5)
+    assert set(found["total"]) == {"steps", "tokens"}
+    lines = printed(report.print_bill, found)
+    assert "1 128 900,000 20.0 29.5" in lines and "2 512 100,000 13.1" in lines
+    assert "The time of stage 2 is unknown: KeyError: '[b]'" in lines
+
+
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        ("  %a = f32[8] all-reduce(%b), replica_groups=new[1]", "ValueError: the groups of a coll"),
+        ("  %a = f32[8] while(%b), loop=%c", "KeyError: "),
+        ("  %a = f32[8] call-done(%b)", "KeyError: 'b'"),
+    ],
+)
+def test_a_program_that_is_not_understood_has_no_estimate(line, reason):
+    topology = topologies.find("v5e:4x4")
+    text = "ENTRY %main (b: f32[8]) -> f32[8] {\n" + line + "\n}\n"
+    step = Compiled(text, 2**30, 2**20, 1.0, {"data": 16}, 1e9, 2**30)
+    found = report.report(numbered_stage(small_config(), 1), step, topology)
+    assert found["fits"] and found["not_estimated"].startswith(reason)
+    assert found["estimated_mfu"] is None and found["estimate"] is None
+    lines = printed(report.print_report, found, topology)
+    assert "argument 1.00 GiB" in lines
+    assert f"The time is unknown: {reason}" in " ".join(lines)

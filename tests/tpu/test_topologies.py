@@ -60,13 +60,11 @@ def test_peaks_match_the_matrix_units():
 
 def test_without_the_compiler(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     with pytest.raises(UserError, match=r"pip install -e '.\[tpu\]'"):
         topologies.devices(topologies.find("v5e:1x1"))
 
 
 DEVICES = """
-from bert_jax.base.errors import UserError
 from bert_jax.parallel.chips import CHIPS
 from bert_jax.tpu import topologies
 for name, slices in (
@@ -76,10 +74,6 @@ for name, slices in (
     found = topologies.devices(topologies.find(name, slices))
     hosts = len({device.process_index for device in found})
     print(name, len(found), hosts, found[0].device_kind in topologies.find(name).chip.device_kinds)
-try:
-    topologies.devices(topologies.find("v5e:3x3"))
-except UserError as e:
-    print(e)
 """
 
 
@@ -88,7 +82,7 @@ def test_devices():
     # In a separate process, because the compiler stays in the process that loads it.
     done = subprocess.run([sys.executable, "-c", DEVICES], capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert done.stdout.splitlines()[:-1] == [
+    assert done.stdout.splitlines() == [
         "v2:2x2 8 1 True",
         "v3-128 128 16 True",
         "v4-128 64 16 True",
@@ -100,4 +94,3 @@ def test_devices():
         "v6e-64 64 16 True",
         "v5e:4x4 32 8 True",
     ]
-    assert "cannot describe v5e:3x3: Topology layout" in done.stdout.splitlines()[-1]
