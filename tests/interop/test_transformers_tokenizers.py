@@ -19,8 +19,8 @@ from benchmarks.golden.tokenization import VOCABULARY
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
 from bert_jax.tokenizers import CONVENTIONS, from_file
-from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.extension import extend, words_of
+from bert_jax.tokenizers.tokenizer_json import JsonTokenizer
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
 from tests.golden.inputs import read_json
 from tests.interop.small_tokenizers import gemma_like, train
@@ -117,10 +117,10 @@ def with_found(tokenizer):
 def modernbert(roberta):
     special = CONVENTIONS["modernbert"]
     own = [token for token in roberta.tokens if token not in roberta.special_tokens.names]
-    return ByteBpeTokenizer(
-        ([*own, *special.last], roberta.merges, True),
-        add_prefix_space=False,
-        special_tokens=special,
+    content = json.loads(roberta.with_merges([*own, *special.last], roberta.merges))
+    content["normalizer"] = {"type": "NFC"}
+    return JsonTokenizer(
+        json.dumps(content), kind="byte_bpe", special_tokens=special, add_prefix_space=False
     )
 
 

@@ -1,5 +1,6 @@
 """Tokens added to a vocabulary: which ones, where, and what they replace."""
 
+import json
 import random
 from collections import Counter
 
@@ -10,7 +11,6 @@ from tokenizers import AddedToken
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.interop.tokenizer_json import to_library
-from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.extension import (
     extend,
     extended_size,
@@ -19,6 +19,7 @@ from bert_jax.tokenizers.extension import (
     tokens_per_word,
     words_of,
 )
+from bert_jax.tokenizers.tokenizer_json import JsonTokenizer
 from tests.interop.small_bert import TOKENS, make_tokenizer
 from tests.interop.small_tokenizers import train
 from tests.tokenizers.test_tokenizers import sample_texts
@@ -35,12 +36,12 @@ def with_placeholders(**options):
     return type(tokenizer)(tokens, lowercase=True, max_input_chars_per_word=200)
 
 
-def byte_bpe(*rules):
+def byte_bpe(*unused, **rules):
     trained = train("byte_bpe", False)
-    return ByteBpeTokenizer(
-        (trained.tokens, trained.merges, *rules),
-        add_prefix_space=False,
-        special_tokens=trained.special_tokens,
+    content = json.loads(trained.with_merges([*trained.tokens, *unused], trained.merges)) | rules
+    special = trained.special_tokens
+    return JsonTokenizer(
+        json.dumps(content), kind="byte_bpe", special_tokens=special, add_prefix_space=False
     )
 
 
@@ -93,15 +94,14 @@ def test_byte_bpe_gets_further_merges():
 
 
 def test_byte_bpe_no_longer_looks_for_placeholders_that_are_gone():
-    plain = byte_bpe()
-    tokens = [*plain.tokens, "[unused0]", "[unused1]"]
-    old = ByteBpeTokenizer(
-        (tokens, plain.merges, True), add_prefix_space=False, special_tokens=plain.special_tokens
-    )
-    places = range(plain.vocab_size, old.vocab_size)
+    old = byte_bpe("[unused0]", "[unused1]", normalizer={"type": "NFC"})
+    tokens = old.tokens
+    places = range(old.vocab_size - 2, old.vocab_size)
     old = old.with_added({i: AddedToken(tokens[i]) for i in places}, "a test")
     new = extend(old, "1", BPE_COUNTS)
-    assert new.vocab_size == old.vocab_size and new.composes
+    assert new.vocab_size == old.vocab_size
+    composed, decomposed = new.encode_batch(["\xe9", "e\u0301"])
+    assert composed.tolist() == decomposed.tolist()
     text = "[unused0] [unused1]"
     assert len(tokens) - 2 in old.encode_batch([text])[0]
     assert len(tokens) - 2 not in new.encode_batch([text])[0]
