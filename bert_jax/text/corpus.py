@@ -36,12 +36,15 @@ from bert_jax.text.sources import (
     source_name,
     source_path,
 )
+from bert_jax.text.tables import MISSING
 
 _SPLIT_FILE = "split the file, or set data.format=sentences if blank lines separate the documents"
 # What else to do about a bad document, by reason.
 _ADVICE = {
     INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1, or to "
-    "utf-8,latin-1 if only some files do"
+    "utf-8,latin-1 if only some files do",
+    MISSING: "set data.text_field to the column or field of the texts, and data.document_field, if "
+    "it is set, to that of the names of documents",
 }
 _PEEK_BYTES = 1000
 _CUT_BY_LINES = ("jsonl", "sentences", "lines", "fasta")
