@@ -222,10 +222,8 @@ def read_huggingface_tokenizer(
     if tokenizer is None:
         return None, notes
     # A program that adds tokens to an export does not write them to our own file.
-    try:
+    with files.naming(directory):
         added = _read_added_tokens(directory, config)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{directory}: its added tokens are damaged: {error}") from None
     return tokenizer.with_added(added | tokenizer.added, directory), notes
 
 

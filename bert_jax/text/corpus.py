@@ -14,7 +14,7 @@ from etils import epath
 from bert_jax.base.errors import UserError
 from bert_jax.text import readers, sequences, tfds, wikipedia
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.document import Document, checked, text_of, too_long
+from bert_jax.text.document import Document, checked, text_of
 from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of
 from bert_jax.text.named_sources import language_of
 from bert_jax.text.readers import (
@@ -23,6 +23,7 @@ from bert_jax.text.readers import (
     is_multiline_json,
     open_text,
     text_lines,
+    too_long,
     without_compression,
 )
 from bert_jax.text.row_documents import ROW_FORMATS, Rows, read_rows

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from etils import epath
-from tokenizers import AddedToken, Encoding, normalizers
+from tokenizers import AddedToken, normalizers
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
@@ -385,24 +385,6 @@ def _texts_between(text: str, found: Sequence[tuple[int, int, int]]) -> list[str
 def is_placeholder(token: str) -> bool:
     """Returns whether a token stands for an id that text never produces: "[unused0]"."""
     return token.startswith(_UNUSED)
-
-
-def aligned(encoded: Encoding, text: str, num_added: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `Tokenizer.encode_aligned` does for an encoding by the `tokenizers` library.
-
-    Spans begin after white space, except those of pieces that have nothing else.
-
-    Args:
-      encoded: The encoding of the text.
-      text: The text.
-      num_added: The number of spaces that were put before it.
-    """
-    spans = []
-    for start, end in encoded.offsets:
-        start, end = max(0, start - num_added), end - num_added
-        first = end - len(text[start:end].lstrip())
-        spans.append((first if first < end else start, end))
-    return np.array(encoded.ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
 
 
 def read_vocabulary_file(path: epath.PathLike) -> bytes:

@@ -27,7 +27,7 @@ from bert_jax.tokenizers.base import (
 from bert_jax.tokenizers.factory import KINDS, training_words_of
 from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
 from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer
-from bert_jax.tokenizers.tokenizer_json import JsonTokenizer
+from bert_jax.tokenizers.tokenizer_json import JsonTokenizer, content_of
 from bert_jax.tokenizers.training import WordCounts
 from bert_jax.tokenizers.training_words import WordsOfText
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, WordSplitter
@@ -194,4 +194,6 @@ def _with_merges(tokenizer: JsonTokenizer, number: int, counts: WordCounts) -> t
     words = ((pieces(tokenizer, word), count) for word, count in sorted(counts))
     merges = [*tokenizer.merges, *learn_merges(words, tokens, old + number)]
     placed = _placed(tokens[:old], tokens[old:])
-    return len(tokens) - old, tokenizer.with_merges(placed, merges)
+    special, composes = tokenizer.special_tokens, tokenizer.normalizer is not None
+    content = content_of("byte_bpe", placed, merges, special, composes=composes)
+    return len(tokens) - old, content

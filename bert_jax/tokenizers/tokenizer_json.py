@@ -34,7 +34,6 @@ from bert_jax.tokenizers.base import (
     CACHE_WORDS,
     SpecialTokens,
     Tokenizer,
-    aligned,
     read_json_vocabulary,
     read_merges,
     require_special_tokens,
@@ -98,12 +97,6 @@ class JsonTokenizer(Tokenizer):
     def normalizer(self) -> normalizers.Normalizer | None:
         return self._backend.normalizer
 
-    def with_merges(self, tokens: Sequence[str], merges: Merges) -> str:
-        """Returns a tokenizer.json with the rules of this one for other pieces."""
-        rules = json.loads(self._content)
-        rules["model"] |= {"vocab": {t: i for i, t in enumerate(tokens)}, "merges": list(merges)}
-        return json.dumps(rules)
-
     def is_word_start(self, token: str) -> bool:
         return token.startswith(self.word_start) or token in self.special_tokens.spellings
 
@@ -125,16 +118,25 @@ class JsonTokenizer(Tokenizer):
 
     def id_to_token(self, token_id: int) -> str:
         """See `Tokenizer`. A token with an incomplete character is returned as stored."""
-        token = self.tokens[token_id]
-        text = self.decode([token_id]) if self._is_byte_level else token
-        return token if "\ufffd" in text else text.replace(" ", self.word_start)
+        if not self._is_byte_level:
+            return self.tokens[token_id]
+        text = self.decode([token_id])
+        return self.tokens[token_id] if "\ufffd" in text else text.replace(" ", BYTE_SPACE)
 
     def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         spaced = self._with_space(text)
-        return aligned(self._backend.encode(spaced), text, len(spaced) - len(text))
+        num_added = len(spaced) - len(text)
+        encoded, spans = self._backend.encode(spaced), []
+        for start, end in encoded.offsets:
+            start, end = max(0, start - num_added), end - num_added
+            # Spans begin after white space, except those of pieces that have nothing else.
+            first = end - len(text[start:end].lstrip())
+            spans.append((first if first < end else start, end))
+        return np.array(encoded.ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
 
     def decode(self, ids: Sequence[int]) -> str:
-        tokens = [self.tokens[i] for i in ids]
+        whole = {*self.special_ids, *self.added}
+        tokens = [self.tokens[i] + (self.word_end if i in whole else "") for i in ids]
         return self._backend.decoder.decode(tokens) if self._backend.decoder else " ".join(tokens)
 
 

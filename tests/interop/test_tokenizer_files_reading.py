@@ -138,8 +138,11 @@ def test_tokens_added_to_an_export_of_ours(ours, directory):
     "added, words",
     [
         ({"900": {"content": "the"}}, "'the' has the id 900, which must be its id in the vocab"),
-        ({"900": {}}, "its added tokens are damaged: 'content'"),
-        ({"x": {"content": "covid"}}, "its added tokens are damaged: invalid literal"),
+        ({"900": {}}, "is damaged or another program's: KeyError: 'content'"),
+        (
+            {"x": {"content": "covid"}},
+            "another program's: ValueError: invalid literal",
+        ),
     ],
 )
 def test_added_tokens_that_are_refused(directory, added, words):

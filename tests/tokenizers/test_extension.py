@@ -1,6 +1,5 @@
 """Tokens added to a vocabulary: which ones, where, and what they replace."""
 
-import json
 import random
 from collections import Counter
 
@@ -19,7 +18,8 @@ from bert_jax.tokenizers.extension import (
     tokens_per_word,
     words_of,
 )
-from bert_jax.tokenizers.tokenizer_json import JsonTokenizer
+from bert_jax.tokenizers.factory import KINDS
+from bert_jax.tokenizers.tokenizer_json import content_of
 from tests.interop.small_bert import TOKENS, make_tokenizer
 from tests.interop.small_tokenizers import train
 from tests.tokenizers.test_tokenizers import sample_texts
@@ -36,13 +36,11 @@ def with_placeholders(**options):
     return type(tokenizer)(tokens, lowercase=True, max_input_chars_per_word=200)
 
 
-def byte_bpe(*unused, **rules):
+def byte_bpe(*unused, composes=False):
     trained = train("byte_bpe", False)
-    content = json.loads(trained.with_merges([*trained.tokens, *unused], trained.merges)) | rules
-    special = trained.special_tokens
-    return JsonTokenizer(
-        json.dumps(content), kind="byte_bpe", special_tokens=special, add_prefix_space=False
-    )
+    special, tokens = trained.special_tokens, [*trained.tokens, *unused]
+    content = content_of("byte_bpe", tokens, trained.merges, special, composes=composes)
+    return KINDS["byte_bpe"].tokenizer(content, special_tokens=special, add_prefix_space=False)
 
 
 def test_words_that_save_most_take_placeholders_first():
@@ -94,7 +92,7 @@ def test_byte_bpe_gets_further_merges():
 
 
 def test_byte_bpe_no_longer_looks_for_placeholders_that_are_gone():
-    old = byte_bpe("[unused0]", "[unused1]", normalizer={"type": "NFC"})
+    old = byte_bpe("[unused0]", "[unused1]", composes=True)
     tokens = old.tokens
     places = range(old.vocab_size - 2, old.vocab_size)
     old = old.with_added({i: AddedToken(tokens[i]) for i in places}, "a test")
