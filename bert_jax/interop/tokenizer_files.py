@@ -31,9 +31,10 @@ from bert_jax.interop.tokenizer_json import added_tokens, to_library
 from bert_jax.tokenizers import CONVENTIONS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.added import described, read_added, token_of
 from bert_jax.tokenizers.base import OPTIONS_FILE, require_special_tokens, tokens_by_id
+from bert_jax.tokenizers.tokenizer_json import LIBRARY_FILE
+from bert_jax.tokenizers.tokenizer_json import VOCABULARY_FILE as BPE_FILE
 from bert_jax.tokenizers.wordpiece import VOCABULARY_FILE, WordPieceTokenizer, read_vocabulary
 
-LIBRARY_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 ADDED_FILE = "added_tokens.json"
 SPECIALS_FILE = "special_tokens_map.json"
@@ -56,7 +57,8 @@ class TokenizerClass:
         that they have if the file lacks these keys.
       fixed: More keys, with the only values that can be read.
       written: More keys, with the values that are written.
-      vocabulary_file: The name of the vocabulary's main file; empty for our own name.
+      vocabulary_file: The name of the vocabulary's main file; empty for our own name. BPE_FILE and
+        its merges.txt are written beside tokenizer.json.
       is_fast: Whether the class can have a tokenizer.json.
       exact: Options of the tokenizers for which the class gives the ids of tokenizer.json in
         `transformers` 5 too; None if there are none.
@@ -109,6 +111,7 @@ _BYTE_BPE = TokenizerClass(
     "roberta",
     options={"add_prefix_space": ("add_prefix_space", False)},
     written={"errors": "replace", "trim_offsets": True},
+    vocabulary_file=BPE_FILE,
 )
 # The class that reads everything from tokenizer.json.
 ANY_TOKENIZER = "PreTrainedTokenizerFast"
@@ -133,7 +136,7 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
     "FlaubertTokenizer": TokenizerClass(
         "moses_bpe", "xlm", options={"do_lowercase": ("lowercase", False)}, is_fast=False
     ),
-    "HerbertTokenizer": TokenizerClass("bert_bpe", "herbert"),
+    "HerbertTokenizer": TokenizerClass("bert_bpe", "herbert", vocabulary_file=BPE_FILE),
     # Not a class of transformers: the byte-level BPE of a PreTrainedTokenizerFast.
     "ModernBertTokenizer": TokenizerClass("byte_bpe", "modernbert", exact=None),
     "GemmaTokenizer": TokenizerClass("tokenizer_json", "gemma", exact=None),
@@ -180,7 +183,10 @@ def write_huggingface_tokenizer(
         tokenizer.save_vocabulary(directory)
     else:
         tokenizer.save(directory)
-    if name := tokenizer_class.vocabulary_file:
+    name = tokenizer_class.vocabulary_file
+    if name == BPE_FILE:
+        library.model.save(str(directory))
+    elif name:
         tokenizers.vocabulary_files(tokenizer.kind, directory)[0].rename(directory / name)
     if library:
         text = library.to_str(pretty=True) + "\n"

@@ -33,11 +33,8 @@ from tokenizers import (
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import Tokenizer as OurTokenizer
-from bert_jax.tokenizers.bert_bpe import BertBpeTokenizer
-from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.sentencepiece import WORD_START, SentencePieceTokenizer
 from bert_jax.tokenizers.tokenizer_json import JsonTokenizer
-from bert_jax.tokenizers.word_bpe import END
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
@@ -52,15 +49,8 @@ def to_library(tokenizer: OurTokenizer) -> Tokenizer:
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         library = _sentencepiece(tokenizer)
-    elif isinstance(tokenizer, ByteBpeTokenizer):
-        library = _byte_bpe(tokenizer)
     elif isinstance(tokenizer, JsonTokenizer):
         library = tokenizer.library()
-    elif isinstance(tokenizer, BertBpeTokenizer):
-        library = Tokenizer(tokenizer.library_model)
-        library.normalizer = tokenizer.normalizer
-        library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        library.decoder = decoders.BPEDecoder(suffix=END)
     else:
         library = _wordpiece(tokenizer)
     # The library gives the tokens that its model lacks the next ids, in this order.
@@ -105,17 +95,6 @@ def _post_processor(tokenizer: OurTokenizer) -> processors.PostProcessor:
         # The offsets of a piece do not include the space before it.
         return processors.Sequence([processors.ByteLevel(trim_offsets=True), around])
     return around
-
-
-def _byte_bpe(tokenizer: ByteBpeTokenizer) -> Tokenizer:
-    library = Tokenizer(tokenizer.library_model)
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(
-        add_prefix_space=tokenizer.options["add_prefix_space"]
-    )
-    if tokenizer.normalizer:
-        library.normalizer = tokenizer.normalizer
-    library.decoder = decoders.ByteLevel()
-    return library
 
 
 def _wordpiece(tokenizer: WordPieceTokenizer) -> Tokenizer:

@@ -51,12 +51,10 @@ class BadRecords:
         Raises:
           UserError: The policy is "refuse", or the record is required.
         """
-        if is_required:
-            raise UserError(f"{where}: {bad.detail}") from None
-        if not self._skip:
-            skip = f"{self._key}=skip continues anyway" if self._key else ""
+        if is_required or not self._skip:
+            skip = "" if is_required or not self._key else f"{self._key}=skip continues anyway"
             advice = "; ".join(filter(None, (self._advice.get(bad.reason), skip)))
-            raise UserError(f"{where}: {bad.detail}" + f" ({advice})" * bool(advice)) from None
+            raise UserError(f"{where}: {bad.detail}" + (f" ({advice})" if advice else "")) from None
         self.drop(bad.reason, where)
 
     def drop(self, reason: str, where: object) -> None:

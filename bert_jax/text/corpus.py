@@ -14,7 +14,7 @@ from etils import epath
 from bert_jax.base.errors import UserError
 from bert_jax.text import readers, sequences, tfds, wikipedia
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.document import Document, checked, text_of, too_long
+from bert_jax.text.document import Document, checked, text_of
 from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of
 from bert_jax.text.named_sources import language_of
 from bert_jax.text.readers import (
@@ -23,6 +23,7 @@ from bert_jax.text.readers import (
     is_multiline_json,
     open_text,
     text_lines,
+    too_long,
     without_compression,
 )
 from bert_jax.text.row_documents import ROW_FORMATS, Rows, read_rows
@@ -36,12 +37,15 @@ from bert_jax.text.sources import (
     source_name,
     source_path,
 )
+from bert_jax.text.tables import MISSING
 
 _SPLIT_FILE = "split the file, or set data.format=sentences if blank lines separate the documents"
 # What else to do about a bad document, by reason.
 _ADVICE = {
     INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1, or to "
-    "utf-8,latin-1 if only some files do"
+    "utf-8,latin-1 if only some files do",
+    MISSING: "set data.text_field to the column or field of the texts, and data.document_field, if "
+    "it is set, to that of the names of documents",
 }
 _PEEK_BYTES = 1000
 _CUT_BY_LINES = ("jsonl", "sentences", "lines", "fasta")

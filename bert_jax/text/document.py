@@ -59,11 +59,5 @@ def checked(text: str) -> str:
         raise BadRecord("empty", "the document has no text")
     # A character has at most four bytes.
     if 4 * len(text) > readers.MAX_RECORD_BYTES < len(text.encode()):
-        raise too_long("split it")
+        raise readers.too_long("split it")
     return text
-
-
-def too_long(remedy: str) -> BadRecord:
-    """Returns the error of a document longer than MAX_RECORD_BYTES."""
-    limit = f"{readers.MAX_RECORD_BYTES / 2**20:g} MiB"
-    return BadRecord("too long", f"the document is longer than {limit}: {remedy}")

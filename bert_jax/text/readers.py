@@ -214,9 +214,7 @@ class Line(NamedTuple):
           BadRecord: The line is too long, or not UTF-8.
         """
         if self.content is None:
-            limit = f"{MAX_RECORD_BYTES / 2**20:g} MiB"
-            detail = f"the document is longer than {limit}: split it over several lines"
-            raise BadRecord("too long", detail)
+            raise too_long("split it over several lines")
         try:
             return self.content.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError:
@@ -351,3 +349,9 @@ def check_unicode(text: str, name: str) -> None:
     """Raises BadRecord if a text cannot be encoded as UTF-8."""
     if not is_unicode(text):
         raise BadRecord("lone surrogate", f"{name} has a lone surrogate")
+
+
+def too_long(remedy: str) -> BadRecord:
+    """Returns the error of a document longer than MAX_RECORD_BYTES."""
+    limit = f"{MAX_RECORD_BYTES / 2**20:g} MiB"
+    return BadRecord("too long", f"the document is longer than {limit}: {remedy}")

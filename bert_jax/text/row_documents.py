@@ -4,13 +4,10 @@ import itertools
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from bert_jax.base.errors import UserError
 from bert_jax.text import readers
-from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.columns import column_rows
-from bert_jax.text.document import Document, checked, text_of
-from bert_jax.text.readers import json_lines
-from bert_jax.text.sources import Piece, Place
+from bert_jax.text.bad_records import BadRecords
+from bert_jax.text.document import Document, checked
+from bert_jax.text.sources import Piece
 from bert_jax.text.tables import table_rows
 
 ROW_FORMATS = {"jsonl", "csv", "tsv", "parquet", "arrow"}
@@ -57,64 +54,21 @@ def read_rows(
       rows: What the rows are.
       bad: Handles bad rows.
     """
-    if format == "jsonl":
-        found = _json_rows(path, stream, piece, rows, bad)
-    elif format in ("csv", "tsv"):
-        found = _table_rows(format, path, stream, rows, bad)
-    else:
-        found = _column_rows(format, path, stream, piece, rows, bad)
+    found = _documents(format, path, stream, piece, rows, bad)
     return _joined(found, rows, bad) if rows.are_sentences else found
 
 
-def _json_rows(
-    path: str, stream: BinaryIO, piece: Piece, rows: Rows, bad: BadRecords
-) -> Iterator[Document]:
-    for line in json_lines(stream, piece.start, piece.stop):
-        with bad.catching(Place(path, line.number, piece.start)):
-            values = line.parse()
-            for field, key in zip(rows.fields, ("text_field", "document_field"), strict=False):
-                if field not in values:
-                    raise BadRecord(
-                        "missing field",
-                        f"no field {field!r}; its fields: {', '.join(values) or 'none'}; set "
-                        f"data.{key}",
-                    )
-            text = values[rows.text]
-            if not isinstance(text, str):
-                raise BadRecord("not a string", f"field {rows.text!r} is not a string")
-            name = str(values[rows.document]) if rows.document else ""
-            yield Document(
-                *(path, line.number, rows.checked(text), False), start=piece.start, id=name
-            )
-
-
-def _table_rows(
-    format: str, path: str, stream: BinaryIO, rows: Rows, bad: BadRecords
-) -> Iterator[Document]:
-    try:
-        found = table_rows(path, stream, format, rows.fields, bad)
-    except UserError as error:
-        remedy = "data.text_field to that of the texts"
-        if rows.document:
-            remedy += " and data.document_field to that of the documents"
-        raise UserError(f"{error}; set {remedy}") from None
-    for row in found:
-        text = row.values[rows.text]
-        # A table with one column may have blank lines.
-        if text or len(row.values) > 1:
-            with bad.catching(row.where):
-                name = row.values.get(rows.document, "")
-                yield Document(path, row.line, rows.checked(text), False, id=name)
-
-
-def _column_rows(
+def _documents(
     format: str, path: str, stream: BinaryIO, piece: Piece, rows: Rows, bad: BadRecords
 ) -> Iterator[Document]:
-    found = column_rows(format, path, stream, rows.fields, piece.start, piece.stop)
-    for number, (content, *name) in found:
-        with bad.catching(f"{path}: row {number}"):
-            text = rows.checked(text_of(content or b""))
-            yield Document(path, number, text, False, id=(name[0] or b"").decode() if name else "")
+    for row in table_rows(path, stream, format, rows.fields, bad, piece=piece):
+        text = row.values[rows.text]
+        if format in ("csv", "tsv") and not text and len(row.values) == 1:
+            continue  # A blank line.
+        with bad.catching(row.where):
+            source, line, start = row.where
+            name = row.values.get(rows.document, "")
+            yield Document(source, line, rows.checked(text), False, start=start, id=name)
 
 
 def _joined(found: Iterator[Document], rows: Rows, bad: BadRecords) -> Iterator[Document]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from etils import epath
+from fsspec import AbstractFileSystem
 
 from bert_jax.base import files, hub
 from bert_jax.base.errors import UserError
@@ -197,19 +198,12 @@ def built_in_files() -> list[Path]:
 def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     """Returns the files that match a glob, sorted by name, with their sizes in bytes."""
     if hub.is_on_hub(pattern):
-        return _hub_files(pattern)
+        if not re.match(r"hf://datasets/[^/]+/[^/]+(/|$)", pattern):
+            raise UserError(f"data.input is {pattern}; write hf://datasets/OWNER/NAME/FILES")
+        return _remote_files(pattern, hub.SCHEME, hub.filesystem())
     files.checked_path(pattern, "data.input")
     if files.is_remote(pattern):
-        found = files.filesystem().glob(pattern, detail=True)
-        objects = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
-        if not objects:
-            below = files.list_files(pattern).items()
-            root = pattern.removeprefix(files.SCHEME).rstrip("/")
-            sizes = {f"{root}/{name}": info["size"] for name, info in below}
-            objects = {name: sizes[name] for name in _texts(sizes, pattern)}
-        if not objects:
-            raise UserError(f"no object matches {pattern!r}")
-        return {epath.Path(files.SCHEME + name): objects[name] for name in sorted(objects)}
+        return _remote_files(pattern, files.SCHEME, files.filesystem())
     pattern = os.path.expanduser(pattern)
     # A file name may itself contain wildcards.
     names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
@@ -224,23 +218,16 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     return _sizes(paths)
 
 
-def _hub_files(pattern: str) -> dict[Path | epath.Path, int]:
-    """Returns the files of a data set on the Hugging Face Hub; see `_matching_files`."""
-    if not re.match(r"hf://datasets/[^/]+/[^/]+(/|$)", pattern):
-        raise UserError(f"data.input is {pattern}; write hf://datasets/OWNER/NAME/FILES")
-    remote = hub.filesystem()
-    try:
-        found = remote.glob(pattern, detail=True)
-        sizes = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
-        if not sizes:
-            below = remote.find(pattern, detail=True)
-            sizes = {name: below[name]["size"] for name in _texts(below, pattern)}
-    # Which errors there are depends on the client and the network.
-    except Exception as error:
-        raise UserError(f"{pattern} cannot be listed: {files.first_line(error)}") from error
+def _remote_files(pattern: str, scheme: str, remote: AbstractFileSystem) -> dict[epath.Path, int]:
+    """Does as `_matching_files` in object storage or on the Hub."""
+    found = remote.glob(pattern, detail=True)
+    sizes = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
     if not sizes:
-        raise UserError(f"no file on the Hub matches {pattern!r}")
-    return {epath.Path(hub.SCHEME + name): sizes[name] for name in sorted(sizes)}
+        below = remote.find(pattern.rstrip("/") + "/", detail=True)
+        sizes = {name: below[name]["size"] for name in _texts(below, pattern)}
+    if not sizes:
+        raise UserError(f"no file matches {pattern!r}")
+    return {epath.Path(scheme + name): sizes[name] for name in sorted(sizes)}
 
 
 def _texts(names: Iterable[str], directory: str) -> list[str]:

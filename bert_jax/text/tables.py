@@ -1,17 +1,19 @@
-"""Reads tables: the rows of TSV, CSV and JSON-lines files."""
+"""Reads the rows of tables: TSV, CSV, JSON lines, Parquet, and the Arrow files of `datasets`."""
 
 import csv
 import functools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from etils import epath
 
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.document import text_of
 from bert_jax.text.readers import (
     INVALID_UTF8,
     MAX_RECORD_BYTES,
@@ -21,23 +23,27 @@ from bert_jax.text.readers import (
     json_lines,
     open_text,
 )
+from bert_jax.text.sources import Piece, Place
 
-# The formats of tables by the suffix of the file.
+# The formats of the tables of tasks, by the suffix of the file.
 FORMATS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "json": "jsonl"}
+# The reason of a `BadRecord` that lacks a column.
+MISSING = "missing field"
+# The rows of Parquet that are converted at once.
+_BATCH_ROWS = 64
+_WHOLE = Piece(0)
 
 
 class TableRow(NamedTuple):
     """One row of a file.
 
     Attributes:
-      where: Where the row begins, FILE:LINE.
-      line: The line where it begins, from 1.
+      where: Where the row begins: its line, or its number in Parquet and Arrow.
       number: The position among the rows, from 0. Skipped rows count, blank lines do not.
       values: The values by column.
     """
 
-    where: str
-    line: int
+    where: Place
     number: int
     values: dict[str, str]
 
@@ -76,53 +82,60 @@ def table_rows(
     *,
     is_required: bool = False,
     header: Sequence[str] = (),
+    piece: Piece = _WHOLE,
 ) -> Iterator[TableRow]:
-    """Returns an iterator of the rows of a table, which raises UserError at a bad one.
+    """Yields the rows of a table.
 
     TSV has one row per line and no quoting. CSV follows RFC 4180, as spreadsheets write it. Their
     first line names the columns. JSON lines have one object per line. Blank lines are omitted,
-    except for empty values in the middle of a table with one column.
+    except for empty values in the middle of a table with one column. Of a Parquet or Arrow file,
+    only a row group or record batch is held in memory, and a missing value is an empty text.
 
     Args:
       path: The name of the file, for messages.
-      stream: The content in UTF-8.
-      format: One of the values of FORMATS.
-      needed: The columns that must exist.
+      stream: The content, of text in UTF-8; for Parquet, it must be seekable.
+      format: "tsv", "csv", "jsonl", "parquet" or "arrow".
+      needed: The columns that must exist. Of Parquet and Arrow, only they are read, and the first
+        must be text.
       bad_rows: Handles rows that lack a column or are not text.
       is_required: See `BadRecords.add`.
       header: The names of the columns if a TSV or CSV file has no header line.
+      piece: The lines, or the row groups of Parquet, to read; TSV and CSV are read whole.
 
     Raises:
-      UserError: A column is missing.
+      UserError: A column is missing, or the file is damaged.
     """
+
+    def check(columns: Sequence[str]) -> None:
+        if any("\0" in column for column in columns):
+            raise UserError(f"{path} has NUL bytes, as UTF-16 has; save it as UTF-8")
+        for column in needed:
+            if (count := columns.count(column)) != 1:
+                # With old line endings, the first line is the whole file.
+                known = ", ".join(columns)[:300]
+                found = f"{count} columns are" if count else "no column is"
+                problem = f"{found} named {column!r}; the columns are: {known}"
+                bad_rows.add(BadRecord(MISSING, problem), f"{path}:1", is_required=True)
+
     if format == "jsonl":
-        found = ((line.number, line) for line in json_lines(stream))
+        found = ((line.number, line) for line in json_lines(stream, piece.start, piece.stop))
         values_of = functools.partial(_json_values, needed=needed)
+    elif format in ("parquet", "arrow"):
+        found = _column_rows(format, path, stream, needed, check, piece)
+
+        def values_of(row: Sequence[bytes | None]) -> dict[str, str]:
+            return {c: text_of(value or b"") for c, value in zip(needed, row, strict=True)}
     else:
         found = _tsv_rows(path, stream) if format == "tsv" else _csv_rows(path, stream)
         columns = list(header) or next(found, (1, []))[1]
-        _check_columns(path, columns, needed)
+        check(columns)
         found = _without_blank(found, len(columns))
         values_of = functools.partial(_named_fields, columns)
-
-    def rows() -> Iterator[TableRow]:
-        for number, (line, row) in enumerate(found):
-            where = f"{path}:{line}"
-            with bad_rows.catching(where, is_required=is_required):
-                yield TableRow(where, line, number, values_of(row))
-
-    return rows()
-
-
-def _check_columns(path: object, columns: Sequence[str], needed: Sequence[str]) -> None:
-    if any("\0" in column for column in columns):
-        raise UserError(f"{path} has NUL bytes, as UTF-16 has; save it as UTF-8")
-    for column in needed:
-        if (count := columns.count(column)) != 1:
-            # With old line endings, the first line is the whole file.
-            known = ", ".join(columns)[:300]
-            found = f"{count} columns are" if count else "no column is"
-            raise UserError(f"{path}:1: {found} named {column!r}; the columns are: {known}")
+    for number, (line, row) in enumerate(found):
+        # Lines are counted from the start of the piece, rows from that of the file.
+        where = Place(str(path), line, piece.start if format == "jsonl" else 0)
+        with bad_rows.catching(where, is_required=is_required):
+            yield TableRow(where, number, values_of(row))
 
 
 def _without_blank(
@@ -154,7 +167,8 @@ def _json_values(line: Line, needed: Sequence[str]) -> dict[str, str]:
         value = values.get(column)
         # NaN often marks a gap in a table.
         if value is None or isinstance(value, float) and not math.isfinite(value):
-            raise BadRecord("missing field", f"field {column!r} is {json.dumps(value)} or missing")
+            problem = f"field {column!r} is {json.dumps(value)} or missing"
+            raise BadRecord(MISSING, f"{problem}; its fields: {', '.join(values) or 'none'}")
         if isinstance(value, dict | list):
             raise BadRecord("not a text", f"field {column!r} is not a text or a number")
     texts = {
@@ -162,7 +176,8 @@ def _json_values(line: Line, needed: Sequence[str]) -> dict[str, str]:
         for name, value in values.items()
         if not isinstance(value, dict | list)
     }
-    check_unicode("".join(texts.values()), "a field")
+    for column in needed or texts:
+        check_unicode(texts[column], f"field {column!r}")
     return texts
 
 
@@ -195,3 +210,73 @@ def _csv_rows(path: object, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]
             f"{path}:{first}: not valid CSV: {error}; a value that begins with a quote must end "
             "with one, and quotes inside it must be doubled"
         ) from None
+
+
+def _column_rows(
+    format: str,
+    path: object,
+    stream: BinaryIO,
+    columns: Sequence[str],
+    check: Callable[[Sequence[str]], None],
+    piece: Piece,
+) -> Iterator[tuple[int, tuple[bytes | None, ...]]]:
+    """Yields the numbers of the rows, from 1, and their values; None for a missing value.
+
+    Args:
+      columns: The columns to read: of text, the first, or also of numbers, the others.
+      check: Checks the names of all columns.
+    """
+    # This import takes a quarter of a second.
+    import pyarrow as pa
+    from pyarrow import ipc, parquet
+
+    try:
+        if format == "arrow":
+            batches = ipc.open_stream(stream)
+            check(batches.schema.names)
+            row = 1
+        else:
+            if not stream.seekable():
+                raise UserError(f"{path}: a Parquet file is read from its end; unpack it first")
+            file = parquet.ParquetFile(stream, pre_buffer=False)
+            check(file.schema_arrow.names)
+            groups, row = _row_groups(file.metadata, piece)
+            batches = file.iter_batches(
+                _BATCH_ROWS, row_groups=groups, columns=list(columns), use_threads=False
+            )
+        for batch in batches:
+            if format == "arrow":
+                # Arrow's reader takes the positions in a file as they are, and would read other
+                # memory of the process.
+                batch.validate(full=True)
+            column = columns[0]
+            values = [batch.column(column).cast(pa.large_binary()).to_pylist()]
+            for column in columns[1:]:
+                texts = batch.column(column).cast(pa.large_string())
+                values.append(texts.cast(pa.large_binary()).to_pylist())
+            yield from enumerate(zip(*values, strict=True), row)
+            row += batch.num_rows
+        if format == "arrow" and stream.read(1):
+            raise UserError(f"{path} goes on after the end of its table; write one table a file")
+    except pa.ArrowNotImplementedError:
+        raise UserError(f"{path}: the column {column!r} is not text") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        # Only the end of an Arrow file that is not complete is an OSError without a number.
+        if isinstance(error, OSError) and (format == "parquet" or error.errno):
+            raise
+        reason = files.first_line(error)
+        raise UserError(f"{path} is not a valid {format} file: {reason}") from None
+
+
+def _row_groups(metadata: Any, piece: Piece) -> tuple[list[int], int]:
+    """Returns the row groups that begin in a piece, and the number of their first row."""
+    groups, first, row = [], 1, 1
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        column = group.column(0)
+        begins = (column.dictionary_page_offset or column.data_page_offset) if number else 0
+        if piece.start <= begins and (piece.stop is None or begins < piece.stop):
+            first = first if groups else row
+            groups.append(number)
+        row += group.num_rows
+    return groups, first

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from etils import epath
-from tokenizers import AddedToken, Encoding, normalizers
+from tokenizers import AddedToken, normalizers
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
@@ -134,13 +134,14 @@ class Tokenizer(abc.ABC):
       added: The tokens that are found in a text before it is tokenized, by their ids.
       template: The positions of the special tokens in a sequence.
       is_word_start_V: bool [V]: whether a token begins a word, for whole-word masking. Special
-        tokens count as words.
+        tokens count as words. True everywhere if that depends on the token before it; see
+        `begins_word`.
       fingerprint: The hexadecimal sha256 of the vocabulary and the options.
     """
 
     kind: str
-    # The mark of tokens that begin a word, if the kind has one.
-    word_start = ""
+    # The mark of tokens that begin a word, or of those that end one, if there is one.
+    word_start = word_end = ""
 
     def __init__(
         self,
@@ -170,6 +171,8 @@ class Tokenizer(abc.ABC):
         self.mask_takes_space = special_tokens.mask_takes_space
         self.added: dict[int, AddedToken] = {}
         self.is_word_start_V = np.array([self.is_word_start(t) for t in tokens], bool)
+        self._ends_word_V = np.array([t.endswith(self.word_end) for t in tokens], bool)
+        self._ends_word_V[list(self.special_ids)] = True
         self.fingerprint = self._model_fingerprint = hashlib.sha256(
             json.dumps(self.options, sort_keys=True).encode() + b"\0" + vocabulary
         ).hexdigest()
@@ -211,9 +214,10 @@ class Tokenizer(abc.ABC):
             other.fingerprint = hashlib.sha256(parts).hexdigest()
         other.ids = {token: i for i, token in enumerate(other.tokens)}
         other.vocab_size = len(other.tokens)
-        other.is_word_start_V = np.ones(other.vocab_size, bool)
-        other.is_word_start_V[: self.vocab_size] = self.is_word_start_V
+        new = np.ones(other.vocab_size - self.vocab_size, bool)
+        other.is_word_start_V = np.append(self.is_word_start_V, new)
         other.is_word_start_V[list(other.added)] = True  # A token that is found is a word.
+        other._ends_word_V = np.append(self._ends_word_V, new)
         other._finder = AddedTokenFinder(other.added, self.normalizer)
         return other
 
@@ -248,9 +252,9 @@ class Tokenizer(abc.ABC):
         return self.tokens[token_id]
 
     def piece_text(self, token_id: int) -> str:
-        """Returns the text of a token without the mark: "the" for "Ġthe" and "▁the"."""
+        """Returns the text of a token without its mark: "the" for "Ġthe", "▁the" and "the</w>"."""
         token = self.id_to_token(token_id).replace("\n", "⏎")
-        return token.lstrip(self.word_start) or "␣"
+        return token.lstrip(self.word_start).removesuffix(self.word_end) or "␣"
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes a directory that `bert_jax.tokenizers.load` can read."""
@@ -271,7 +275,11 @@ class Tokenizer(abc.ABC):
 
     def begins_word(self, ids: np.ndarray) -> np.ndarray:
         """Returns whether each token of running text begins a word; bool, of the shape of `ids`."""
-        return self.is_word_start_V[ids]
+        if not self.word_end:
+            return self.is_word_start_V[ids]
+        begins = np.ones(ids.shape, bool)
+        begins[..., 1:] = self._ends_word_V[ids[..., :-1]]
+        return begins | np.isin(ids, self.special_ids)
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         """Tokenizes sentences, without special tokens around them.
@@ -379,24 +387,6 @@ def is_placeholder(token: str) -> bool:
     return token.startswith(_UNUSED)
 
 
-def aligned(encoded: Encoding, text: str, num_added: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `Tokenizer.encode_aligned` does for an encoding by the `tokenizers` library.
-
-    Spans begin after white space, except those of pieces that have nothing else.
-
-    Args:
-      encoded: The encoding of the text.
-      text: The text.
-      num_added: The number of spaces that were put before it.
-    """
-    spans = []
-    for start, end in encoded.offsets:
-        start, end = max(0, start - num_added), end - num_added
-        first = end - len(text[start:end].lstrip())
-        spans.append((first if first < end else start, end))
-    return np.array(encoded.ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
-
-
 def read_vocabulary_file(path: epath.PathLike) -> bytes:
     """Reads a file of a vocabulary."""
     try:
@@ -427,6 +417,19 @@ def read_json_vocabulary(path: epath.PathLike) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it must be a JSON object")
     return content
+
+
+def read_merges(path: epath.PathLike) -> list[tuple[str, str]]:
+    """Reads the pairs of pieces that a BPE joins, a line each, maybe with a count after them."""
+    merges = []
+    for number, line in enumerate(vocabulary_lines(read_vocabulary_file(path), path), 1):
+        parts = line.split()
+        if not parts or number == 1 and line.startswith("#version"):
+            continue
+        if len(parts) < 2:
+            raise UserError(f"{path}:{number}: {line!r} must be two pieces")
+        merges.append((parts[0], parts[1]))
+    return merges
 
 
 def tokens_by_id(ids: Mapping[str, int], path: epath.PathLike, size: int = 0) -> list[str]:

@@ -24,10 +24,10 @@ from bert_jax.tokenizers.base import (
     read_vocabulary_file,
     vocabulary_lines,
 )
-from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
-from bert_jax.tokenizers.factory import training_words_of
+from bert_jax.tokenizers.factory import KINDS, training_words_of
 from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
 from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer
+from bert_jax.tokenizers.tokenizer_json import JsonTokenizer, content_of
 from bert_jax.tokenizers.training import WordCounts
 from bert_jax.tokenizers.training_words import WordsOfText
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, WordSplitter
@@ -66,7 +66,7 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
     Raises:
       UserError: The text has too few words for that, or the file of words cannot be used.
     """
-    if isinstance(tokenizer, ByteBpeTokenizer):
+    if isinstance(tokenizer, JsonTokenizer):
         found, vocabulary = _with_merges(tokenizer, int(add_tokens), counts)
     else:
         if is_number(add_tokens):
@@ -82,7 +82,8 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
             f"that occur {MIN_FREQUENCY} times: set it to {found} or less"
         )
     options = {k: x for k, x in tokenizer.options.items() if k not in ("kind", "special_tokens")}
-    extended = type(tokenizer)(vocabulary, special_tokens=tokenizer.special_tokens, **options)
+    make = KINDS[tokenizer.kind].tokenizer
+    extended = make(vocabulary, special_tokens=tokenizer.special_tokens, **options)
     # The text is no longer searched for placeholders that are gone.
     added = {i: token for i, token in tokenizer.added.items() if token.content in extended.ids}
     mask = AddedToken(tokenizer.special_tokens.mask, lstrip=tokenizer.mask_takes_space)
@@ -187,10 +188,12 @@ def _words_of_file(path: str, tokenizer: WordPieceTokenizer | SentencePieceToken
     return [word for word in words if word not in tokenizer.ids]
 
 
-def _with_merges(tokenizer: ByteBpeTokenizer, number: int, counts: WordCounts) -> tuple[int, tuple]:
+def _with_merges(tokenizer: JsonTokenizer, number: int, counts: WordCounts) -> tuple[int, str]:
     """Returns the number of tokens that were found, and a vocabulary with them."""
     old, tokens = tokenizer.vocab_size, list(tokenizer.tokens)
     words = ((pieces(tokenizer, word), count) for word, count in sorted(counts))
     merges = [*tokenizer.merges, *learn_merges(words, tokens, old + number)]
     placed = _placed(tokens[:old], tokens[old:])
-    return len(tokens) - old, (placed, merges, tokenizer.composes)
+    special, composes = tokenizer.special_tokens, tokenizer.normalizer is not None
+    content = content_of("byte_bpe", placed, merges, special, composes=composes)
+    return len(tokens) - old, content

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,15 +12,12 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import (
-    bert_bpe,
-    byte_bpe,
     fastbpe,
     moses_bpe,
     sentencepiece,
     tokenizer_json,
     training,
     training_words,
-    word_bpe,
     wordpiece,
 )
 from bert_jax.tokenizers.added import ADDED_FILE, read_added
@@ -30,8 +28,7 @@ from bert_jax.tokenizers.base import (
     SpecialTokens,
     Tokenizer,
 )
-
-LIBRARY_FILE = "tokenizer.json"
+from bert_jax.tokenizers.tokenizer_json import LIBRARY_FILE, JsonTokenizer
 
 
 class _Kind(NamedTuple):
@@ -44,7 +41,7 @@ class _Kind(NamedTuple):
         bert_jax cannot train this kind.
       options: The names of the options, with their defaults.
       names: The names that a vocabulary file may have; `Tokenizer.save` writes the first.
-      companion: The name of a second file that belongs to a file with the first name.
+      companion: The name of a second file that belongs to a file with the last name.
       words: Returns a function of a text that returns its words; None if this kind has none.
     """
 
@@ -78,12 +75,12 @@ KINDS = {
         (sentencepiece.MODEL_FILE, "sentencepiece.bpe.model", "spiece.model", LIBRARY_FILE),
     ),
     "byte_bpe": _Kind(
-        byte_bpe.ByteBpeTokenizer,
-        byte_bpe.read_vocabulary,
+        partial(JsonTokenizer, kind="byte_bpe"),
+        partial(tokenizer_json.read_vocabulary, "byte_bpe"),
         training.train_byte_bpe,
         {"add_prefix_space": False},
-        (byte_bpe.VOCABULARY_FILE, LIBRARY_FILE),
-        byte_bpe.MERGES_FILE,
+        (LIBRARY_FILE, tokenizer_json.VOCABULARY_FILE),
+        tokenizer_json.MERGES_FILE,
         training_words.byte_bpe_words,
     ),
     "fastbpe": _Kind(
@@ -95,28 +92,28 @@ KINDS = {
         fastbpe.CODES_FILE,
     ),
     "tokenizer_json": _Kind(
-        tokenizer_json.JsonTokenizer,
-        tokenizer_json.read_vocabulary,
+        partial(JsonTokenizer, kind="tokenizer_json"),
+        partial(tokenizer_json.read_vocabulary, "tokenizer_json"),
         None,
         {},
         (LIBRARY_FILE,),
     ),
     "moses_bpe": _Kind(
         moses_bpe.MosesBpeTokenizer,
-        word_bpe.read_vocabulary,
+        moses_bpe.read_vocabulary,
         training.train_word_bpe,
         {"lowercase": False},
-        (word_bpe.VOCABULARY_FILE,),
-        word_bpe.MERGES_FILE,
+        (moses_bpe.VOCABULARY_FILE,),
+        moses_bpe.MERGES_FILE,
         training_words.moses_bpe_words,
     ),
     "bert_bpe": _Kind(
-        bert_bpe.BertBpeTokenizer,
-        bert_bpe.read_vocabulary,
-        training.train_word_bpe,
+        partial(JsonTokenizer, kind="bert_bpe"),
+        partial(tokenizer_json.read_vocabulary, "bert_bpe"),
+        training.train_bert_bpe,
         {},
-        (word_bpe.VOCABULARY_FILE, LIBRARY_FILE),
-        word_bpe.MERGES_FILE,
+        (LIBRARY_FILE, tokenizer_json.VOCABULARY_FILE),
+        tokenizer_json.MERGES_FILE,
         training_words.bert_bpe_words,
     ),
 }
@@ -165,7 +162,7 @@ def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Pa
     known = KINDS[kind]
     if path.is_dir():
         path = next((path / n for n in known.names if (path / n).exists()), path / known.names[0])
-    has_companion = known.companion and path.name == known.names[0]
+    has_companion = known.companion and path.name == known.names[-1]
     added = path.parent / ADDED_FILE
     return [
         path,

@@ -17,6 +17,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
     SpecialTokens,
     Tokenizer,
+    read_merges,
     read_vocabulary_file,
     vocabulary_lines,
 )
@@ -85,13 +86,7 @@ def read_files(path: epath.Path | Path, codes_path: epath.Path | Path) -> FastBp
         if not token or not count.isdigit() or token in tokens:
             raise UserError(f"{path}:{number}: {line!r} must be a new token and its count")
         tokens[token] = None
-    merges = []
-    for number, line in enumerate(vocabulary_lines(codes, codes_path), 1):
-        parts = line.split()
-        if len(parts) != 3:
-            raise UserError(f"{codes_path}:{number}: {line!r} must be two pieces and a count")
-        merges.append((parts[0], parts[1]))
-    return FastBpeFiles((vocabulary, codes), list(tokens), merges)
+    return FastBpeFiles((vocabulary, codes), list(tokens), read_merges(codes_path))
 
 
 def _inner_spelling(token: str) -> str:

@@ -6,15 +6,29 @@ here they are white space. `lowercase` keeps accents.
 """
 
 import functools
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from etils import epath
 
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import CACHE_WORDS, SpecialTokens
+from bert_jax.tokenizers.base import (
+    CACHE_WORDS,
+    SpecialTokens,
+    Tokenizer,
+    read_json_vocabulary,
+    read_merges,
+    require_special_tokens,
+    tokens_by_id,
+)
 from bert_jax.tokenizers.merges import Merges
-from bert_jax.tokenizers.word_bpe import WordBpeTokenizer
+from bert_jax.tokenizers.word_bpe import END, WordBpe
 
+VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 _LANGUAGE = "fr"
 # The categories of characters that XLM leaves out.
 _DROPPED = ("Cc", "Cf", "Co", "Cs")
@@ -25,17 +39,21 @@ _SPACE_IN_NUMBER = re.compile("(?<=\\d)\u00a0(?=\\d)")
 _LOOK_AHEAD = 24
 
 
-class MosesBpeTokenizer(WordBpeTokenizer):
-    """A tokenizer of Moses' words; see `WordBpeTokenizer`.
+class MosesBpeTokenizer(Tokenizer):
+    """A tokenizer of Moses' words; see `Tokenizer`.
 
     Args:
+      vocabulary: The tokens in the order of ids, and the pairs of pieces to join, in order of
+        priority. Joined pieces without an id are unknown.
       lowercase: Whether to lower-case text.
+      special_tokens: See `Tokenizer`.
 
     Raises:
       UserError: sacremoses is not installed.
     """
 
     kind = "moses_bpe"
+    word_end = END
 
     def __init__(
         self,
@@ -44,16 +62,52 @@ class MosesBpeTokenizer(WordBpeTokenizer):
         lowercase: bool,
         special_tokens: SpecialTokens,
     ):
-        super().__init__(vocabulary, {"lowercase": lowercase}, special_tokens)
+        tokens, merges = vocabulary
+        ids = {token: i for i, token in enumerate(tokens)}
+        contents = {
+            VOCABULARY_FILE: json.dumps(ids, ensure_ascii=False).encode() + b"\n",
+            MERGES_FILE: "".join(f"{a} {b}\n" for a, b in merges).encode(),
+        }
+        stored = b"\0".join(contents.values())
+        super().__init__({"lowercase": lowercase}, stored, contents, tokens, special_tokens)
+        # Text never produces a special token.
+        for token in special_tokens.names:
+            ids.pop(token, None)
+        self._bpe = WordBpe(ids, merges, self.unk_id)
         self._words = moses_words(lowercase=lowercase)
         self._replaced = functools.lru_cache(CACHE_WORDS)(lambda c: "".join(self._words(c)))
 
-    def words(self, text: str) -> list[str]:
-        return self._words(text)
+    def is_word_start(self, token: str) -> bool:
+        return True
 
-    def words_aligned(self, text: str) -> tuple[list[str], list[tuple[int, int]]]:
+    def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        return [self._bpe.encode(self._words(sentence)) for sentence in sentences]
+
+    def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         words = self._words(text)
-        return words, _character_spans(text, "".join(words), self._replaced)
+        characters = _character_spans(text, "".join(words), self._replaced)
+        return self._bpe.encode(words), self._bpe.spans(words, characters)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text = ""
+        for i in map(int, ids):
+            token = self.tokens[i]
+            is_whole = i in self.special_ids or i in self.added
+            text += f"{token} " if is_whole else token.replace(END, " ")
+        return text.removesuffix(" ")
+
+
+def read_vocabulary(
+    path: epath.Path | Path, merges_path: epath.Path | Path, *, special_tokens: SpecialTokens
+) -> tuple[list[str], Merges]:
+    """Reads a vocab.json and its merges.txt.
+
+    Raises:
+      UserError: A file cannot be read, a line is malformed, or a special token is missing.
+    """
+    tokens = tokens_by_id(read_json_vocabulary(path), path)
+    require_special_tokens(tokens, special_tokens, path)
+    return tokens, read_merges(merges_path)
 
 
 def moses_words(*, lowercase: bool) -> Callable[[str], list[str]]:

@@ -11,9 +11,9 @@ from tokenizers import pre_tokenizers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import SpecialTokens
-from bert_jax.tokenizers.byte_bpe import WORD_START
 from bert_jax.tokenizers.merges import Merges, learn_merges
 from bert_jax.tokenizers.sentencepiece import normalize
+from bert_jax.tokenizers.tokenizer_json import BYTE_SPACE, content_of
 from bert_jax.tokenizers.word_bpe import END
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
@@ -71,6 +71,12 @@ def train_word_bpe(
         return [*word[:-1], word[-1] + END]
 
     return _train(counts, vocab_size, special_tokens, pieces_of, spelled)
+
+
+def train_bert_bpe(counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens) -> str:
+    """Does as `train_word_bpe`; returns a tokenizer.json."""
+    tokens, merges = train_word_bpe(counts, vocab_size=vocab_size, special_tokens=special_tokens)
+    return content_of("bert_bpe", tokens, merges, special_tokens)
 
 
 def _train(
@@ -165,10 +171,8 @@ def _pieces(character: str) -> list[str]:
     return [character, f"##{character}"] if continues else [character]
 
 
-def train_byte_bpe(
-    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
-) -> tuple[list[str], Merges]:
-    """Trains a vocabulary of `vocab_size` tokens on the counts of words, and its merges.
+def train_byte_bpe(counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens) -> str:
+    """Trains a vocabulary of `vocab_size` tokens on the counts of words; returns a tokenizer.json.
 
     The first tokens after the special ones are the 256 bytes. As for WordPiece, "[unused0]", ...
     fill up the vocabulary if the corpus is too small.
@@ -182,13 +186,14 @@ def train_byte_bpe(
             f"a vocabulary of {vocab_size} tokens is too small: the 256 bytes and the special "
             f"tokens alone take {fewest}"
         )
-    if all(set(word) <= {WORD_START} for word, _ in counts):
+    if all(set(word) <= {BYTE_SPACE} for word, _ in counts):
         raise UserError(_NO_TEXT)
     tokens = [*special_tokens.first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     ids = {token: i for i, token in enumerate(tokens)}
     words = (([ids[character] for character in word], count) for word, count in counts)
     merges = learn_merges(words, tokens, vocab_size - len(special_tokens.last))
-    return _filled(tokens, vocab_size, special_tokens), merges
+    tokens = _filled(tokens, vocab_size, special_tokens)
+    return content_of("byte_bpe", tokens, merges, special_tokens)
 
 
 def train_sentencepiece(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from tokenizers import pre_tokenizers
 
 from bert_jax.tokenizers.base import CACHE_WORDS
-from bert_jax.tokenizers.byte_bpe import ASCII_WORDS
 from bert_jax.tokenizers.moses_bpe import moses_words
+from bert_jax.tokenizers.tokenizer_json import ASCII_WORDS
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
 WordsOfText = Callable[[str], list[str]]

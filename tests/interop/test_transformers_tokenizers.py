@@ -19,8 +19,9 @@ from benchmarks.golden.tokenization import VOCABULARY
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
 from bert_jax.tokenizers import CONVENTIONS, from_file
-from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.extension import extend, words_of
+from bert_jax.tokenizers.factory import KINDS
+from bert_jax.tokenizers.tokenizer_json import content_of
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
 from tests.golden.inputs import read_json
 from tests.interop.small_tokenizers import gemma_like, train
@@ -117,11 +118,8 @@ def with_found(tokenizer):
 def modernbert(roberta):
     special = CONVENTIONS["modernbert"]
     own = [token for token in roberta.tokens if token not in roberta.special_tokens.names]
-    return ByteBpeTokenizer(
-        ([*own, *special.last], roberta.merges, True),
-        add_prefix_space=False,
-        special_tokens=special,
-    )
+    content = content_of("byte_bpe", [*own, *special.last], roberta.merges, special, composes=True)
+    return KINDS["byte_bpe"].tokenizer(content, special_tokens=special, add_prefix_space=False)
 
 
 @pytest.fixture(scope="module")

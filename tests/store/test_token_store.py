@@ -336,5 +336,5 @@ def test_texts_prepared_in_a_bucket(bucket, tmp_path):
     files.write_whole(remote / "other" / "notes.txt", b"mine")
     with pytest.raises(UserError, match="other holds notes.txt, which is not part of an"):
         prepare(data, len(vocabulary), remote / "other")
-    with pytest.raises(UserError, match="no object matches 'gs:"):
+    with pytest.raises(UserError, match="no file matches 'gs:"):
         Corpus(f"gs://{bucket}/none/*.txt")

@@ -59,7 +59,7 @@ def test_files_of_the_hub(data_set, item, number):
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        (f"{FOLDER}/none*.parquet", "no file on the Hub matches 'hf://datasets/owner/name/none"),
+        (f"{FOLDER}/none*.parquet", "no file matches 'hf://datasets/owner/name/none"),
         ("hf://owner/name", "data.input is hf://owner/name; write hf://datasets/OWNER/NAME/FILES"),
     ],
 )

@@ -10,7 +10,6 @@ from tokenizers import AddedToken
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.interop.tokenizer_json import to_library
-from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.extension import (
     extend,
     extended_size,
@@ -19,6 +18,8 @@ from bert_jax.tokenizers.extension import (
     tokens_per_word,
     words_of,
 )
+from bert_jax.tokenizers.factory import KINDS
+from bert_jax.tokenizers.tokenizer_json import content_of
 from tests.interop.small_bert import TOKENS, make_tokenizer
 from tests.interop.small_tokenizers import train
 from tests.tokenizers.test_tokenizers import sample_texts
@@ -35,13 +36,11 @@ def with_placeholders(**options):
     return type(tokenizer)(tokens, lowercase=True, max_input_chars_per_word=200)
 
 
-def byte_bpe(*rules):
+def byte_bpe(*unused, composes=False):
     trained = train("byte_bpe", False)
-    return ByteBpeTokenizer(
-        (trained.tokens, trained.merges, *rules),
-        add_prefix_space=False,
-        special_tokens=trained.special_tokens,
-    )
+    special, tokens = trained.special_tokens, [*trained.tokens, *unused]
+    content = content_of("byte_bpe", tokens, trained.merges, special, composes=composes)
+    return KINDS["byte_bpe"].tokenizer(content, special_tokens=special, add_prefix_space=False)
 
 
 def test_words_that_save_most_take_placeholders_first():
@@ -93,15 +92,14 @@ def test_byte_bpe_gets_further_merges():
 
 
 def test_byte_bpe_no_longer_looks_for_placeholders_that_are_gone():
-    plain = byte_bpe()
-    tokens = [*plain.tokens, "[unused0]", "[unused1]"]
-    old = ByteBpeTokenizer(
-        (tokens, plain.merges, True), add_prefix_space=False, special_tokens=plain.special_tokens
-    )
-    places = range(plain.vocab_size, old.vocab_size)
+    old = byte_bpe("[unused0]", "[unused1]", composes=True)
+    tokens = old.tokens
+    places = range(old.vocab_size - 2, old.vocab_size)
     old = old.with_added({i: AddedToken(tokens[i]) for i in places}, "a test")
     new = extend(old, "1", BPE_COUNTS)
-    assert new.vocab_size == old.vocab_size and new.composes
+    assert new.vocab_size == old.vocab_size
+    composed, decomposed = new.encode_batch(["\xe9", "e\u0301"])
+    assert composed.tolist() == decomposed.tolist()
     text = "[unused0] [unused1]"
     assert len(tokens) - 2 in old.encode_batch([text])[0]
     assert len(tokens) - 2 not in new.encode_batch([text])[0]

@@ -171,7 +171,10 @@ def test_saving_and_conversions_keep_the_ids(tokenizer, name, models, tmp_path):
     if name not in SAME:
         for path in (models / name).iterdir():
             ours, theirs = (exported / path.name).read_bytes(), path.read_bytes()
-            assert ours == theirs or path.name == "vocab.json"
+            if path.name == "vocab.json":
+                ours, theirs = json.loads(ours), json.loads(theirs)
+            # The library begins the merges of HerBERT too with "#version: 0.2".
+            assert ours == theirs or ours.partition(b"\n")[2] == theirs
 
 
 def test_a_library_file_gives_the_recorded_ids(tokenizer, name, golden, tmp_path):
@@ -293,18 +296,15 @@ BYTES = '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5, "ab": 6, 
     "kind, first, second, words",
     [
         ("byte_bpe", BYTES, None, "merges.txt: No such file"),
-        ("byte_bpe", BYTES, "#version: 0.2\na b\na  b\n", "merges.txt:3: .* two tokens"),
-        ("byte_bpe", BYTES, "a b\nab b\n", r"no 'abb', which the merge of \('ab', 'b'\) needs"),
+        ("byte_bpe", BYTES, "a b\nab b\n", "vocab.json is damaged .*Token `abb` out of vocabulary"),
         ("byte_bpe", BYTES.replace("7", "6"), "a b\n", "8 tokens must be different row numbers"),
         ("byte_bpe", BYTES.replace("<mask>", "mask"), "a b\n", "has no <mask>"),
         ("byte_bpe", "[1]", "a b\n", "vocab.json is damaged"),
         ("fastbpe", "a 1\na 2\n", "a b 1\n", "vocab.txt:2: 'a 2' must be a new token and its"),
         ("fastbpe", "a 1\nb\n", "a b 1\n", "vocab.txt:2: 'b' must be a new token and its count"),
-        ("fastbpe", "a 1\n", "a b 1\na b\n", "bpe.codes:2: 'a b' must be two pieces and a count"),
+        ("fastbpe", "a 1\n", "a b 1\na\n", "bpe.codes:2: 'a' must be two pieces"),
         ("fastbpe", "a 1\n", None, "bpe.codes: No such file"),
         ("bert_bpe", BYTES, "#version: 0.2\na b\na\n", "merges.txt:3: 'a' must be two pieces"),
-        ("bert_bpe", BYTES, "a b\nab b\n", r"no 'abb', which the merge of \('ab', 'b'\) needs"),
-        ("moses_bpe", BYTES, "a b 7\na\n", "merges.txt:2: 'a' must be two pieces"),
         ("moses_bpe", BYTES.replace("<mask>", "mask"), "a b\n", "has no <mask>"),
     ],
 )
@@ -319,9 +319,17 @@ def test_unusable_vocabularies_are_refused(kind, first, second, words, tmp_path)
 @pytest.mark.parametrize(
     "kind, change, words",
     [
-        ("byte_bpe", {"pre_tokenizer": {"type": "Whitespace"}}, "not a byte-level BPE"),
-        ("byte_bpe", {"normalizer": {"type": "NFKC"}}, "not a byte-level BPE"),
-        ("bert_bpe", {}, "is not a BPE with the rules of HerBERT"),
+        (
+            "byte_bpe",
+            {"pre_tokenizer": {"type": "Whitespace"}},
+            "other rules than byte_bpe",
+        ),
+        (
+            "byte_bpe",
+            {"normalizer": {"type": "NFKC"}},
+            "other rules than byte_bpe",
+        ),
+        ("bert_bpe", {}, "has other rules than bert_bpe"),
         ("sentencepiece", {}, "is not a SentencePiece tokenizer: its model is not Unigram"),
         ("byte_bpe", {}, ""),
     ],
