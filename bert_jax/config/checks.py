@@ -19,7 +19,7 @@ from bert_jax.config.model import MODEL
 from bert_jax.config.predictions import max_predictions, packed_predictions, rated_stages
 from bert_jax.config.schema import Section, flatten
 from bert_jax.config.stages import OWN_KEYS, OWN_MODEL_KEYS, STAGE, has_own_schedule
-from bert_jax.text.named_sources import check_sampling, named_inputs, source_weights
+from bert_jax.text.named_sources import check_weights, named_inputs, source_weights
 
 # A condition that breaks the rule if it is true, and the sentence.
 Rule = tuple[Any, str]
@@ -215,7 +215,7 @@ def data_rules(data: ConfigDict) -> Iterator[Rule]:
         "leave the weights out",
     )
     if names:
-        check_sampling(names, data.sampling_exponent, data.source_weights)
+        check_weights(names, data.source_weights)
     yield (
         names and data.language,
         f"config.data.language is {data.language}, but config.data.sources names the language of "
@@ -331,7 +331,7 @@ def own_key_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def flag_rules(config: ConfigDict, flags: Collection[str]) -> Iterator[Rule]:
-    """Yields the rules of flags for keys of the run that every stage has of its own.
+    """Yields the rules of flags that have no effect.
 
     Args:
       flags: The keys that flags set.
@@ -344,6 +344,12 @@ def flag_rules(config: ConfigDict, flags: Collection[str]) -> Iterator[Rule]:
             f"config.{key} has no effect, because every stage has its own value: {values}; set "
             "these instead",
         )
+    exponent, data = config.data.sampling_exponent, config.data
+    yield (
+        "data.sampling_exponent" in flags and exponent != 1 and not (data.sources or data.store),
+        f"config.data.sampling_exponent is {exponent:g}, but the texts have no names: set "
+        "config.data.sources, such as --config.data.sources=en=texts/en/*.txt,bg=bgwiki.xml.bz2",
+    )
     paths = ", ".join(f"config.train.stages[{i}].warmup_steps" for i, _ in used)
     yield (
         "schedule.warmup_steps" in flags and all(has_own_schedule(stage) for _, stage in used),

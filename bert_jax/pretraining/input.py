@@ -20,7 +20,7 @@ from bert_jax.store.manifest import check_metadata, input_key, open_corpus, sour
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
-from bert_jax.text.named_sources import check_sampling
+from bert_jax.text.named_sources import check_weights
 from bert_jax.text.sources import join_inputs
 from bert_jax.training import workdir
 from bert_jax.training.stages import Stage
@@ -206,7 +206,12 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
     tokenizer, metadata = tokenizers.load(path / "tokenizer"), read_metadata(path)
     check_vocabulary(config, tokenizer.vocab_size, str(path))
     train, heldout = TokenStore(path / "train"), path / "heldout"
-    check_sampling(train.sources, config.data.sampling_exponent, config.data.source_weights)
+    check_weights(train.sources, config.data.source_weights)
+    if config.data.sampling_exponent != 1 and not any(train.sources):
+        say(
+            f"config.data.sampling_exponent={config.data.sampling_exponent:g} has no effect: the "
+            "texts have no names (config.data.sources)"
+        )
     heldout_store = TokenStore(heldout) if heldout.exists() else None
     if heldout_store and heldout_store.num_documents == 1 and config.data.rows == "pairs":
         # A pair may need a sentence of another document.

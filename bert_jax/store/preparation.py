@@ -62,7 +62,7 @@ from bert_jax.text.bad_records import NUM_FIRST, skipped_texts
 from bert_jax.text.formats import FormatGuess
 from bert_jax.text.named_sources import (
     REPEAT_UNIT,
-    check_sampling,
+    check_weights,
     language_of,
     named_inputs,
     repeats,
@@ -122,7 +122,7 @@ def prepare(
             f"(data.{key}): those of a related language or of English are used (the languages with "
             f"rules: {', '.join(LANGUAGES)})"
         )
-    check_sampling(named_inputs(data.sources), data.sampling_exponent, data.source_weights)
+    check_weights(named_inputs(data.sources), data.source_weights)
     # What the tokenizer lacks is said before the text is read.
     if data.vocab:
         given_tokenizer(data, vocab_size)

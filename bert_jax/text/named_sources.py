@@ -92,25 +92,22 @@ def source_weights(weights: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def check_sampling(names: Iterable[str], exponent: float, weights: Sequence[str]) -> None:
-    """Refuses a way of drawing sources that does not fit their names.
+def check_weights(names: Iterable[str], weights: Sequence[str]) -> None:
+    """Refuses weights for other sources than those of the text.
 
     Args:
       names: The names of the sources; empty if the texts have none.
-      exponent: `data.sampling_exponent`.
       weights: `data.source_weights`.
 
     Raises:
-      UserError: The message names the key and its value.
+      UserError: The message names the key and both lists.
     """
     names, weighted = list(filter(None, dict.fromkeys(names))), source_weights(weights)
-    if not names and (exponent != 1 or weighted):
-        key, value = "sampling_exponent", f"{exponent:g}"
-        if weighted:
-            key, value = "source_weights", ",".join(weights)
+    if weighted and not names:
         raise UserError(
-            f"config.data.{key} is {value}, but the texts have no names: set config.data.sources, "
-            "such as --config.data.sources=en=texts/en/*.txt,bg=bgwiki.xml.bz2"
+            f"config.data.source_weights is {','.join(weights)}, but the texts have no names: set "
+            "config.data.sources, such as "
+            "--config.data.sources=en=texts/en/*.txt,bg=bgwiki.xml.bz2"
         )
     if weighted and set(weighted) != set(names):
         raise UserError(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bert_jax.base.errors import UserError
 from bert_jax.text.named_sources import (
     REPEAT_UNIT,
-    check_sampling,
+    check_weights,
     find_named_sources,
     language_of,
     named_inputs,
@@ -58,7 +58,7 @@ def test_files_of_sources(tmp_path):
 def test_bad_weights(weights):
     if weights == "=1":
         with pytest.raises(UserError, match="has , but the sources are en; both must have"):
-            check_sampling(["en"], 1.0, (weights,))
+            check_weights(["en"], (weights,))
         return
     with pytest.raises(UserError, match="each source must have one positive number"):
         source_weights((weights,))
