@@ -18,6 +18,7 @@ from bert_jax.config.common import (
 )
 from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Field, Section, build, check, free_field, to_dict
+from bert_jax.config.stored import without_removed
 from bert_jax.config.task_sections import TASK_SECTIONS
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
@@ -222,7 +223,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     try:
         FINETUNING["task"].check("config.task", values["task"])
         section = {**_section(values["task"]), **FILLED_IN}
-        config = build(section, values)
+        config = build(section, without_removed(values))
         check(config, section)
         check_rules(model_rules(config.model), "config.model.")
     except UserError as error:

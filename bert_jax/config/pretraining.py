@@ -26,6 +26,7 @@ from bert_jax.config.schema import (
     steering_field,
 )
 from bert_jax.config.stages import STAGE
+from bert_jax.config.stored import without_removed
 
 PRETRAINING: Section = {
     **COMMON,
@@ -137,7 +138,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     if "model_type" in values:
         raise UserError("the config of a Hugging Face model, not of a run of bert_jax")
     try:
-        config = build(PRETRAINING, values)
+        config = build(PRETRAINING, without_removed(values))
         check(config, PRETRAINING)
         check_rules(stored_rules(config))
     except UserError as error:

@@ -1,0 +1,56 @@
+"""Reads configs that version 0.1 stored, which have keys that are gone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.base.errors import UserError
+
+# Keys of training, input and monitoring. A model is the same with any of their values.
+_DROPPED = frozenset(
+    {
+        "checkpoint.keep_best",
+        "compile_effort",
+        "data.group_by_length",
+        "data.part_bytes",
+        "data.prefetch_batches",
+        "data.random_document",
+        "data.vocab_from",
+        "eval.seed",
+        "init_recipe",
+        "log.trackers",
+        "max_replicated_fraction",
+        "objective.teacher_head",
+        "optimizer.frozen_layers",
+        "optimizer.layer_decay_offset",
+        "overlap_collectives",
+        "sharding_rules",
+        "train.early_stopping_patience",
+        "train.freeze_positions",
+    }
+)
+# Keys with the only value that this version has.
+_FIXED = {"scan_layers": False, "train.bilstm_size": 0, "train.features": ""}
+
+
+def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies a stored config without the keys that are gone.
+
+    Raises:
+      UserError: A key that is gone has a value that this version cannot have.
+    """
+
+    def copied(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        kept = {}
+        for key, value in section.items():
+            path = f"{prefix}{key}"
+            if path == "train.extra":
+                if any(value["steps"]):
+                    raise UserError("config.train.extra has steps, which only version 0.1 reads")
+            elif path in _FIXED:
+                if value != _FIXED[path]:
+                    raise UserError(f"config.{path} is {value!r}, which only version 0.1 reads")
+            elif path not in _DROPPED:
+                kept[key] = copied(value, f"{path}.") if isinstance(value, Mapping) else value
+        return kept
+
+    return copied(values, "")
