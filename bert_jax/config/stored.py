@@ -25,6 +25,7 @@ _DROPPED = frozenset(
         "overlap_collectives",
         "sharding_rules",
         "train.early_stopping_patience",
+        "train.extra",
         "train.freeze_positions",
     }
 )
@@ -43,13 +44,9 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
         kept = {}
         for key, value in section.items():
             path = f"{prefix}{key}"
-            if path == "train.extra":
-                if any(value["steps"]):
-                    raise UserError("config.train.extra has steps, which only version 0.1 reads")
-            elif path in _FIXED:
-                if value != _FIXED[path]:
-                    raise UserError(f"config.{path} is {value!r}, which only version 0.1 reads")
-            elif path not in _DROPPED:
+            if path in _FIXED and value != _FIXED[path]:
+                raise UserError(f"config.{path} is {value!r}, which only version 0.1 reads")
+            if path not in _DROPPED and path not in _FIXED:
                 kept[key] = copied(value, f"{path}.") if isinstance(value, Mapping) else value
         return kept
 

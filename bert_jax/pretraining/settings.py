@@ -32,6 +32,7 @@ from bert_jax.store.token_store import read_metadata
 from bert_jax.text.sources import join_inputs, split_inputs
 from bert_jax.tokenizers.extension import extended_size
 from bert_jax.training import workdir
+from bert_jax.training.stages import extended_stages
 
 _WEIGHT_KEYS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)
 # The keys whose values in a config file count as the user's. The model in a config file and the
@@ -87,6 +88,12 @@ def complete(
     config = config.copy_and_resolve_references()
     with config.unlocked():
         config.update_from_flattened_dict({k: v for k, v in filled.items() if k not in given})
+        if workdir.has_checkpoints(directory) and not any(
+            key.startswith("train.stages") for key in source.flags
+        ):
+            step = workdir.newest_checkpoint(directory)
+            stored = workdir.load_config(directory)
+            config.train.stages = extended_stages(stored, config, step)
     config_lib.validate(config)
     check_rules(flag_rules(config, source.flags))
     is_prepared = (workdir.store_directory(directory, config) / "metadata.json").exists()
@@ -256,7 +263,15 @@ def recorded(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any, A
 
 def print_differences(config: ConfigDict, source: ConfigSource) -> None:
     """Prints how the config differs from its file."""
-    for key, (before, now) in differences(config, source).items():
+    found = differences(config, source)
+    before, now = found.get("train.stages", ((), ()))
+    if len(before) == len(now):
+        # Only the keys that differ, instead of whole stages.
+        found.pop("train.stages", None)
+        for i, stages in enumerate(zip(before, now, strict=True)):
+            of_stage = config_lib.differences(*stages)
+            found |= {f"train.stages[{i}].{key}": values for key, values in of_stage.items()}
+    for key, (before, now) in found.items():
         say(f"config.{key} is {json.dumps(now)}, not {json.dumps(before)} as in {source.name}")
 
 

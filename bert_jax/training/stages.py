@@ -158,6 +158,42 @@ def settings_until(config: ConfigDict, step: int) -> dict[str, Any]:
     return settings
 
 
+def extended_stages(before: ConfigDict, now: ConfigDict, step: int) -> tuple[ConfigDict, ...]:
+    """Returns the stages of a run that is continued with another number of steps.
+
+    The same fractions of another number would move the boundaries of steps that have run. Then the
+    stages keep their steps, and the last one takes all that are more or fewer.
+
+    Args:
+      before: The config that the run has had until now.
+      now: The config that it goes on with.
+      step: The last step that has run.
+
+    Returns:
+      The value of `now.train.stages`, with other fractions if they must change.
+    """
+
+    def without_fractions(config: ConfigDict) -> list[dict[str, Any]]:
+        return [{**entry, "fraction": 0} for entry in config.train.stages]
+
+    has_run = min(step, before.train.num_steps, now.train.num_steps)
+    last = resolve_stages(before)[-1]
+    if (
+        without_fractions(before) != without_fractions(now)
+        or settings_until(before, has_run) == settings_until(now, has_run)
+        or now.train.num_steps <= last.first_step
+    ):
+        return now.train.stages
+    counts = [0] * len(now.train.stages)
+    for stage in resolve_stages(before):
+        counts[stage.index] = stage.num_steps
+    counts[last.index] = now.train.num_steps - last.first_step
+    stages = tuple(entry.copy_and_resolve_references() for entry in now.train.stages)
+    for entry, count in zip(stages, counts, strict=True):
+        entry.fraction = count / now.train.num_steps
+    return stages
+
+
 def stage_of(stages: Sequence[Stage], step: int) -> Stage:
     """Finds the stage of a step, counted from 1; later steps belong to the last stage."""
     return next((stage for stage in stages if step <= stage.end_step), stages[-1])

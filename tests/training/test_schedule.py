@@ -15,7 +15,7 @@ from bert_jax.config import (
     validate,
 )
 from bert_jax.training.schedule import make_schedule, make_weight_decay, warmup_warnings
-from bert_jax.training.stages import resolve_stages
+from bert_jax.training.stages import extended_stages, resolve_stages
 
 
 def stage_of(fraction, **kwargs):
@@ -281,3 +281,26 @@ def test_a_warmup_that_is_longer_than_the_run_is_reported():
         assert len(found) == len(expected) and all(map(str.__contains__, found, expected))
     config.schedule.warmup_steps = 0.5
     assert not warmup_warnings(resolve_stages(config))
+
+
+@pytest.mark.parametrize(
+    ("step", "num_steps", "expected"),
+    [
+        # No boundary that has run moves.
+        (80, 200, [180, 200]),
+        # The last stage takes the further steps, or fewer, and the same command changes nothing.
+        (100, 200, [90, 200]),
+        (95, 96, [90, 96]),
+        # The run would end in the first stage, which is refused elsewhere.
+        (95, 80, [72, 80]),
+    ],
+)
+def test_the_last_stage_takes_the_further_steps_of_a_run(step, num_steps, expected):
+    before, now = default_config(), default_config()
+    before.train.num_steps, now.train.num_steps = 100, num_steps
+    for _ in range(2):
+        now.train.stages = extended_stages(before, now, step)
+        assert [stage.end_step for stage in resolve_stages(now)] == expected
+        before = now
+        now = default_config()
+        now.train.num_steps = num_steps
