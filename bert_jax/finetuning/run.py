@@ -62,6 +62,12 @@ def finetune(
       UserError: Any problem that the user can fix.
     """
     path, is_first, is_in_sweep = epath.Path(directory), multihost.is_first(), setup is not None
+    # The config of a finished run may come from others and name any file or bucket. With --workdir
+    # alone, only the work directory is opened.
+    if source and source.is_stored and not source.flags and not config.eval.predict:
+        newest = workdir.newest_checkpoint(path)
+        if results := multihost.run_on_process_zero(_finished, path, newest):
+            return results
     source = source or ConfigSource("the given config", config, is_stored=True)
     with ExitStack() as stack:
         # Config and input: lock the directory, read the weights and the data, and check everything
@@ -70,11 +76,12 @@ def finetune(
         with multihost.agreed():
             stack.enter_context(workdir.lock(directory))
             setup = setup or task_setup.open_task_setup(config, directory)
-            run = FinetuningRun(config, path, setup, is_in_sweep)
+            run = FinetuningRun(config, path, setup)
         guard = stack.enter_context(PreemptionGuard())
 
         # The results of a finished run are printed again; only its predictions may be missing.
-        results = multihost.run_on_process_zero(_finished, run)
+        multihost.run_on_process_zero(run.check_data)
+        results = multihost.run_on_process_zero(_finished, path, run.num_steps, not is_in_sweep)
         if not results:
             # State: from a checkpoint, or the encoder of the weights with a new head.
             checkpointer = stack.enter_context(closing(open_checkpoints(run.config, path)))
@@ -101,7 +108,7 @@ def finetune(
                 files.write_json(path / workdir.RESULTS, results)
                 write_pages(path)
                 tracker.summarize(results)
-                run.summarize(results)
+                _show(results, path, not is_in_sweep)
 
         # Predict with the best checkpoint.
         scores = write_predictions(
@@ -133,12 +140,8 @@ class FinetuningRun:
     label, advice = "finetune", ""
     best: Best
 
-    def __init__(
-        self, config: ConfigDict, directory: epath.Path, setup: TaskSetup, is_in_sweep: bool
-    ):
+    def __init__(self, config: ConfigDict, directory: epath.Path, setup: TaskSetup):
         self.setup, self.task = setup, setup.task
-        # A sweep prints the path of its own report and advice for its best run.
-        self.is_in_sweep = is_in_sweep
         self.directory = directory
         described = setup.model, self.task.head, self.task.labels, setup.family
         self.config = filled_in(config, *described, dtype=_dtype_of(directory))
@@ -159,8 +162,13 @@ class FinetuningRun:
             )
         self.order = ExampleOrder(self.rows, batch_size=config.train.batch_size, seed=config.seed)
 
+    def check_data(self) -> None:
+        """Refuses other data than those of the results, if the run has results."""
+        if (self.directory / workdir.RESULTS).exists():
+            self.claim_data()
+
     def claim_data(self) -> None:
-        """Refuses data that have changed since the beginning of the run."""
+        """Records the data, or refuses other data than those of the beginning of the run."""
         identity = self.setup.data_identity
         workdir.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
 
@@ -250,33 +258,35 @@ class FinetuningRun:
             "step": step,
         }
 
-    def summarize(self, results: dict[str, Any]) -> None:
-        """Prints the results and what to do next."""
-        summarize(results, self.directory)
-        if not self.is_in_sweep:
-            print(f"report       {self.directory / workdir.REPORT}")
-            advise(self.config, self.task.head, self.directory)
 
-
-def _finished(run: FinetuningRun) -> dict[str, Any] | None:
-    """Reprints and returns the results of a finished run; None if it is not finished."""
-    path = run.directory / workdir.RESULTS
-    if not path.exists():
+def _finished(
+    directory: epath.Path, last_step: int | None, with_advice: bool = True
+) -> dict[str, Any] | None:
+    """Reprints and returns the results of a run whose last step is done; None otherwise."""
+    if not (directory / workdir.RESULTS).exists():
         return None
-    run.claim_data()
     try:
-        results = read_results(run.directory)
-        if results["step"] != run.num_steps:
+        results = read_results(directory)
+        if results["step"] != last_step:
             return None
-        say(f"This run is finished: step {run.num_steps:,} is done.")
-        if not (run.directory / workdir.REPORT).exists():
+        say(f"This run is finished: step {last_step:,} is done.")
+        if not (directory / workdir.REPORT).exists():
             # The process was killed before it wrote the pages.
-            write_pages(run.directory)
-        run.summarize(results)
+            write_pages(directory)
+        _show(results, directory, with_advice)
     except (UserError, KeyError):
         # The file is damaged and will be written again.
         return None
     return results
+
+
+def _show(results: dict[str, Any], directory: epath.Path, with_advice: bool) -> None:
+    """Prints the results and what to do next; a sweep has its own report and advice."""
+    summarize(results, directory)
+    if with_advice:
+        print(f"report       {directory / workdir.REPORT}")
+        config = workdir.load_config(directory)
+        advise(config, config.head, directory)
 
 
 def _dtype_of(directory: epath.Path) -> str:

@@ -93,10 +93,10 @@ class TestUninterruptedRun:
     ):
         given = small.config(bert, data, dtype="auto")
         setup = task_setup.open_task_setup(given)
-        assert run.FinetuningRun(given, tmp_path, setup, False).config.dtype == "float32"
+        assert run.FinetuningRun(given, tmp_path, setup).config.dtype == "float32"
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        assert run.FinetuningRun(given, tmp_path, setup, False).config.dtype == "bfloat16"
-        assert run.FinetuningRun(given, uninterrupted, setup, False).config.dtype == "float32"
+        assert run.FinetuningRun(given, tmp_path, setup).config.dtype == "bfloat16"
+        assert run.FinetuningRun(given, uninterrupted, setup).config.dtype == "float32"
 
     def test_learns_and_keeps_the_best_of_the_epochs(self, uninterrupted):
         lines = read_metrics(uninterrupted)
@@ -169,6 +169,16 @@ class TestUninterruptedRun:
         output = capsys.readouterr().out
         assert "This run is finished: step 80 is done." in output and "accuracy" in output
         assert (uninterrupted / "metrics.jsonl").read_bytes() == before
+
+    def test_a_finished_run_opens_nothing_that_its_config_names(self, uninterrupted, tmp_path):
+        directory = shutil.copytree(uninterrupted, tmp_path / "run")
+        config = json.loads((directory / "config.json").read_text())
+        config["init_from"], config["data"]["input"] = "/nowhere", "/nowhere"
+        config["eval"]["predict"] = ""
+        (directory / "config.json").write_text(json.dumps(config))
+        command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={directory}"]
+        output = runs.succeed(command)
+        assert "This run is finished: step 80 is done." in output and "what next" in output
 
     def test_reads_a_step_of_best_and_a_run_without_best(self, uninterrupted, tmp_path):
         best = results(uninterrupted)["best_step"]
