@@ -68,7 +68,6 @@ OPENS = {"load": bert_jax.load, "show": show, "resume": resume}
         ("resume", "run/corpus.json", {"sources": [5]}),
         ("resume", "run/corpus.json", {"options": []}),
         ("resume", "run/corpus.json", {"options": None, "sources": None}),
-        ("resume", "run/data/metadata.json", {"options": {"input": 5}}),
         ("resume", "run/data/metadata.json", {"vocab_size": "many"}),
         ("resume", "run/data/metadata.json", {"splits": []}),
         ("load", "run/tokenizer/bert_jax_tokenizer.json", {"kind": ["wordpiece"]}),
@@ -82,8 +81,6 @@ OPENS = {"load": bert_jax.load, "show": show, "resume": resume}
         ("load", "hf/config.json", {"architectures": 5}),
         ("load", "hf/config.json", {"model_type": ["bert"]}),
         ("load", "hf/tokenizer_config.json", {"tokenizer_class": 5}),
-        ("load", "hf/bert_jax_training.json", {"step": "x"}),
-        ("load", "hf/bert_jax_training.json", {"untrained_heads": [5]}),
     ],
 )
 def test_a_file_of_another_shape_is_refused(opens, name, changes, folder, tmp_path):
