@@ -80,7 +80,12 @@ PRETRAINING: Section = {
             above=0,
             change=Change.WITH_WARNING,
         ),
-        "batch_size": Field(256, "Sequences in each step, over all devices.", above=0),
+        "batch_size": Field(
+            256,
+            "Rows in each step, over all devices: sequences, or several packed sequences each "
+            "(data.max_pairs_per_row).",
+            above=0,
+        ),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
         "stages": Field(
             (

@@ -21,7 +21,7 @@ STAGE: Section = {
         at_least=0,
     ),
     "batch_size": Field(
-        0, "Sequences in each step, over all devices. 0 means train.batch_size.", at_least=0
+        0, "Rows in each step, over all devices. 0 means train.batch_size.", at_least=0
     ),
     "masked_lm_prob": Field(
         0.0,

@@ -1,6 +1,7 @@
 """Completes the config of a pre-training run, and prints how it differs from the user's file."""
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -32,7 +33,7 @@ from bert_jax.store.token_store import read_metadata
 from bert_jax.text.sources import join_inputs, split_inputs
 from bert_jax.tokenizers.extension import extended_size
 from bert_jax.training import workdir
-from bert_jax.training.stages import extended_stages
+from bert_jax.training.stages import stages_of_run
 
 _WEIGHT_KEYS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)
 # The keys whose values in a config file count as the user's. The model in a config file and the
@@ -88,12 +89,13 @@ def complete(
     config = config.copy_and_resolve_references()
     with config.unlocked():
         config.update_from_flattened_dict({k: v for k, v in filled.items() if k not in given})
-        if workdir.has_checkpoints(directory) and not any(
-            key.startswith("train.stages") for key in source.flags
-        ):
-            step = workdir.newest_checkpoint(directory)
-            stored = workdir.load_config(directory)
-            config.train.stages = extended_stages(stored, config, step)
+        # The run that goes on, unless a flag sets the fractions of its stages.
+        earlier = directory if workdir.has_checkpoints(directory) else config.resume_from
+        fractions = [
+            key for key in source.flags if re.fullmatch(r"train\.stages(.*fraction)?", key)
+        ]
+        if earlier and workdir.has_checkpoints(earlier) and not fractions:
+            config.train.stages = stages_of_run(workdir.load_config(earlier), config)
     config_lib.validate(config)
     check_rules(flag_rules(config, source.flags))
     is_prepared = (workdir.store_directory(directory, config) / "metadata.json").exists()

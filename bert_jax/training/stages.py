@@ -158,16 +158,18 @@ def settings_until(config: ConfigDict, step: int) -> dict[str, Any]:
     return settings
 
 
-def extended_stages(before: ConfigDict, now: ConfigDict, step: int) -> tuple[ConfigDict, ...]:
-    """Returns the stages of a run that is continued with another number of steps.
+def stages_of_run(before: ConfigDict, now: ConfigDict) -> tuple[ConfigDict, ...]:
+    """Returns the stages of a run that goes on with another config.
 
-    The same fractions of another number would move the boundaries of steps that have run. Then the
-    stages keep their steps, and the last one takes all that are more or fewer.
+    If the config has the stages of the run, with any fractions, all stages keep their steps but the
+    last one, which takes the steps up to `now.train.num_steps`. The same fractions of another
+    number would move boundaries that the run has passed. A config with other stages, or whose steps
+    end before the last stage, keeps its own; `bert_jax.training.workdir.check` compares them with
+    the steps that have run.
 
     Args:
       before: The config that the run has had until now.
       now: The config that it goes on with.
-      step: The last step that has run.
 
     Returns:
       The value of `now.train.stages`, with other fractions if they must change.
@@ -176,21 +178,22 @@ def extended_stages(before: ConfigDict, now: ConfigDict, step: int) -> tuple[Con
     def without_fractions(config: ConfigDict) -> list[dict[str, Any]]:
         return [{**entry, "fraction": 0} for entry in config.train.stages]
 
-    has_run = min(step, before.train.num_steps, now.train.num_steps)
-    last = resolve_stages(before)[-1]
-    if (
-        without_fractions(before) != without_fractions(now)
-        or settings_until(before, has_run) == settings_until(now, has_run)
-        or now.train.num_steps <= last.first_step
-    ):
+    def steps(config: ConfigDict) -> list[int]:
+        counts = [0] * len(config.train.stages)
+        for stage in resolve_stages(config):
+            counts[stage.index] = stage.num_steps
+        return counts
+
+    last, num_steps = resolve_stages(before)[-1], now.train.num_steps
+    if without_fractions(before) != without_fractions(now) or num_steps <= last.first_step:
         return now.train.stages
-    counts = [0] * len(now.train.stages)
-    for stage in resolve_stages(before):
-        counts[stage.index] = stage.num_steps
-    counts[last.index] = now.train.num_steps - last.first_step
+    counts = steps(before)
+    counts[last.index] = num_steps - last.first_step
+    if counts == steps(now):
+        return now.train.stages
     stages = tuple(entry.copy_and_resolve_references() for entry in now.train.stages)
     for entry, count in zip(stages, counts, strict=True):
-        entry.fraction = count / now.train.num_steps
+        entry.fraction = count / num_steps
     return stages
 
 
