@@ -271,7 +271,7 @@ def store_directory(workdir: epath.PathLike, config: ConfigDict) -> epath.Path:
 
 
 def load_config(workdir: epath.PathLike) -> ConfigDict:
-    """Reads the config that a run was started with; keys added since then have their defaults.
+    """Reads the config that a run was last started with; keys added since then have their defaults.
 
     Raises:
       UserError: `workdir` is not a work directory.

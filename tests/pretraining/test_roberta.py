@@ -100,6 +100,7 @@ def test_training_continues_from_relatives(texts, tmp_path, family, kind, specia
         family=family,
         init_from=str(tmp_path / "hf"),
         train__num_steps=2,
+        schedule__warmup_steps=100.0,
     )
     pretrain.train(config, tmp_path / "run")
     convert(str(tmp_path / "run"), str(tmp_path / "again"), "huggingface")
