@@ -115,6 +115,11 @@ def main(arguments: list[str]) -> None:
         value = values[key].value
         data[key] = tuple(filter(None, [value])) if isinstance(data[key], tuple) else value
     validate_data(data)
+    if values["sampling_exponent"].present and data.sampling_exponent != 1 and not data.sources:
+        raise UserError(
+            f"--sampling_exponent is {data.sampling_exponent:g}, but the texts have no names: give "
+            "them by --sources, such as --sources=en=texts/en/*.txt,bg=bgwiki.xml.bz2"
+        )
     if values.preview:
         _print_documents(data, values.preview)
         return

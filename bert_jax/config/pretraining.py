@@ -93,8 +93,9 @@ PRETRAINING: Section = {
                 {"fraction": 0.1, "max_seq_length": 512},
             ),
             "Parts of the run, each made by `stage()`. Their fractions must add up to 1. A stage "
-            "with fraction 0 is skipped. The stages of steps that have run must stay; the others "
-            "may change, and stages may be appended with a larger num_steps.",
+            "with fraction 0 is skipped. In a run that goes on, the stages keep their steps, and "
+            "the last one takes further steps; stages may be appended, and those that have not "
+            "begun may change, with a larger num_steps.",
             elements=STAGE,
             change=Change.WITH_WARNING,
         ),

@@ -50,4 +50,10 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
                 kept[key] = copied(value, f"{path}.") if isinstance(value, Mapping) else value
         return kept
 
-    return copied(values, "")
+    kept = copied(values, "")
+    train = values.get("train")
+    extra = train.get("extra") if isinstance(train, Mapping) else None
+    if extra and any(extra["steps"]):
+        # The run went on, or ended earlier, with the steps of train.extra.
+        kept["train"]["num_steps"] = sum(extra["steps"], extra["after_step"] or train["num_steps"])
+    return kept

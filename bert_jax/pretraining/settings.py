@@ -94,7 +94,9 @@ def complete(
         fractions = [
             key for key in source.flags if re.fullmatch(r"train\.stages(.*fraction)?", key)
         ]
-        if earlier and workdir.has_checkpoints(earlier) and not fractions:
+        # Another kind of run is refused by `workdir`.
+        is_run = bool(earlier) and workdir.has_checkpoints(earlier)
+        if is_run and not fractions and not workdir.holds_finetuning(earlier):
             config.train.stages = stages_of_run(workdir.load_config(earlier), config)
     config_lib.validate(config)
     check_rules(flag_rules(config, source.flags))

@@ -23,6 +23,8 @@ _CHUNK_BYTES = 2**16
 def write_checksums(directory: Path) -> None:
     """Writes the checksums of the files in a directory."""
     names = sorted(path.name for path in directory.iterdir() if path.is_file())
+    # A killed process may have left it.
+    names = [name for name in names if name != CHECKSUMS]
     files.write_json(directory / CHECKSUMS, {name: _checksum(directory / name) for name in names})
 
 

@@ -57,10 +57,11 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
             if signals.name:
                 say(f"Stopped by {signals.name}: run the same command to continue.")
                 return
-            if process.returncode:
+            # A run that got a signal of its own ends with status 0, but without results.
+            if process.returncode or not _is_finished(path / name):
                 raise UserError(
-                    f"{name} ended with exit status {process.returncode}; the same command "
-                    "continues the study"
+                    f"{name} ended with exit status {process.returncode} before it was finished; "
+                    "the same command continues the study"
                 )
     _report([run for name in commands for run in read_runs(path / name)], path)
 
@@ -69,9 +70,8 @@ def _claim(path: epath.Path, commands: dict[str, list[str]]) -> None:
     """Records the flags of each run, or refuses other flags for a finished one."""
     before = files.read_json(path / STUDY) if (path / STUDY).exists() else {}
     for name, words in commands.items():
-        is_finished = any((path / name / x).exists() for x in (workdir.RESULTS, workdir.SWEEP))
         old = before.get(name, words)
-        if is_finished and old != words:
+        if _is_finished(path / name) and old != words:
             was = shlex.join(word for word in old if word not in words)
             now = shlex.join(word for word in words if word not in old)
             raise UserError(
@@ -81,6 +81,10 @@ def _claim(path: epath.Path, commands: dict[str, list[str]]) -> None:
             )
     files.make_directory(path, "--workdir")
     files.write_json(path / STUDY, before | commands)
+
+
+def _is_finished(run: epath.Path) -> bool:
+    return any((run / name).exists() for name in (workdir.RESULTS, workdir.SWEEP))
 
 
 def _report(runs: Sequence[Run], path: epath.Path) -> None:

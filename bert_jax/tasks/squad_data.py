@@ -139,6 +139,8 @@ def tokenized_questions(
             if id in found:
                 raise BadRecord("repeated id", "another question has the same id")
             answers = [] if is_test else _answers(raw, version)
+            if answers and raw.get("is_impossible"):
+                raise BadRecord("contradiction", "it is_impossible, but it has answers")
             if text not in contexts:
                 contexts[text] = Context(text, *tokenizer.encode_aligned(text))
             span = None
