@@ -315,4 +315,4 @@ class TestRefusals:
         with pytest.raises(UserError, match="fine-tuned.*results.json"):
             evaluation.evaluate_workdir(uninterrupted)
         with pytest.raises(UserError, match="holds a fine-tuning run; choose another"):
-            workdir.check(uninterrupted, config_lib.default_config())
+            bert_jax.train("tiny", uninterrupted)
