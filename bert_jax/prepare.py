@@ -26,6 +26,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say, terminal
 from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.config import cli, default_config, validate_data
+from bert_jax.config.checks import check_rules, exponent_rule
 from bert_jax.config.command_line import UsageError
 from bert_jax.config.data import DATA, SAMPLING
 from bert_jax.reports import corpus_report
@@ -115,11 +116,8 @@ def main(arguments: list[str]) -> None:
         value = values[key].value
         data[key] = tuple(filter(None, [value])) if isinstance(data[key], tuple) else value
     validate_data(data)
-    if values["sampling_exponent"].present and data.sampling_exponent != 1 and not data.sources:
-        raise UserError(
-            f"--sampling_exponent is {data.sampling_exponent:g}, but the texts have no names: give "
-            "them by --sources, such as --sources=en=texts/en/*.txt,bg=bgwiki.xml.bz2"
-        )
+    if values["sampling_exponent"].present:
+        check_rules([exponent_rule(data)])
     if values.preview:
         _print_documents(data, values.preview)
         return

@@ -190,14 +190,18 @@ def read_json(
 
 @contextlib.contextmanager
 def naming(path: epath.PathLike) -> Iterator[None]:
-    """Names the stored file whose values a block uses if they are not what the block expects.
+    """Names a file or a model that a block reads, if it is not what the block expects.
+
+    The libraries that read other programs' files have exceptions of their own, without the name.
 
     Raises:
-      UserError: A value is missing or of another type.
+      UserError: The block raised an exception that is no problem of the disk or of memory.
     """
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (UserError, OSError, MemoryError):
+        raise
+    except Exception as error:
         problem = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{path} is damaged or another program's: {problem}") from error
 

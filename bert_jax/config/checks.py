@@ -32,8 +32,8 @@ _ENCODER_ONLY = (
     "rope_theta",
     "gated",
     "biases",
+    "classifier_pooling",
 )
-_ENCODER_ONLY += ("classifier_pooling",)
 
 
 def check_rules(rules: Iterable[Rule], before: str = "") -> None:
@@ -344,17 +344,23 @@ def flag_rules(config: ConfigDict, flags: Collection[str]) -> Iterator[Rule]:
             f"config.{key} has no effect, because every stage has its own value: {values}; set "
             "these instead",
         )
-    exponent, data = config.data.sampling_exponent, config.data
-    yield (
-        "data.sampling_exponent" in flags and exponent != 1 and not (data.sources or data.store),
-        f"config.data.sampling_exponent is {exponent:g}, but the texts have no names: set "
-        "config.data.sources, such as --config.data.sources=en=texts/en/*.txt,bg=bgwiki.xml.bz2",
-    )
+    if "data.sampling_exponent" in flags:
+        yield exponent_rule(config.data)
     paths = ", ".join(f"config.train.stages[{i}].warmup_steps" for i, _ in used)
     yield (
         "schedule.warmup_steps" in flags and all(has_own_schedule(stage) for _, stage in used),
         "config.schedule.warmup_steps has no effect, because every stage has its own schedule; "
         f"set {paths} instead",
+    )
+
+
+def exponent_rule(data: ConfigDict) -> Rule:
+    """Returns the rule that a given exponent has sources to draw from."""
+    exponent = data.sampling_exponent
+    return (
+        exponent != 1 and not (data.sources or data.store),
+        f"config.data.sampling_exponent is {exponent:g}, but the texts have no names: set "
+        "config.data.sources, such as --config.data.sources=en=texts/en/*.txt,bg=bgwiki.xml.bz2",
     )
 
 

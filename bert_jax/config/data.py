@@ -172,7 +172,7 @@ DATA: Section = {
     ),
     "pair_labels": Field(
         "next",
-        "How pairs are made and labeled (rows=pairs only): next (B is random half the time), "
+        "How pairs are made and labeled: next (B is random half the time), "
         "order (A and B are swapped half the time, as in ALBERT), three_way (in order, swapped "
         "or with a random B, a third each). The terms next_sentence, sentence_order and "
         "three_way_order need next, order and three_way, respectively.",
@@ -218,8 +218,8 @@ DATA: Section = {
     ),
     "poisson_lambda": Field(
         3.0,
-        "Mean of the Poisson distribution of the length of a masked span, in words "
-        "(corruption=denoising only). A length of 0 inserts a mask. Evaluation always uses 3.",
+        "Mean of the Poisson distribution of the length of a masked span, in words. A length of 0 "
+        "inserts a mask. Evaluation always uses 3.",
         above=0,
         at_most=100,
         only_with="data.corruption=denoising",

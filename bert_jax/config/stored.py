@@ -51,9 +51,9 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
         return kept
 
     kept = copied(values, "")
-    train = values.get("train")
-    extra = train.get("extra") if isinstance(train, Mapping) else None
-    if extra and any(extra["steps"]):
-        # The run went on, or ended earlier, with the steps of train.extra.
-        kept["train"]["num_steps"] = sum(extra["steps"], extra["after_step"] or train["num_steps"])
+    train = values.get("train", {})
+    if sum(train.get("extra", {}).get("steps", ())):
+        # The run ended after these steps.
+        first = train["extra"]["after_step"] or train["num_steps"]
+        kept["train"]["num_steps"] = first + sum(train["extra"]["steps"])
     return kept

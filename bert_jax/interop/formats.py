@@ -19,7 +19,7 @@ from bert_jax.interop.huggingface import (
     write_huggingface,
 )
 from bert_jax.interop.native import describe_native, is_native, read_native, write_native
-from bert_jax.interop.pretrained import Pretrained, naming
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import ENCODER
 from bert_jax.training.workdir import CHECKPOINTS, CONFIG, SWEEP, TOKENIZER, checkpoint_folder
 
@@ -114,7 +114,7 @@ def _by_kind(
     """Calls the function for the kind of the model at a path, or for each of its two parts."""
     if is_native(path):
         return native(path)
-    with naming(path):
+    with files.naming(path):
         if is_huggingface(path):
             return huggingface(path)
         if is_google(path):

@@ -23,7 +23,6 @@ from bert_jax.interop.model_keys import dropout_warnings, read_family_keys, writ
 from bert_jax.interop.names import Tensor, collect_weights, export_weights, foreign_names
 from bert_jax.interop.pretrained import (
     Pretrained,
-    naming,
     read_terms,
     read_training,
     write_training,
@@ -288,7 +287,7 @@ def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     tensors: dict[str, Tensor] = {}
     with ExitStack() as stack:
         for part in parts:
-            with naming(part):
+            with files.naming(part):
                 tensors |= _torch(part) if ".bin" in part.name else _safetensors(part, stack)
         yield file, tensors
 

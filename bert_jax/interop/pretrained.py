@@ -1,12 +1,9 @@
 """A model during its conversion from one program to another."""
 
-import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax.base import files
@@ -239,15 +236,3 @@ def write_training(pretrained: Pretrained, directory: Path) -> None:
     """Writes how the model was trained, if that is known."""
     if pretrained.training:
         files.write_json(directory / TRAINING, pretrained.training)
-
-
-@contextlib.contextmanager
-def naming(path: epath.PathLike) -> Iterator[None]:
-    """Names a file or a model in an error of the libraries that read other programs' files."""
-    try:
-        yield
-    except (UserError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        problem = f"{type(error).__name__}: {files.first_line(error)}"
-        raise UserError(f"{path} is damaged or another program's: {problem}") from error

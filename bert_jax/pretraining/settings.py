@@ -89,21 +89,23 @@ def complete(
     config = config.copy_and_resolve_references()
     with config.unlocked():
         config.update_from_flattened_dict({k: v for k, v in filled.items() if k not in given})
-        # The run that goes on, unless a flag sets the fractions of its stages.
-        earlier = directory if workdir.has_checkpoints(directory) else config.resume_from
-        fractions = [
-            key for key in source.flags if re.fullmatch(r"train\.stages(.*fraction)?", key)
-        ]
-        # Another kind of run is refused by `workdir`.
-        is_run = bool(earlier) and workdir.has_checkpoints(earlier)
-        if is_run and not fractions and not workdir.holds_finetuning(earlier):
-            config.train.stages = stages_of_run(workdir.load_config(earlier), config)
+        if not any(re.fullmatch(r"train\.stages(.*fraction)?", key) for key in source.flags):
+            config.train.stages = _stages(config, directory)
     config_lib.validate(config)
     check_rules(flag_rules(config, source.flags))
     is_prepared = (workdir.store_directory(directory, config) / "metadata.json").exists()
     if config.data.vocab and not is_prepared and "data.lowercase" not in {*source.flags, *filled}:
         check_case(config.data)
     return config, pretrained, teacher
+
+
+def _stages(config: ConfigDict, directory: epath.PathLike) -> tuple[ConfigDict, ...]:
+    """Returns the stages of the config or, if it continues a run, with the steps of that run."""
+    earlier = directory if workdir.has_checkpoints(directory) else config.resume_from
+    # `workdir.check` refuses a run of fine-tuning.
+    if not earlier or not workdir.has_checkpoints(earlier) or workdir.holds_finetuning(earlier):
+        return config.train.stages
+    return stages_of_run(workdir.load_config(earlier), config)
 
 
 def _given_keys(source: ConfigSource) -> frozenset[str]:
