@@ -107,7 +107,8 @@ def run_ours(model: str, texts: str, output: str) -> None:
     from bert_jax.inference.features import write_features
 
     bert = bert_jax.load(model)
-    embedding = bert.embedding_with("mean", None, None)
+    # The other side has neither the prompt nor the normalization of a sentence-transformers model.
+    embedding = bert.embedding_with("mean", None, None)._replace(normalize=False, prompt="")
     rates = {}
     for phase in ("first", "warm"):
         cpu = time.process_time()
