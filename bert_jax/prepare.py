@@ -32,11 +32,10 @@ from bert_jax.config.data import DATA, SAMPLING
 from bert_jax.reports import corpus_report
 from bert_jax.store.engines import Engine, beam_runner
 from bert_jax.store.manifest import (
+    RECORDED,
     check_case,
     given_tokenizer,
-    input_key,
     open_corpus,
-    tokenizer_flags,
 )
 from bert_jax.store.preparation import is_standard_input, prepare
 from bert_jax.store.preparation_report import show_formats
@@ -49,15 +48,13 @@ from bert_jax.store.token_store import (
 )
 from bert_jax.store.tokenization import document_sentences, document_to_tokens
 from bert_jax.text.bad_records import skipped_texts
-from bert_jax.text.sources import join_inputs
 from bert_jax.tokenizers.extension import extended_size
 
 # The sentences of a document that --preview prints, and the characters of each.
 _SHOWN_SENTENCES = 20
 _SHOWN_CHARACTERS = 300
 # The keys of `config.data` that are flags.
-_KEYS = [key for key, field in DATA.items() if field.in_store]
-_KEYS += ["sources", "num_processes", "rows", "max_pairs_per_row"]
+_KEYS = [*RECORDED, "sources", "num_processes", "rows", "max_pairs_per_row"]
 
 
 def define_flags() -> None:
@@ -203,24 +200,18 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
 
 
 def _print_next(metadata: dict[str, Any], output: str, data: ConfigDict) -> None:
-    texts = f"{input_key(metadata)}={shlex.quote(join_inputs(metadata['options']['input']))}"
-    defaults = default_config().data
-    keys = tokenizer_flags(metadata["options"]).items()
-    flags = [f" --config.{k}={v}" for k, v in keys if v != defaults[k.removeprefix("data.")]]
-    for key in SAMPLING:
-        if data[key] != defaults[key]:
+    defaults, flags = default_config().data, ""
+    for key in (*SAMPLING, "max_pairs_per_row", "rows"):
+        # The store determines the keys that it records.
+        if data[key] != defaults[key] and key not in metadata["options"]:
             value = ",".join(data[key]) if isinstance(data[key], tuple) else data[key]
-            flags.append(f" --config.data.{key}={value}")
-    if data.max_pairs_per_row > 1:
-        flags.append(f" --config.data.max_pairs_per_row={data.max_pairs_per_row}")
+            flags += f" --config.data.{key}={value}"
     if data.rows != defaults.rows:
         # Only pairs have a next sentence.
-        only = "--config.objective.terms=masked_lm --config.objective.weights=1"
-        flags.append(f" --config.data.rows={data.rows} {only}")
+        flags += " --config.objective.terms=masked_lm --config.objective.weights=1"
     print(
         f"next: python -m bert_jax.main --config=configs/tiny.py --workdir=DIR "
-        f"--config.data.store={shlex.quote(output)} --config.data.{texts} "
-        f"--config.model.vocab_size={metadata['vocab_size']}{''.join(flags)}"
+        f"--config.data.store={shlex.quote(output)}{flags}"
     )
 
 

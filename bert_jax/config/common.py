@@ -1,7 +1,7 @@
 """The config keys that pre-training and fine-tuning share, with the same meaning."""
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.schema import Change, Field, Section, free_field, steering_field
+from bert_jax.config.schema import Field, Owner, Section
 
 # The shapes of the learning rate that have an exponent, those that have an end factor, and all.
 POWER_SHAPES = ("bert", "linear_after_warmup", "product")
@@ -12,32 +12,35 @@ GRADIENT_ACCUMULATION_STEPS = Field(
     1,
     "Number of microbatches that each batch is split into, to save memory. Their gradients are "
     "summed, so the update is the same as without this, up to rounding.",
-    above=0,
-    change=Change.ROUNDED,
+    bounds="> 0",
+    owner=Owner.NONE,
 )
-EVAL_BATCH_SIZE = free_field(
-    64, "Number of sequences in each evaluation step, over all devices.", above=0
+EVAL_BATCH_SIZE = Field(
+    64,
+    "Number of sequences in each evaluation step, over all devices.",
+    bounds="> 0",
+    owner=Owner.NONE,
 )
 
 COMMON: Section = {
     "seed": Field(
         0,
         "Seed of initial weights, data order, masks and dropout. It does not affect evaluation.",
-        at_least=0,
+        bounds=">= 0",
     ),
-    "workdir": free_field(
+    "workdir": Field(
         "",
         "Directory for everything that the run writes. The flag --workdir takes precedence. This "
         "and every other path may be gs://BUCKET/NAME.",
-        is_path=True,
+        owner=Owner.NONE,
     ),
-    "init_from": steering_field(
+    "init_from": Field(
         "",
         "Weights to start from at step 0: a work directory or one of its checkpoints, a Hugging "
         "Face directory, or a Google checkpoint. They determine the model, its family, the "
         "tokenizer and the vocabulary. If empty, the weights are random. A run that already has "
         "its own checkpoint resumes from that instead.",
-        is_path=True,
+        owner=Owner.THIS_RUN,
     ),
     "sinusoidal_positions": Field(
         0.0,
@@ -46,7 +49,7 @@ COMMON: Section = {
         "loss, but fine-tuning may score lower (docs/results.md). About 4 times "
         "model.initializer_range worked best. If 0, the table starts at random, as in BERT. The "
         "key has no effect on weights from init_from or a checkpoint.",
-        at_least=0,
+        bounds=">= 0",
     ),
     "dtype": Field(
         "bfloat16",
@@ -55,12 +58,13 @@ COMMON: Section = {
         "and GPUs round float32 factors unless JAX's own jax_default_matmul_precision is highest.",
         choices=("float32", "bfloat16"),
     ),
-    "sharding": free_field(
+    "sharding": Field(
         "dp",
         "How parameters are laid out over the mesh: dp replicates them, fsdp shards them over the "
         "axis fsdp, tp over the axis model, and fsdp_tp over both. auto is fsdp on several TPU "
         "chips unless mesh.fsdp is 1, and dp otherwise.",
         choices=("auto", "dp", "fsdp", "tp", "fsdp_tp"),
+        owner=Owner.NONE,
     ),
     "fused_attention": Field(
         True,
@@ -73,11 +77,12 @@ COMMON: Section = {
         "models with rotary positions and no attention dropout use JAX's splash kernel for TPUs "
         "above 512 tokens, local layers included. Otherwise the key has no effect.",
     ),
-    "remat": free_field(
+    "remat": Field(
         "none",
         "What the backward pass recomputes to save memory: none, dots (everything but matrix "
         "products) or full (everything but the input of each block).",
         choices=("none", "dots", "full"),
+        owner=Owner.NONE,
     ),
     "optimizer": {
         "name": Field(
@@ -89,21 +94,31 @@ COMMON: Section = {
             "as with adamw.",
             choices=("adamw", "lamb", "stable_adamw", "muon"),
         ),
-        "b1": steering_field(0.9, "Decay rate of the first moment.", at_least=0, below=1),
-        "b2": steering_field(0.999, "Decay rate of the second moment.", at_least=0, below=1),
-        "eps": steering_field(1e-6, "Added to the square root of the second moment.", above=0),
-        "momentum": steering_field(
+        "b1": Field(
+            0.9, "Decay rate of the first moment.", bounds=">= 0, < 1", owner=Owner.THIS_RUN
+        ),
+        "b2": Field(
+            0.999, "Decay rate of the second moment.", bounds=">= 0, < 1", owner=Owner.THIS_RUN
+        ),
+        "eps": Field(
+            1e-6,
+            "Added to the square root of the second moment.",
+            bounds="> 0",
+            owner=Owner.THIS_RUN,
+        ),
+        "momentum": Field(
             0.95,
             "Decay rate of muon's momentum. The others have b1.",
-            at_least=0,
-            below=1,
+            bounds=">= 0, < 1",
             only_with="optimizer.name=muon",
+            owner=Owner.THIS_RUN,
         ),
-        "weight_decay": steering_field(
+        "weight_decay": Field(
             0.01,
             "Decoupled weight decay. LayerNorm parameters and biases are exempt, unless decay_all "
             "is set.",
-            at_least=0,
+            bounds=">= 0",
+            owner=Owner.THIS_RUN,
         ),
         "decay_all": Field(
             False,
@@ -118,15 +133,16 @@ COMMON: Section = {
             "Whether eps is added to the root of the second moment before the correction, as in "
             "RoBERTa's Adam, instead of after it. Without bias_correction both are the same.",
         ),
-        "max_grad_norm": steering_field(
+        "max_grad_norm": Field(
             1.0,
             "Gradients with a larger global norm are scaled down to this norm before the update. "
             "0 turns clipping off.",
-            at_least=0,
+            bounds=">= 0",
+            owner=Owner.THIS_RUN,
         ),
     },
     "schedule": {
-        "shape": steering_field(
+        "shape": Field(
             "bert",
             "Form of the rate at step s, where t is the fraction of steps done. bert: "
             "peak * s / warmup_steps during the warm-up, then peak * (1 - t)^decay_power; the rate "
@@ -138,86 +154,94 @@ COMMON: Section = {
             "one_minus_sqrt and cosine fall from the peak to end_factor times the peak, in "
             "proportion to 1 - t, 1 - sqrt(t) and (1 + cos(pi t)) / 2.",
             choices=SHAPES,
+            owner=Owner.THIS_RUN,
         ),
-        "end_factor": steering_field(
+        "end_factor": Field(
             0.0,
             "Fraction of the peak that linear, one_minus_sqrt and cosine end at.",
-            at_least=0,
-            at_most=1,
+            bounds=">= 0, <= 1",
             only_with="schedule.shape=" + ",".join(ENDING_SHAPES),
+            owner=Owner.THIS_RUN,
         ),
-        "peak_learning_rate": steering_field(
-            1e-4, "Learning rate that the warm-up rises toward.", above=0
+        "peak_learning_rate": Field(
+            1e-4, "Learning rate that the warm-up rises toward.", bounds="> 0", owner=Owner.THIS_RUN
         ),
-        "warmup_steps": steering_field(
+        "warmup_steps": Field(
             10_000.0,
             "Steps of linear warm-up from 0. A value below 1 is a fraction of all steps, rounded "
             "down.",
-            at_least=0,
+            bounds=">= 0",
+            owner=Owner.THIS_RUN,
         ),
-        "decay_power": steering_field(
+        "decay_power": Field(
             1.0,
             "Exponent of the decay to 0, (1 - t)^decay_power, of bert, linear_after_warmup and "
             "product; schedule.shape defines t.",
-            above=0,
+            bounds="> 0",
             only_with="schedule.shape=" + ",".join(POWER_SHAPES),
+            owner=Owner.THIS_RUN,
         ),
     },
     "mesh": {
-        "data": free_field(
+        "data": Field(
             -1,
             "Devices along the axis that shards only the batch. One axis of the mesh may be -1: "
             "it takes all remaining devices.",
-            above=0,
-            or_equal=-1,
+            bounds="> 0 or -1",
+            owner=Owner.NONE,
         ),
-        "fsdp": free_field(
+        "fsdp": Field(
             0,
             "Devices along the axis that shards the batch and, with sharding=fsdp or fsdp_tp, the "
             "parameters. 0 chooses: up to 64 in each slice, with at least 16 of the model's "
             "columns on each, where parameters are sharded over this axis, and 1 elsewhere.",
-            at_least=0,
-            or_equal=-1,
+            bounds=">= 0 or -1",
+            owner=Owner.NONE,
         ),
-        "model": free_field(
+        "model": Field(
             1,
             "Devices along the axis of tensor parallelism, which shards heads, MLP and logits.",
-            above=0,
-            or_equal=-1,
+            bounds="> 0 or -1",
+            owner=Owner.NONE,
         ),
     },
     "checkpoint": {
-        "every_steps": free_field(1000, "Steps between checkpoints.", above=0),
-        "keep": free_field(3, "Number of newest checkpoints to keep.", above=0),
-        "keep_every_steps": free_field(
+        "every_steps": Field(1000, "Steps between checkpoints.", bounds="> 0", owner=Owner.NONE),
+        "keep": Field(3, "Number of newest checkpoints to keep.", bounds="> 0", owner=Owner.NONE),
+        "keep_every_steps": Field(
             0,
             "Also keep checkpoints whose step is a multiple of this. 0 keeps only the newest ones.",
-            at_least=0,
+            bounds=">= 0",
+            owner=Owner.NONE,
         ),
     },
     "log": {
-        "every_steps": free_field(
+        "every_steps": Field(
             0,
             "Steps between lines of metrics. 0 means a twentieth of the run, but at most 50 steps, "
             "so that the curves of a short run have 20 points.",
-            at_least=0,
+            bounds=">= 0",
+            owner=Owner.NONE,
         ),
-        "wandb": free_field(
+        "wandb": Field(
             False,
             "Whether Weights & Biases also gets the metrics, the config and the results. Without "
             "this key, nothing is sent (docs/using.md).",
+            owner=Owner.NONE,
         ),
     },
     "profile": {
-        "start_step": free_field(
+        "start_step": Field(
             10,
             "First step to trace for xprof and TensorBoard, into WORKDIR/profile.",
-            above=0,
+            bounds="> 0",
+            owner=Owner.NONE,
         ),
-        "num_steps": free_field(
+        "num_steps": Field(
             0,
             "Number of steps to trace; 0 for none. A few are enough; long traces are large.",
-            at_least=0,
+            bounds=">= 0",
+            owner=Owner.NONE,
         ),
     },
 }

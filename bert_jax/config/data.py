@@ -2,10 +2,10 @@
 
 import functools
 
-from bert_jax.config.schema import Change, Field, Section, free_field
+from bert_jax.config.schema import Field, Owner, Section
 from bert_jax.config.tokenizer import TOKENIZER
 
-_text_field = functools.partial(Field, change=Change.WITH_STORE, in_store=True)
+_text_field = functools.partial(Field, owner=Owner.STORE)
 
 SAMPLING: Section = {
     "sampling_exponent": Field(
@@ -14,39 +14,33 @@ SAMPLING: Section = {
         "the tokens to this power, renormalized. 1 keeps the shares; less raises the small sources "
         "(0.7: multilingual BERT, 0.3: XLM-R). A vocabulary that is trained sees the sources in "
         "shares of their bytes to the same power.",
-        at_least=0,
-        at_most=1,
-        in_store=True,
-        omitted=1.0,
+        bounds=">= 0, <= 1",
     ),
     "source_weights": Field(
         (),
         "Shares of the sources of data.sources in the rows and in the text of the vocabulary, "
         "instead of data.sampling_exponent: a positive number for each, such as en=0.7,bg=0.3.",
-        in_store=True,
-        omitted=(),
     ),
 }
 
 DATA: Section = {
-    "input": free_field(
+    "input": Field(
         ("sotu",),
         "Text to train on: one or several globs of files or directories (separated by commas "
         'on the command line; write "\\," for a comma in a path), "sotu" (State of the Union '
         'addresses, installed with the package), "tfds:NAME[:FIELD]", '
         '"hf://datasets/OWNER/NAME/FILES" (files of the Hugging Face Hub) or, for '
         '`prepare`, "-" (standard input).',
-        is_path=True,
-        in_store=True,
+        owner=Owner.STORE,
     ),
-    "sources": free_field(
+    "sources": Field(
         (),
         "Named sources of text, instead of data.input: NAME=INPUT for each, with commas between "
         "them, where INPUT is as in data.input. A name is the code of a language, such as en, or "
         "begins with it, such as en-books; the code selects the rules that split text into "
         "sentences. An INPUT without a name belongs to the source before it. Each source has "
         "held-out documents and results of its own.",
-        is_path=True,
+        owner=Owner.STORE,
     ),
     **SAMPLING,
     "format": _text_field(
@@ -82,20 +76,17 @@ DATA: Section = {
         "consecutive rows with the same value of data.document_field are one document; without "
         "this field, 1,000 rows are.",
         choices=("documents", "sentences"),
-        omitted="documents",
     ),
     "document_field": _text_field(
         "",
         "Field of a JSON line or column of a table that names the document, such as an id; see "
         "data.table_rows. If empty, documents have no names.",
-        omitted="",
     ),
     "characters_apart": _text_field(
         False,
         "Whether spaces are put between the characters of the text, so that each is a word and has "
         "its own entry in the vocabulary, as in sequences of DNA and proteins. fasta always does "
         "that.",
-        omitted=False,
     ),
     "language": _text_field(
         "",
@@ -104,20 +95,17 @@ DATA: Section = {
         "all others English ones, which know the sentence ends of all scripts. A language without "
         "rules in the library sentencex gets the rules of a related language or of English, and a "
         "warning.",
-        omitted="",
     ),
     "encoding": _text_field(
         "utf-8",
         "Encoding of the files, such as latin-1 or utf-16; or several, as in utf-8,cp1252: each "
         "file has the first in which all of it is valid. A byte order mark decides by itself.",
-        omitted="utf-8",
     ),
     "max_document_characters": _text_field(
         0,
         "Documents with more characters, such as books, are split into parts of at most this size: "
         "at blank lines, else at the ends of lines, sentences or words. 0 splits none.",
-        at_least=0,
-        omitted=0,
+        bounds=">= 0",
     ),
     **TOKENIZER,
     "bad_documents": _text_field(
@@ -133,14 +121,12 @@ DATA: Section = {
         "an earlier one, held out or not, so that no such copy of a held-out document is trained "
         "on. The vocabulary is trained on all documents.",
         choices=("keep", "exact"),
-        omitted="keep",
     ),
     "heldout_fraction": _text_field(
         0.05,
         "Fraction of the documents that is held out: used for evaluation and never for training. "
         "If it is fewer than two documents, the end of each is held out, or two short documents.",
-        at_least=0,
-        at_most=0.5,
+        bounds=">= 0, <= 0.5",
     ),
     "heldout_by": _text_field(
         "index",
@@ -148,16 +134,18 @@ DATA: Section = {
         "are added move them) or id (by a hash of the value of data.document_field, or of the id "
         "of a page in a dump, so that the same documents are held out of a later version).",
         choices=("index", "id"),
-        omitted="index",
     ),
-    "store": free_field(
+    "store": Field(
         "",
         "Token store written by `prepare`, which determines the tokenizer and the keys of the "
         "text. If empty, WORKDIR/data.",
-        is_path=True,
+        owner=Owner.NONE,
     ),
-    "num_processes": free_field(
-        0, "Number of processes that tokenize; 0 means one per core.", at_least=0
+    "num_processes": Field(
+        0,
+        "Number of processes that tokenize; 0 means one per core.",
+        bounds=">= 0",
+        owner=Owner.NONE,
     ),
     "rows": Field(
         "pairs",
@@ -184,7 +172,7 @@ DATA: Section = {
         "Largest number of pairs (segments, documents) that share a row; each attends only to "
         "itself. If above 1, a row of train.batch_size has several pairs; the run prints how many "
         "rows keep the pairs of a step. Evaluation is never packed. See docs/pretraining.md.",
-        above=0,
+        bounds="> 0",
     ),
     "corruption": Field(
         "masked_lm",
@@ -204,8 +192,7 @@ DATA: Section = {
         "[SEP]; with corruption=roberta and whole_word_masking, words count instead, and with "
         "corruption=spans only the tokens of text, and with corruption=denoising only words. "
         "Evaluation always uses 0.15, or 0.3 with corruption=denoising.",
-        above=0,
-        below=1,
+        bounds="> 0, < 1",
     ),
     "mask_fractions": Field(
         (0.8, 0.1, 0.1),
@@ -213,22 +200,19 @@ DATA: Section = {
         "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. "
         "corruption=electra always uses its own fractions. With corruption=denoising, they are "
         "fractions of the spans, none is kept, and evaluation uses 0.9, 0 and 0.1.",
-        at_least=0,
-        at_most=1,
+        bounds=">= 0, <= 1",
     ),
     "poisson_lambda": Field(
         3.0,
         "Mean of the Poisson distribution of the length of a masked span, in words. A length of 0 "
         "inserts a mask. Evaluation always uses 3.",
-        above=0,
-        at_most=100,
+        bounds="> 0, <= 100",
         only_with="data.corruption=denoising",
     ),
     "permute_sentence_ratio": Field(
         1.0,
         "Fraction of the sentences of a row that are permuted. Evaluation always uses 1.",
-        at_least=0,
-        at_most=1,
+        bounds=">= 0, <= 1",
         only_with="data.corruption=denoising",
     ),
     "word_boundaries": Field(
@@ -237,8 +221,7 @@ DATA: Section = {
         "a word. spaces: after each space of the text, for example in Chinese text that was "
         "segmented into words; the token store then has one more bit for each token.",
         choices=("vocabulary", "spaces"),
-        in_store=True,
-        omitted="vocabulary",
+        owner=Owner.STORE,
     ),
     "whole_word_masking": Field(
         False, "Whether whole words are chosen for prediction instead of single word pieces."
@@ -249,21 +232,22 @@ DATA: Section = {
         "several sentences, which follow each other. Rows of pairs, halves and segments take as "
         "many tokens as fit, and the next row begins with the rest of the sentence. 0 divides no "
         "sentence: what does not fit in a row is cut off, as in BERT.",
-        at_least=0,
+        bounds=">= 0",
     ),
     "short_seq_prob": Field(
         0.1,
         "Fraction of the documents whose sequences get a random shorter target length. "
         "full_sentences, doc_sentences and fitted_documents are never shortened.",
-        at_least=0,
-        below=1,
+        bounds=">= 0, < 1",
     ),
     "shuffle_sentences": Field(
         2**20,
         "Rows are shuffled within windows of this many sentences. A larger window shuffles better "
         "and needs more memory (about 15 bytes per sentence). In a token store of several parts, "
         "the other document of a random pair is from the same window.",
-        above=0,
+        bounds="> 0",
     ),
-    "num_threads": free_field(2, "Number of threads that assemble and mask batches.", above=0),
+    "num_threads": Field(
+        2, "Number of threads that assemble and mask batches.", bounds="> 0", owner=Owner.NONE
+    ),
 }

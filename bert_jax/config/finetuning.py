@@ -17,7 +17,7 @@ from bert_jax.config.common import (
     GRADIENT_ACCUMULATION_STEPS,
 )
 from bert_jax.config.model import MODEL
-from bert_jax.config.schema import Field, Section, build, check, free_field, to_dict
+from bert_jax.config.schema import Field, Owner, Section, build, check, to_dict
 from bert_jax.config.stored import without_removed
 from bert_jax.config.task_sections import TASK_SECTIONS
 
@@ -63,23 +63,24 @@ FINETUNING: Section = {
         "attention_probs_dropout_prob": MODEL["attention_probs_dropout_prob"],
     },
     "data": {
-        "input": free_field(
+        "input": Field(
             "",
             "Data of the task: its folder (glue_data/MRPC in the standard GLUE download), its "
             'files as "train=FILE,validation=FILE,test=FILE", or one file. '
             "Without a validation split, a tenth of the training examples is held out for it.",
+            owner=Owner.NONE,
         ),
         "max_seq_length": Field(
             128,
             "Largest number of tokens in a sequence, including [CLS] and [SEP]. Longer texts are "
             "truncated; SQuAD and NER split them into several sequences.",
-            at_least=5,
+            bounds=">= 5",
         ),
         "length_multiple": Field(
             32,
             "Each batch is padded to its longest sequence, rounded up to a multiple of this. The "
             "step is compiled once per length. 0 pads all batches to the same length.",
-            at_least=0,
+            bounds=">= 0",
         ),
         "bad_rows": Field(
             "refuse",
@@ -96,9 +97,9 @@ FINETUNING: Section = {
             3.0,
             "Number of passes over the training set. The run has examples * epochs / batch_size "
             "steps, rounded down.",
-            above=0,
+            bounds="> 0",
         ),
-        "batch_size": Field(32, "Examples in each step, over all devices.", above=0),
+        "batch_size": Field(32, "Examples in each step, over all devices.", bounds="> 0"),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
     },
     "optimizer": {
@@ -108,8 +109,7 @@ FINETUNING: Section = {
             "Factor by which the learning rate falls from each block to the block below. The head "
             "and the pooler have the full rate, the embeddings the lowest. 1 uses the same rate "
             "everywhere, as BERT does. It acts on the encoder only; a decoder has the full rate.",
-            above=0,
-            at_most=1,
+            bounds="> 0, <= 1",
         ),
     },
     "schedule": {
@@ -137,23 +137,24 @@ FINETUNING: Section = {
         "every_steps": Field(
             0,
             "Steps between evaluations on the validation split. 0 evaluates after each epoch.",
-            at_least=0,
+            bounds=">= 0",
         ),
         "batch_size": EVAL_BATCH_SIZE,
-        "predict": free_field(
+        "predict": Field(
             "",
             "Splits to predict at the end with the best checkpoint: test, or all, which adds the "
             "validation splits. WORKDIR/predictions then holds the predictions in the format of "
             "the task's leaderboard, or of SQuAD's own scripts. If empty, none.",
             choices=("", "test", "all"),
+            owner=Owner.NONE,
         ),
     },
     # The grid of `--sweep`: each rate with each batch size and each seed. The rates are from
     # section 4.1 of the paper, the batch sizes from appendix A.3.
     "sweep": {
-        "learning_rates": Field((5e-5, 4e-5, 3e-5, 2e-5), "Learning rates to try.", above=0),
-        "batch_sizes": Field((16, 32), "Batch sizes to try.", above=0),
-        "seeds": Field((0, 1, 2, 3, 4), "Seeds to try.", at_least=0),
+        "learning_rates": Field((5e-5, 4e-5, 3e-5, 2e-5), "Learning rates to try.", bounds="> 0"),
+        "batch_sizes": Field((16, 32), "Batch sizes to try.", bounds="> 0"),
+        "seeds": Field((0, 1, 2, 3, 4), "Seeds to try.", bounds=">= 0"),
     },
 }
 

@@ -17,13 +17,11 @@ from bert_jax.config.common import (
 from bert_jax.config.data import DATA
 from bert_jax.config.model import MODEL
 from bert_jax.config.schema import (
-    Change,
     Field,
+    Owner,
     Section,
     build,
     check,
-    free_field,
-    steering_field,
 )
 from bert_jax.config.stages import STAGE
 from bert_jax.config.stored import without_removed
@@ -31,18 +29,18 @@ from bert_jax.config.stored import without_removed
 PRETRAINING: Section = {
     **COMMON,
     "sharding": dataclasses.replace(COMMON["sharding"], default="auto"),
-    "resume_from": steering_field(
+    "resume_from": Field(
         "",
         "Work directory of a run to continue from with its full state: weights, optimizer, step "
         "and position in the data. The schedule may differ. A run that already has its own "
         "checkpoint resumes from that instead.",
-        is_path=True,
+        owner=Owner.THIS_RUN,
     ),
     "family": Field(
         "bert",
         "Model family, which determines the names and config keys of an export. A built-in name, "
         'or "MODULE:NAME" for your own, as for the terms, rows and corruptions below.',
-        of_weights=True,
+        owner=Owner.WEIGHTS,
     ),
     "model": MODEL,
     "objective": {
@@ -53,14 +51,15 @@ PRETRAINING: Section = {
             "soft_targets, hidden_cosine, or your own. Commas separate them on the command line.",
         ),
         "weights": Field(
-            (1.0, 1.0), "Weight of each term's loss in the sum, in the order of terms.", at_least=0
+            (1.0, 1.0),
+            "Weight of each term's loss in the sum, in the order of terms.",
+            bounds=">= 0",
         ),
         "teacher": Field(
             "",
             "A trained model with a masked-LM head, in any format that convert can read. It "
             "determines the tokenizer and the vocabulary. soft_targets learns its predictions, and "
             "hidden_cosine its last hidden states.",
-            is_path=True,
         ),
         "teacher_layers": Field(
             "",
@@ -69,7 +68,7 @@ PRETRAINING: Section = {
             "widths must be the same. If empty, all weights are new.",
         ),
         "temperature": Field(
-            2.0, "Divisor of the logits of teacher and student in soft_targets.", at_least=1
+            2.0, "Divisor of the logits of teacher and student in soft_targets.", bounds=">= 1"
         ),
     },
     "data": DATA,
@@ -77,14 +76,14 @@ PRETRAINING: Section = {
         "num_steps": Field(
             1_000_000,
             "Optimizer steps of the run, over all stages.",
-            above=0,
-            change=Change.WITH_WARNING,
+            bounds="> 0",
+            owner=Owner.NONE,
         ),
         "batch_size": Field(
             256,
             "Rows in each step, over all devices: sequences, or several packed sequences each "
             "(data.max_pairs_per_row).",
-            above=0,
+            bounds="> 0",
         ),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
         "stages": Field(
@@ -97,17 +96,21 @@ PRETRAINING: Section = {
             "the last one takes further steps; stages may be appended, and those that have not "
             "begun may change, with a larger num_steps.",
             elements=STAGE,
-            change=Change.WITH_WARNING,
+            owner=Owner.NONE,
         ),
     },
     "eval": {
-        "every_steps": free_field(
+        "every_steps": Field(
             10_000,
             "Steps between evaluations on the held-out documents. 0 evaluates only at the end.",
-            at_least=0,
+            bounds=">= 0",
+            owner=Owner.NONE,
         ),
-        "max_sequences": free_field(
-            2048, "Largest number of sequences in an evaluation. 0 means all.", at_least=0
+        "max_sequences": Field(
+            2048,
+            "Largest number of sequences in an evaluation. 0 means all.",
+            bounds=">= 0",
+            owner=Owner.NONE,
         ),
         "batch_size": EVAL_BATCH_SIZE,
         "other_text": Field(
@@ -115,7 +118,6 @@ PRETRAINING: Section = {
             "Text of another kind to score beside the held-out documents, as data.input: it shows "
             "what a model forgets while it learns. Its metrics begin with eval_other_. It must not "
             "be part of the text to train on.",
-            is_path=True,
         ),
     },
 }

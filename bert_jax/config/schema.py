@@ -7,51 +7,49 @@ ConfigDict from a section, and `check` refuses a ConfigDict that does not fit th
 import dataclasses
 import difflib
 import enum
-import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
 from ml_collections import ConfigDict
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 
 Section = Mapping[str, "Field | Section"]
 
 
-class Change(enum.Enum):
-    """Whether a run may continue after the value of a key was changed.
+class Owner(enum.Enum):
+    """What decides the value of a key, where it is given.
+
+    An owner's value replaces that of a config file. A flag with another value is refused.
 
     Attributes:
-      NEVER: No: the key determines the model or its training.
-      IN_ANOTHER_RUN: Only a run that continues another one (`config.resume_from`) may have its own
-        value, because the key affects only later steps.
-      WITH_STORE: Yes, if `config.data.store` is given: the store determines the key, and the work
-        directory records which store it is.
-      WITH_WARNING: Yes, with a warning, because later steps follow the new value.
-      ROUNDED: Yes, with a warning, because the order of sums changes: later steps are the same only
-        up to rounding.
-      ALWAYS: Yes: the key affects where and how a run is computed, stored or monitored, or when it
-        ends, or it names data that the work directory records.
+      WEIGHTS: The weights of `config.init_from`. Without them, as RUN.
+      TOKENIZER: The tokenizer of a token store, of the initial weights or of the teacher.
+      STORE: The token store.
+      RUN: The work directory of a run, and of the run that it continues (`config.resume_from`).
+      THIS_RUN: The work directory of a run. The key affects only its own steps.
+      NONE: Nothing: the key says where and how a run is computed, stored and monitored, or when it
+        ends, and may change whenever the run goes on.
     """
 
-    NEVER = enum.auto()
-    IN_ANOTHER_RUN = enum.auto()
-    WITH_STORE = enum.auto()
-    WITH_WARNING = enum.auto()
-    ROUNDED = enum.auto()
-    ALWAYS = enum.auto()
+    WEIGHTS = "The weights of init_from decide."
+    TOKENIZER = "The token store, init_from or the teacher decides."
+    STORE = "The token store decides."
+    RUN = ""
+    THIS_RUN = "May change in a run with resume_from."
+    NONE = "May change during a run."
 
 
-_CHANGES = {
-    Change.NEVER: "",
-    Change.IN_ANOTHER_RUN: "May change in a run with resume_from.",
-    Change.WITH_STORE: "The token store decides.",
-    Change.WITH_WARNING: "May change during a run, with a warning.",
-    Change.ROUNDED: "May change during a run, with a warning.",
-    Change.ALWAYS: "May change during a run.",
+# The comparisons of `Field.bounds`. Signs of two characters are first: `Field.range` replaces one
+# after the other.
+_COMPARISONS = {
+    ">=": ("at least", operator.ge),
+    "<=": ("at most", operator.le),
+    ">": ("above", operator.gt),
+    "<": ("below", operator.lt),
 }
 
 
@@ -59,22 +57,15 @@ _CHANGES = {
 class Field:
     """One key of a config. The default gives the type; an int is also accepted for a float.
 
-    The bounds, the choices and `is_path` apply to each element of a tuple.
+    The bounds and the choices apply to each element of a tuple.
 
     Attributes:
       default: The value unless a config file or flag sets another.
       comment: The meaning of the key, in full sentences, with the unit.
-      above: The value must be greater than this.
-      at_least: The value must be this or greater.
-      below: The value must be smaller than this.
-      at_most: The value must be this or smaller.
-      or_equal: A value that is allowed outside the bounds too.
+      bounds: The range of a number: comparisons with commas, and a value that is allowed outside it
+        (">= 0, < 1 or -1"). Empty if there is none.
       choices: The only values allowed.
-      is_path: Whether the value is a path, local or gs://BUCKET/NAME.
-      change: Whether the value may be changed during a run.
-      of_weights: Whether initial weights determine the key.
-      in_store: Whether a token store records the key, and so determines it.
-      omitted: The value that a store leaves out of its record.
+      owner: What decides the value.
       only_with: The value of another key that this key needs, or several with commas
         ("optimizer.name=muon"); empty if it needs none.
       elements: The section of each element if the value is a tuple of ConfigDicts. The default is
@@ -84,17 +75,9 @@ class Field:
     default: Any
     comment: str
     _: dataclasses.KW_ONLY
-    above: float | None = None
-    at_least: float | None = None
-    below: float | None = None
-    at_most: float | None = None
-    or_equal: float | None = None
+    bounds: str = ""
     choices: tuple[str, ...] = ()
-    is_path: bool = False
-    change: Change = Change.NEVER
-    of_weights: bool = False
-    in_store: bool = False
-    omitted: Any = None
+    owner: Owner = Owner.RUN
     only_with: str = ""
     elements: Section | None = None
 
@@ -114,8 +97,6 @@ class Field:
             if rule := self._broken_rule(element):
                 subject = "each value" if is_tuple else "it"
                 raise UserError(f"{path} is {value!r}; {subject} must be {rule}")
-            if self.is_path:
-                files.check_scheme(element, path)
 
     def check_type(self, path: str, value: Any) -> None:
         """Refuses a value whose type differs from the default's."""
@@ -128,14 +109,11 @@ class Field:
             return "one of " + ", ".join(choice or "'' (empty)" for choice in self.choices)
         if type(value) is int and not -(2**63) <= value < 2**63:
             return "a whole number of 64 bits"
+        limits, _, other = self.bounds.partition(" or ")
+        comparisons = [limit.split() for limit in limits.split(", ") if limit]
+        is_within = all(_COMPARISONS[sign][1](value, float(limit)) for sign, limit in comparisons)
         # A comparison with NaN is false.
-        is_right = value == self.or_equal or (
-            (self.above is None or value > self.above)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.below is None or value < self.below)
-            and (self.at_most is None or value <= self.at_most)
-        )
-        if not is_right:
+        if not is_within and not (other and value == float(other)):
             return self.range
         return "a finite number" if isinstance(value, float) and not math.isfinite(value) else ""
 
@@ -150,25 +128,15 @@ class Field:
             found.append(f"Allowed: {self.range}.")
         if self.only_with:
             found.append(f"Only with {self.only_with.replace(',', ' or ')}.")
-        return " ".join(filter(None, [*found, _CHANGES[self.change]]))
+        return " ".join(filter(None, [*found, self.owner.value]))
 
     @property
     def range(self) -> str:
         """The bounds in words; empty if there are none."""
-        bounds = {
-            "above": self.above,
-            "at least": self.at_least,
-            "below": self.below,
-            "at most": self.at_most,
-        }
-        words = " and ".join(f"{word} {x}" for word, x in bounds.items() if x is not None)
-        if self.at_least is not None and self.at_most is not None:
-            words = f"from {self.at_least} to {self.at_most}"
-        return words if self.or_equal is None else f"{words}, or {self.or_equal}"
-
-
-free_field = functools.partial(Field, change=Change.ALWAYS)
-steering_field = functools.partial(Field, change=Change.IN_ANOTHER_RUN)
+        words = self.bounds.replace(", ", " and ").replace(" or ", ", or ")
+        for sign, (word, _) in _COMPARISONS.items():
+            words = words.replace(sign, word)
+        return words
 
 
 class _Section(ConfigDict):

@@ -36,18 +36,20 @@ TASK_SECTIONS: dict[str, Section] = {
             128,
             "Tokens from the start of one window to the start of the next. A context that is too "
             "long for one sequence is split into windows.",
-            above=0,
+            bounds="> 0",
         ),
         "max_query_length": Field(
-            64, "Largest number of tokens in a question. Longer questions are truncated.", above=0
+            64,
+            "Largest number of tokens in a question. Longer questions are truncated.",
+            bounds="> 0",
         ),
         "n_best": Field(
             20,
             "Number of best starts and of best ends in each window that are combined into answers, "
             "and number of answers that are kept.",
-            above=0,
+            bounds="> 0",
         ),
-        "max_answer_length": Field(30, "Largest number of tokens in an answer.", above=0),
+        "max_answer_length": Field(30, "Largest number of tokens in an answer.", bounds="> 0"),
         "null_threshold": Field(
             0.0,
             "SQuAD 2.0 only. The answer is empty if the score of [CLS] exceeds the score of the "

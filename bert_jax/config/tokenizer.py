@@ -2,9 +2,9 @@
 
 import functools
 
-from bert_jax.config.schema import Change, Field, Section
+from bert_jax.config.schema import Field, Owner, Section
 
-_tokenizer_field = functools.partial(Field, of_weights=True, in_store=True)
+_tokenizer_field = functools.partial(Field, owner=Owner.TOKENIZER)
 
 TOKENIZER: Section = {
     "tokenizer": _tokenizer_field(
@@ -27,8 +27,6 @@ TOKENIZER: Section = {
         "it (fastbpe); or a directory with these files. If empty, a vocabulary is trained, with "
         "model.vocab_size (--vocab_size of prepare) tokens, on training documents of up to 64 MiB "
         "(16 MiB for sentencepiece), drawn evenly.",
-        change=Change.WITH_STORE,
-        is_path=True,
     ),
     "add_tokens": Field(
         "",
@@ -39,9 +37,7 @@ TOKENIZER: Section = {
         "model.vocab_size grows; the ids of all other tokens stay. A new row of the embeddings "
         "begins as the mean of the rows of the pieces that the token replaces. For wordpiece, "
         "byte_bpe and sentencepiece (unigram).",
-        is_path=True,
-        in_store=True,
-        omitted="",
+        owner=Owner.STORE,
     ),
     "special_tokens": _tokenizer_field(
         "bert",
@@ -53,7 +49,6 @@ TOKENIZER: Section = {
         "modernbert: as bert, all of token type 0, at the end of a byte_bpe vocabulary. "
         "gemma: <bos> A <eos> B <eos>, all of token type 0; for mmBERT.",
         choices=("bert", "roberta", "camembert", "albert", "xlm", "herbert", "modernbert", "gemma"),
-        omitted="bert",
     ),
     "lowercase": _tokenizer_field(
         True,
@@ -70,8 +65,7 @@ TOKENIZER: Section = {
         200,
         "Words with more characters become [UNK] (wordpiece only). google-research/bert has 200, "
         "transformers 100.",
-        above=0,
-        change=Change.WITH_STORE,
+        bounds="> 0",
         only_with="data.tokenizer=wordpiece",
     ),
     "sentencepiece_rules": _tokenizer_field(
@@ -79,14 +73,12 @@ TOKENIZER: Section = {
         "Rules around a SentencePiece model. plain: only data.lowercase. albert: ALBERT's rules "
         "for normalization, numbers and the starts of words.",
         choices=("plain", "albert"),
-        omitted="plain",
         only_with="data.tokenizer=sentencepiece",
     ),
     "sentencepiece_type": _tokenizer_field(
         "unigram",
         "Kind of SentencePiece model to train.",
         choices=("unigram", "bpe"),
-        change=Change.WITH_STORE,
         only_with="data.tokenizer=sentencepiece",
     ),
 }

@@ -8,6 +8,7 @@ from typing import Any
 from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, model_rules
 from bert_jax.config.model import MODEL
+from bert_jax.config.schema import Owner
 from bert_jax.interop.family import Family
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel
@@ -21,7 +22,7 @@ MODEL_KEYS = {
 }
 # Keys that affect only training, not the function that the model computes. A generator is
 # exported to a directory of its own.
-TRAINING_ONLY = {key for key, field in MODEL.items() if not field.of_weights}
+TRAINING_ONLY = {key for key, field in MODEL.items() if field.owner is not Owner.WEIGHTS}
 # Names of activations in `transformers`, with ours.
 _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new"}
 

@@ -1,7 +1,6 @@
 """Work directories of bert_jax as the source or the target of a conversion."""
 
 import dataclasses
-import os
 import re
 from contextlib import closing
 from pathlib import Path
@@ -33,8 +32,6 @@ from bert_jax.training.stages import model_keys, resolve_stages, stage_of
 from bert_jax.training.state import TrainState, abstract_params
 
 _CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
-# The options of a token store that are paths.
-_PATHS = ("input", "vocab_path", "add_tokens")
 
 
 def is_native(path: Path | epath.Path) -> bool:
@@ -146,13 +143,7 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
     # The names of the files are private; their number is enough.
     corpus["sources"] = len(corpus.pop("sources", []))
     corpus.pop("first_dropped", None)
-    options = corpus.get("options", {})
-    options |= {k: _base_name(options[k]) for k in _PATHS if k in options}
-    config = config.copy_and_resolve_references()
-    with config.unlocked():
-        flat = dict(config_lib.flatten(config))
-        paths = [key for key, field in config_lib.fields(config).items() if field.is_path]
-        config.update_from_flattened_dict({k: _base_name(flat[k]) for k in paths if k in flat})
+    corpus["options"] = _without_folders(corpus.get("options", {}))
     results: dict[str, Any] = {}
     for line in read_metrics(directory):
         scores = [key for key in line if key.startswith(EVALUATION_PREFIX)]
@@ -161,21 +152,22 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
     if results and not workdir.is_finetuning(config):
         # The scores depend on the stage's sequence length.
         results["max_seq_length"] = stage_of(resolve_stages(config), step).max_seq_length
-    values = config_lib.to_dict(config)
+    values = _without_folders(config_lib.to_dict(config))
     training = {"step": step, "config": values, "corpus": corpus, "results": results}
     initial = directory / workdir.INITIAL_TRAINING
     return training | files.read_json(initial) if initial.exists() else training
 
 
-def _base_name(path: Any) -> Any:
-    """Removes the folders of a path, or of each path of `data.input` or `data.sources`.
+def _without_folders(values: Any) -> Any:
+    """Removes the folders of every path in nested values, because they are private.
 
-    They are private. The name in NAME=PATH stays.
+    A value such as `data.input` may hold several paths. The name in NAME=PATH stays.
     """
-    if isinstance(path, str):
-        name = re.match(r"([\w-]+=)?", path)[0]
-        return name + os.path.basename(path.removeprefix(name).rstrip("/"))
-    if isinstance(path, tuple):
-        # A config has commas between inputs; a store lists them one by one.
-        return tuple(join_inputs([*map(_base_name, split_inputs(inputs))]) for inputs in path)
-    return [_base_name(item) for item in path]
+    if isinstance(values, dict):
+        return {key: _without_folders(value) for key, value in values.items()}
+    if isinstance(values, list):
+        return [_without_folders(value) for value in values]
+    if not isinstance(values, str) or "/" not in values:
+        return values
+    names = [re.sub(r"^([\w-]+=)?.*?([^/]*)/*$", r"\1\2", path) for path in split_inputs([values])]
+    return join_inputs(names)

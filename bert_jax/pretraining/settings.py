@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from etils import epath
@@ -18,7 +18,7 @@ from bert_jax.config.checks import check_rules, flag_rules
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.data import DATA
 from bert_jax.config.pretraining import PRETRAINING
-from bert_jax.config.schema import Change, flatten
+from bert_jax.config.schema import Owner, flatten
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.pretraining.build import read_pretrained, read_teacher
 from bert_jax.store.manifest import (
@@ -35,13 +35,8 @@ from bert_jax.tokenizers.extension import extended_size
 from bert_jax.training import workdir
 from bert_jax.training.stages import stages_of_run
 
-_WEIGHT_KEYS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)
-# The keys whose values in a config file count as the user's. The model in a config file and the
-# keys that only a store determines are part of a recipe, and weights or a store may replace them.
-_FILE_KEYS = frozenset(
-    f"data.{key}"
-    for key, field in DATA.items()
-    if field.of_weights or field.change is not Change.WITH_STORE
+_WEIGHT_KEYS = frozenset(
+    key for key, field in flatten(PRETRAINING) if field.owner in (Owner.WEIGHTS, Owner.TOKENIZER)
 )
 
 
@@ -50,51 +45,53 @@ def complete(
 ) -> tuple[ConfigDict, Pretrained | None, Pretrained | None]:
     """Fills in the values that the initial weights, the teacher or a given token store determine.
 
-    The weights determine the model, its family, the tokenizer and the vocabulary. The teacher
-    determines the tokenizer and the vocabulary. A store determines these and the keys of the text.
-    Values that the user gave are never replaced: those of flags and, for `data.input` and the
-    tokenizer, those of the config file.
+    These owners of a key replace the value of the config file; see `Owner`. A store comes last: its
+    vocabulary may extend that of the weights.
 
     Returns:
       The completed config, the model of `config.init_from` if the run begins with it, and the
       teacher if it has one.
 
     Raises:
-      UserError: The store or the weights cannot be read, a value that the user gave contradicts
-        them, or a value is out of range.
+      UserError: The store or the weights cannot be read, a flag contradicts them, or a value is out
+        of range.
     """
-    pretrained, filled, given = None, {}, _given_keys(source)
+    pretrained, values, owners = None, {}, {}
+
+    def own(owner: str, owned: Mapping[str, Any]) -> None:
+        values.update(owned)
+        owners.update(dict.fromkeys(owned, owner))
+
     teacher = read_teacher(config)
     if config.init_from and workdir.has_checkpoints(directory):
-        # The run continues without the initial weights, which may no longer exist. If a flag
-        # contradicts the config of the run, `workdir` says so.
+        # The run continues without the initial weights, which may no longer exist.
         stored = config_lib.flatten(workdir.load_config(directory))
-        filled = {key: value for key, value in stored if key in _WEIGHT_KEYS}
+        own(f"the run in {directory} has", {k: v for k, v in stored if k in _WEIGHT_KEYS})
     elif config.init_from:
         pretrained = read_pretrained(config.init_from)
-        values = _of_weights(config, directory, pretrained, config.init_from)
-        filled = _accepted(config, source, f"the weights of {config.init_from} have", values)
+        owned = _of_weights(config, directory, source.flags, pretrained)
+        own(f"the weights of {config.init_from} have", owned)
     elif teacher:
-        values = _of_weights(config, directory, teacher, config.objective.teacher)
-        values = {
-            key: value
-            for key, value in values.items()
-            if key.startswith("data.") or key == "model.vocab_size"
-        }
-        filled = _accepted(config, source, f"the teacher {config.objective.teacher} has", values)
+        owned = _of_weights(config, directory, source.flags, teacher)
+        is_vocabulary = re.compile(r"data\..*|model\.vocab_size").fullmatch
+        own(
+            f"the teacher {teacher.source} has",
+            {k: v for k, v in owned.items() if is_vocabulary(k)},
+        )
     if config.data.store:
         path = workdir.store_directory(directory, config)
-        values = _of_store(config, given, read_metadata(path))
-        filled |= _accepted(config, source, f"the token store {path} was made with", values)
+        owned = _of_store(config, source.flags, read_metadata(path))
+        own(f"the token store {path} was made with", owned)
+    _refuse_flags(config, source.flags, values, owners)
     config = config.copy_and_resolve_references()
     with config.unlocked():
-        config.update_from_flattened_dict({k: v for k, v in filled.items() if k not in given})
+        config.update_from_flattened_dict(values)
         if not any(re.fullmatch(r"train\.stages(.*fraction)?", key) for key in source.flags):
             config.train.stages = _stages(config, directory)
     config_lib.validate(config)
     check_rules(flag_rules(config, source.flags))
     is_prepared = (workdir.store_directory(directory, config) / "metadata.json").exists()
-    if config.data.vocab and not is_prepared and "data.lowercase" not in {*source.flags, *filled}:
+    if config.data.vocab and not is_prepared and "data.lowercase" not in {*source.flags, *values}:
         check_case(config.data)
     return config, pretrained, teacher
 
@@ -108,67 +105,54 @@ def _stages(config: ConfigDict, directory: epath.PathLike) -> tuple[ConfigDict, 
     return stages_of_run(workdir.load_config(earlier), config)
 
 
-def _given_keys(source: ConfigSource) -> frozenset[str]:
-    """Returns the keys that the user has set, by flags or in the config file; see `_FILE_KEYS`."""
-    if source.is_stored:
-        return source.flags
-    defaults = config_lib.to_dict(config_lib.default_config())
-    changed = config_lib.differences(defaults, config_lib.to_dict(source.values))
-    return source.flags | (_FILE_KEYS & changed.keys())
-
-
-def _accepted(
-    config: ConfigDict, source: ConfigSource, owner: str, values: dict[str, Any]
-) -> dict[str, Any]:
-    """Checks that no value contradicts what the user gave, and returns the values.
+def _refuse_flags(
+    config: ConfigDict, flags: Collection[str], values: Mapping[str, Any], owners: Mapping[str, str]
+) -> None:
+    """Refuses flags that contradict the owners of their keys.
 
     Args:
       config: The user's config.
-      source: The file and the flags that the config comes from.
-      owner: What determines the values, with a verb: "the weights of PATH have".
-      values: The values by key.
+      flags: The keys that flags set.
+      values: The owned values by key.
+      owners: What owns each key, with a verb: "the weights of PATH have".
 
     Raises:
       UserError: The message names the keys and both values of each.
     """
     ours = dict(config_lib.flatten(config_lib.to_dict(config)))
-    theirs = dict(config_lib.flatten(config_lib.to_dict(values)))
-    # The family only names the format of exports, so the user may choose another.
-    keys = [key for key in _given_keys(source) if key in theirs and key != "family"]
-    wrong = sorted(key for key in keys if ours[key] != theirs[key])
+    theirs = config_lib.to_dict(values)
+    wrong = sorted(key for key in flags if key in theirs and ours[key] != theirs[key])
     if wrong:
-        in_file = "" if source.flags.issuperset(wrong) else f" in {source.name}"
-        texts = {
-            key: ",".join(theirs[key]) if isinstance(theirs[key], list) else theirs[key]
+        texts = [
+            ",".join(value) if isinstance(value := theirs[key], list) else str(value)
             for key in wrong
-        }
-        raise UserError(
-            f"{' and '.join(f'config.{key} is {ours[key]!r}' for key in wrong)}{in_file}, but "
-            f"{owner} {' and '.join(repr(theirs[key]) for key in wrong)}: set "
-            + " ".join(f"--config.{key}={shlex.quote(str(text))}" for key, text in texts.items())
+        ]
+        given = " and ".join(f"config.{key} is {ours[key]!r}" for key in wrong)
+        owned = " and ".join(f"{owners[key]} {theirs[key]!r}" for key in wrong)
+        right = " ".join(
+            f"--config.{key}={shlex.quote(text)}" for key, text in zip(wrong, texts, strict=True)
         )
-    return values
+        raise UserError(f"{given}, but {owned}: set {right}")
 
 
 def _of_store(
-    config: ConfigDict, given: Collection[str], metadata: dict[str, Any]
+    config: ConfigDict, flags: Collection[str], metadata: dict[str, Any]
 ) -> dict[str, Any]:
     """Finds the keys and values that a given token store determines.
 
-    The texts and `data.vocab` are left out if the user gave the store's own texts or vocabulary
-    under another path.
+    The texts and `data.vocab` are left out if flags name the store's own texts or vocabulary under
+    another path.
 
     Raises:
-      UserError: The user gave `data.input`, but the store has named sources, or the reverse.
+      UserError: A flag gives `data.input`, but the store has named sources, or the reverse.
     """
     options = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in recorded_options(metadata).items()
     }
     texts = input_key(metadata)
-    given_texts = [key for key in ("input", "sources") if f"data.{key}" in given]
-    if given_texts and texts not in given_texts:
-        (other,) = given_texts
+    other = "sources" if texts == "input" else "input"
+    if f"data.{other}" in flags:
         raise UserError(
             f"config.data.{other} is {join_inputs(split_inputs(config.data[other]))}, but the "
             f"token store was made with data.{texts}={join_inputs(options['input'])}: leave "
@@ -177,21 +161,22 @@ def _of_store(
     names = [key for key in options if key in config.data and key not in ("input", "vocab")]
     values = {f"data.{key}": options[key] for key in names}
     data = config.data.copy_and_resolve_references()
-    data.update({key: options[key] for key in names if f"data.{key}" not in given})
+    data.update({key: options[key] for key in names})
+    data[other] = values[f"data.{other}"] = DATA[other].default
     values["model.vocab_size"] = size = metadata["vocab_size"]
     values[f"data.{texts}"] = tuple(join_inputs([item]) for item in options["input"])
     values["data.vocab"] = options["vocab_path"]
-    if given_texts and not input_difference(metadata, data):
+    if f"data.{texts}" in flags and not input_difference(metadata, data):
         del values[f"data.{texts}"]
-    if "data.vocab" in given and store_options(data, size, options)["vocab"] == options["vocab"]:
+    if "data.vocab" in flags and store_options(data, size, options)["vocab"] == options["vocab"]:
         del values["data.vocab"]
     return values
 
 
 def _of_weights(
-    config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained, source: str
+    config: ConfigDict, directory: epath.PathLike, flags: Collection[str], pretrained: Pretrained
 ) -> dict[str, Any]:
-    """Finds the keys and values that the weights at the path `source` determine.
+    """Finds the keys and values that the weights and their tokenizer determine.
 
     Raises:
       UserError: The weights have no row for a token of their vocabulary, such as the mask.
@@ -199,29 +184,29 @@ def _of_weights(
     tokenizer, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
     if tokenizer and tokenizer.vocab_size > rows:
         raise UserError(
-            f"{source} has {rows} rows of word embeddings for a vocabulary of "
+            f"{pretrained.source} has {rows} rows of word embeddings for a vocabulary of "
             f"{tokenizer.vocab_size} tokens, and none for {tokenizer.tokens[rows]}, which "
             "pre-training needs"
         )
     values = {f"model.{key}": value for key, value in pretrained.model.items()}
-    values["family"] = pretrained.family
-    if config.data.store:
-        # The store may extend the vocabulary; `start.check` compares the two.
-        del values["model.vocab_size"]
-    elif config.data.add_tokens:
-        if not pretrained.tokenizer:
+    if "family" not in flags:
+        # The family only names the format of exports, so the user may choose another.
+        values["family"] = pretrained.family
+    if config.data.add_tokens and not config.data.store:
+        if not tokenizer:
             raise UserError(
-                f"config.data.add_tokens is {config.data.add_tokens}, but {source} has no "
-                "tokenizer to add tokens to"
+                f"config.data.add_tokens is {config.data.add_tokens}, but {pretrained.source} has "
+                "no tokenizer to add tokens to"
             )
-        values["model.vocab_size"] = extended_size(pretrained.tokenizer, config.data.add_tokens)
-    if pretrained.tokenizer and not config.data.store:
-        for key, value in pretrained.tokenizer.config_keys.items():
+        values["model.vocab_size"] = extended_size(tokenizer, config.data.add_tokens)
+    if tokenizer and not config.data.store:
+        for key, value in tokenizer.config_keys.items():
             # A family from outside the package may have special tokens without a name.
             if not isinstance(value, list):
                 values[f"data.{key}"] = value
-        if not config.data.vocab:
-            values["data.vocab"] = _vocabulary(config, directory, pretrained, source, values)
+        if "data.vocab" not in flags:
+            # `start.check` compares another path of the same vocabulary by its content.
+            values["data.vocab"] = _vocabulary(config, directory, pretrained, values)
     return {key: value for key, value in values.items() if key in _WEIGHT_KEYS}
 
 
@@ -229,7 +214,6 @@ def _vocabulary(
     config: ConfigDict,
     directory: epath.PathLike,
     pretrained: Pretrained,
-    source: str,
     values: dict[str, Any],
 ) -> str:
     """Finds the path of the vocabulary of initial weights.
@@ -238,7 +222,7 @@ def _vocabulary(
     directory, which `start.check` writes.
     """
     tokenizer = pretrained.tokenizer
-    path = files.checked_path(source, "the weights")
+    path = files.checked_path(pretrained.source, "the weights")
     # The vocabulary is beside the weights, beside the prefix of a checkpoint, or in the WORKDIR
     # of a step.
     folders = (path, path / "tokenizer", path.parent, path.parent.parent / "tokenizer")

@@ -10,17 +10,28 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config.data import DATA
-from bert_jax.config.schema import Change, Field
-from bert_jax.config.tokenizer import TOKENIZER
+from bert_jax.config.data import DATA, SAMPLING
+from bert_jax.config.schema import Owner
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.named_sources import find_named_sources
 from bert_jax.text.sources import TFDS_PREFIX, Source, join_inputs, source_name, split_inputs
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.tokenizers.extension import extended_size, is_number
 
+# The keys that every store records. The others are recorded where they differ from their defaults,
+# which must therefore never change.
+_ALWAYS_RECORDED = (
+    *("input", "format", "text_field", "tokenizer", "vocab", "lowercase", "bad_documents"),
+    *("heldout_fraction", "max_input_chars_per_word", "add_prefix_space", "sentencepiece_type"),
+)
 # The keys that determine how the text trains or extends a vocabulary.
-_OF_TRAINING = ("sentencepiece_type", "sampling_exponent", "source_weights")
+_OF_TRAINING = ("sentencepiece_type", *SAMPLING)
+# The keys of `config.data` that a store records. `sources` is recorded as `input`.
+RECORDED = tuple(
+    key
+    for key, field in DATA.items()
+    if field.owner in (Owner.STORE, Owner.TOKENIZER) and key != "sources" or key in SAMPLING
+)
 # A vocabulary belongs to a cased model if a larger fraction of its pieces has upper-case letters.
 _MAX_CASED_FRACTION = 0.05
 
@@ -112,11 +123,11 @@ def store_options(
       UserError: The vocabulary of `data.vocab` cannot be read.
     """
     options: dict[str, Any] = {}
-    for key, field in _recorded(data.tokenizer).items():
+    for key in _recorded(data.tokenizer):
         if key == "vocab":
             options["vocab"] = _vocab_hash(data, known) if data.vocab else ""
             options |= {"vocab_path": data.vocab, "vocab_size": vocab_size}
-        elif data[key] != field.omitted:
+        elif key in _ALWAYS_RECORDED or data[key] != DATA[key].default:
             options[key] = list(data[key]) if isinstance(data[key], tuple) else data[key]
     options["input"] = split_inputs(data.sources or data.input)
     if not _depends_on_text(options):
@@ -147,39 +158,26 @@ def _vocab_hash(data: ConfigDict, known: Mapping[str, Any] | None) -> str:
         return known["vocab"]
 
 
-def _recorded(tokenizer: str) -> dict[str, Field]:
-    """Returns the keys of `config.data` that a store with this kind of tokenizer records.
+def _recorded(tokenizer: str) -> list[str]:
+    """Returns the keys that a store with this kind of tokenizer records.
 
     They are in the order of metadata.json: the keys that every store has, those that it may omit,
     and those of the tokenizer.
     """
-
-    def group(item: tuple[str, Field]) -> int:
-        return 2 if item[1].only_with else item[1].omitted is not None
-
-    fields = [
-        (k, f)
-        for k, f in DATA.items()
-        if f.in_store and f.only_with in ("", f"data.tokenizer={tokenizer}")
-    ]
-    return dict(sorted(fields, key=group))
+    conditions = ("", f"data.tokenizer={tokenizer}")
+    keys = [key for key in RECORDED if DATA[key].only_with in conditions]
+    return sorted(keys, key=lambda key: 2 if DATA[key].only_with else key not in _ALWAYS_RECORDED)
 
 
 def recorded_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of a finished store, with those that it omits."""
     options = metadata["options"]
     omitted = {
-        key: list(field.omitted) if isinstance(field.omitted, tuple) else field.omitted
-        for key, field in _recorded(options["tokenizer"]).items()
-        if field.omitted is not None and (key not in _OF_TRAINING or _depends_on_text(options))
+        key: list(default) if isinstance(default := DATA[key].default, tuple) else default
+        for key in _recorded(options["tokenizer"])
+        if key not in _ALWAYS_RECORDED and (key not in _OF_TRAINING or _depends_on_text(options))
     }
     return omitted | options
-
-
-def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the config keys and values of a store's tokenizer, as far as the store has them."""
-    keys = [k for k, f in TOKENIZER.items() if f.of_weights and f.change is Change.NEVER]
-    return {f"data.{key}": options[key] for key in keys if key in options}
 
 
 def input_key(metadata: Mapping[str, Any]) -> str:

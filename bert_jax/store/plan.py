@@ -22,8 +22,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config.data import DATA
-from bert_jax.store.manifest import first_difference, source_states, store_options
+from bert_jax.store.manifest import RECORDED, first_difference, source_states, store_options
 from bert_jax.store.token_store import SPLITS
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.sources import Piece, Source, source_name
@@ -87,7 +86,7 @@ class Plan(NamedTuple):
 
 def make_plan(data: ConfigDict, vocab_size: int, corpus: Corpus) -> Plan:
     """Returns the plan for a corpus; `data` is the `data` section of a checked config."""
-    used = {key: data[key] for key, field in DATA.items() if field.in_store}
+    used = {key: data[key] for key in RECORDED}
     parts = corpus.parts(PART_BYTES)
     plan = Plan(store_options(data, vocab_size), used, corpus.sources, parts)
     return _from_json(_to_json(plan))

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config.schema import Change
+from bert_jax.config.schema import Owner
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import settings_until
 
@@ -47,6 +47,7 @@ REPORT = "report.html"
 SWEEP = "sweep.json"
 RUNS = "runs"
 PROFILE = "profile"
+_ACCUMULATION = "train.gradient_accumulation_steps"
 _DIRECTORIES = (DATA, TOKENIZER, OTHER_TEXT, CHECKPOINTS, BEST, PROFILE)
 
 
@@ -93,7 +94,7 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
         kind = "fine-tuning" if is_finetuning(before) else "pre-training"
         raise UserError(f"{path} holds a {kind} run; choose another --workdir ({weights})")
     changed = _changed(path, before, config)
-    if key := _fixed_key(config, changed):
+    if key := _fixed_key(config, changed, (Owner.WEIGHTS, Owner.RUN, Owner.THIS_RUN)):
         (old, new), advice = changed[key], "choose another --workdir or give the same value"
         if key.startswith("train.stages["):
             advice = (
@@ -103,15 +104,15 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
         raise UserError(
             f"{path} holds another run: its config.{key} is {old!r}, not {new!r}; {advice}"
         )
-    fields = config_lib.fields(config)
-    warnings = [
-        f"later steps are the same only up to rounding: config.{key} was {old} and is now {new}"
-        for key, (old, new) in changed.items()
-        if fields[key].change is Change.ROUNDED
-    ]
-    if keys := [key for key in changed if fields[key].change is Change.WITH_WARNING]:
-        names = " and ".join(f"config.{key}" for key in keys)
-        warnings.append(f"from now on, the learning rate follows the new {names}")
+    warnings = []
+    if _ACCUMULATION in changed:
+        old, new = changed[_ACCUMULATION]
+        warnings.append(
+            f"later steps are the same only up to rounding: config.{_ACCUMULATION} was {old} and "
+            f"is now {new}"
+        )
+    if keys := [f"config.{key}" for key in ("train.num_steps", "train.stages") if key in changed]:
+        warnings.append(f"from now on, the learning rate follows the new {' and '.join(keys)}")
     return warnings
 
 
@@ -131,29 +132,15 @@ def _changed(path: epath.Path, before: ConfigDict, now: ConfigDict) -> dict[str,
 
 
 def _fixed_key(
-    config: ConfigDict, changed: Mapping[str, tuple[Any, Any]], *also: Change
+    config: ConfigDict, changed: Mapping[str, tuple[Any, Any]], owners: Collection[Owner]
 ) -> str | None:
-    """Finds the first of the changed keys that must not change; None if all may.
+    """Finds the first of the changed keys that one of the owners determines; None if none does.
 
-    A file that a store records by its content may have moved to another directory.
-
-    Args:
-      changed: The old and the new value of each changed key.
-      also: What may change in addition to the keys that may always change.
+    The store compares its own keys, because files may have moved to another directory.
     """
     fields = config_lib.fields(config)
-    allowed = {Change.ALWAYS, Change.WITH_WARNING, Change.ROUNDED, *also}
-    if config.data.get("store"):
-        allowed.add(Change.WITH_STORE)
-
-    def may_change(key: str) -> bool:
-        # The other run may be a fine-tuning run, whose config has other keys.
-        if not (field := fields.get(key)) or field.change in allowed:
-            return bool(field)
-        names = {Path(str(value)).name for value in changed[key]}
-        return field.is_path and field.in_store and len(names) == 1
-
-    return next((key for key in changed if not may_change(key)), None)
+    # The other run may be a fine-tuning run, whose config has other keys.
+    return next((key for key in changed if key not in fields or fields[key].owner in owners), None)
 
 
 def check_no_run(workdir: epath.PathLike) -> None:
@@ -218,7 +205,7 @@ def check_same_run(other: epath.PathLike, config: ConfigDict) -> None:
             "(to take only weights, use config.init_from)"
         )
     changed = _changed(other, load_config(other), config)
-    if key := _fixed_key(config, changed, Change.IN_ANOTHER_RUN):
+    if key := _fixed_key(config, changed, (Owner.WEIGHTS, Owner.RUN)):
         old, new = changed[key]
         raise UserError(
             f"config.resume_from: in {other} config.{key} is {old!r}, not {new!r}; give the "

@@ -54,7 +54,10 @@ def test_predictions_follow_the_rate_of_a_stage():
     [
         (((0.9, 128, 20), (0.2, 512, 80)), "add up to 1.1, not to 1"),
         ((), "add up to 0, not to 1"),
-        (((1.5, 128, 20), (-0.5, 128, 20)), "stages[0].fraction is 1.5; it must be from 0 to 1"),
+        (
+            ((1.5, 128, 20), (-0.5, 128, 20)),
+            "stages[0].fraction is 1.5; it must be at least 0 and",
+        ),
         (((1.0, 513, 20),), "stages[0].max_seq_length is 513, longer than the 512 positions"),
         (((1.0, 4, 1),), "stages[0].max_seq_length is 4; it must be at least 5"),
         (((1.0, 128, 126),), "stages[0].max_predictions_per_seq is 126; a sequence of 128 has at"),

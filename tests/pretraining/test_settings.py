@@ -1,8 +1,88 @@
-"""What a run prints about its config."""
+"""Who decides the values of a run's config, and what the run prints about them."""
+
+import pytest
 
 import bert_jax
+from bert_jax.base.errors import UserError
+from bert_jax.config import default_config, flatten, stage
 from bert_jax.config.command_line import ConfigSource
+from bert_jax.config.pretraining import PRETRAINING
+from bert_jax.config.schema import Owner
+from bert_jax.interop import formats
 from bert_jax.pretraining import settings
+from tests import stores
+from tests.interop.small_bert import make_pretrained
+
+FIELDS = dict(flatten(PRETRAINING))
+OWNED = {
+    "init_from": {
+        key
+        for key, field in FIELDS.items()
+        if field.owner in (Owner.WEIGHTS, Owner.TOKENIZER)
+        and field.only_with in ("", "data.tokenizer=wordpiece")
+    },
+    # The text of this store trains its vocabulary, so the shares of its sources belong to it too.
+    "data.store": {
+        key
+        for key, field in FIELDS.items()
+        if field.owner in (Owner.STORE, Owner.TOKENIZER)
+        and field.only_with in ("", "data.tokenizer=wordpiece")
+    }
+    | {"model.vocab_size", "data.sampling_exponent", "data.source_weights"},
+}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """The value of each key that names an owner: a model of Hugging Face and a token store."""
+    folder = tmp_path_factory.mktemp("given")
+    formats.write(make_pretrained(), folder / "weights", "huggingface")
+    stores.make(stores.options(stores.write_speeches(folder / "texts", 3)), folder / "store")
+    return {"init_from": f"{folder}/weights", "data.store": f"{folder}/store"}
+
+
+def other_value(field, value):
+    """Returns a value of the key's type that is not `value`."""
+    if field.choices:
+        return next(choice for choice in field.choices if choice != value)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return type(field.default)(value / 2 if value else 1)
+    return ("elsewhere=/nowhere",) if isinstance(value, tuple) else "/nowhere"
+
+
+@pytest.mark.parametrize("owner", OWNED)
+def test_the_owner_of_a_key_replaces_a_file_and_refuses_a_flag(owner, given, tmp_path, monkeypatch):
+    pretrained = formats.read(given["init_from"])
+    monkeypatch.setattr(settings, "read_pretrained", lambda path: pretrained)
+
+    def completed(key, value, *flags):
+        config = default_config()
+        with config.unlocked():
+            config.train.stages = (stage(max_seq_length=16),)
+            config.update_from_flattened_dict({owner: given[owner], key: value})
+        source = ConfigSource("x.py", config, frozenset(flags))
+        return dict(flatten(settings.complete(config, tmp_path / "run", source)[0]))
+
+    owned = completed("seed", 0)
+    for key in FIELDS.keys() - {owner, "train.stages"}:
+        value = other_value(FIELDS[key], owned[key])
+        if key in OWNED[owner]:
+            assert completed(key, value)[key] == owned[key], key
+            # A family only names the format of exports. Vocabularies are compared by their content.
+            if (owner, key) not in (("init_from", "family"), ("init_from", "data.vocab")):
+                with pytest.raises(UserError) as refused:
+                    completed(key, value, key)
+                text = str(value[0] if isinstance(value, tuple) else value)
+                assert key in str(refused.value) and text in str(refused.value)
+        else:
+            for flags in ((), (key,)):
+                try:
+                    assert completed(key, value, *flags)[key] == value, key
+                except UserError as error:
+                    # No owner, but a rule between keys.
+                    assert key.rpartition(".")[2] in str(error)
 
 
 def test_only_differences_from_the_file_are_printed(capsys):

@@ -111,7 +111,10 @@ def study(tmp_path, monkeypatch):
 
 def test_a_failed_run_stops_the_study_and_a_finished_one_keeps_its_flags(study, capsys):
     compare, folder = study
-    with pytest.raises(UserError, match="b ended with exit status 3 before it was finished; the same command continues"):
+    with pytest.raises(
+        UserError,
+        match="b ended with exit status 3 before it was finished",
+    ):
         compare("a main --seed=1", "b main --fail", "c main --seed=2")
     compare("a main --seed=1", "b finetune --init={study}/a", "c main --seed=2")
     assert (folder / "ran.txt").read_text().splitlines() == [

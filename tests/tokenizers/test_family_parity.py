@@ -273,7 +273,7 @@ def test_init_from_takes_the_same_tokenizer(given, tokenizer, name, models, tmp_
     config = default_config()
     model = {"vocab_size": tokenizer.vocab_size}
     pretrained = SimpleNamespace(model=model, family="bert", tokenizer=tokenizer)
-    values = settings._of_weights(config, tmp_path, pretrained, str(source))
+    values = settings._of_weights(config, tmp_path, (), pretrained)
     data = config.data
     keys = [key for key in values if key.startswith("data.")]
     data.update({key.removeprefix("data."): values[key] for key in keys})
