@@ -248,9 +248,7 @@ def test_validate_data_checks_only_the_data_section():
     data = default_config().data
     validate_data(data)
     data.heldout_fraction = 0.6
-    with pytest.raises(
-        UserError, match="heldout_fraction is 0.6; .* and at most 0.5"
-    ):
+    with pytest.raises(UserError, match="heldout_fraction is 0.6; .* and at most 0.5"):
         validate_data(data)
 
 

@@ -272,7 +272,9 @@ def test_init_from_takes_the_same_tokenizer(given, tokenizer, name, models, tmp_
         source = tmp_path
     config = default_config()
     model = {"vocab_size": tokenizer.vocab_size}
-    pretrained = SimpleNamespace(model=model, family="bert", tokenizer=tokenizer)
+    pretrained = SimpleNamespace(
+        source=str(source), model=model, family="bert", tokenizer=tokenizer
+    )
     values = settings._of_weights(config, tmp_path, (), pretrained)
     data = config.data
     keys = [key for key in values if key.startswith("data.")]
