@@ -63,7 +63,7 @@ setup(
         "tensorflow>=2.20; python_version < '3.14' and platform_machine not in 'x86_64 AMD64'",
         "tensorflow-cpu>=2.20; python_version < '3.14' and platform_machine in 'x86_64 AMD64'",
         "tensorflow-datasets>=4.9.8",
-        "tokenizers>=0.21",
+        "tokenizers>=0.22",
     ],
     extras_require={
         # For prepare --runner. Older versions have no wheels for Python 3.13.

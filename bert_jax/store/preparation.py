@@ -69,7 +69,7 @@ from bert_jax.text.named_sources import (
 )
 from bert_jax.text.sentences import LANGUAGES
 from bert_jax.text.sources import Source, join_inputs, source_name, split_inputs
-from bert_jax.tokenizers import extension
+from bert_jax.tokenizers import extension, training
 
 # The most text that a vocabulary is made from. Frequencies hardly change with more text, but more
 # memory is needed, most of all by SentencePiece's trainer.
@@ -127,7 +127,7 @@ def prepare(
     if data.vocab:
         given_tokenizer(data, vocab_size)
     else:
-        tokenizers.check_installed(data.tokenizer)
+        training.check_installed(data.tokenizer)
     is_piped = is_standard_input(data)
     if is_piped and engine:
         raise UserError("data.input is '-', standard input, which only one process can read")
@@ -313,7 +313,7 @@ def make_tokenizer(
     else:
         say(f"training a {data.tokenizer} vocabulary of {vocab_size} tokens")
         options = {"sentencepiece_type": data.sentencepiece_type, **tokenizer_options(data)}
-        tokenizer = tokenizers.train(
+        tokenizer = training.train(
             data.tokenizer, _sentences(output, plan), vocab_size=vocab_size, **options
         )
         if tokenizer.num_unused:

@@ -13,9 +13,9 @@ Only the vocabulary changes, so every program that can read the old one can read
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, pre_tokenizers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
@@ -24,13 +24,16 @@ from bert_jax.tokenizers.base import (
     read_vocabulary_file,
     vocabulary_lines,
 )
-from bert_jax.tokenizers.factory import KINDS, training_words_of
-from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
+from bert_jax.tokenizers.factory import KINDS
 from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer
 from bert_jax.tokenizers.tokenizer_json import JsonTokenizer, content_of
-from bert_jax.tokenizers.training import WordCounts
-from bert_jax.tokenizers.training_words import WordsOfText
+from bert_jax.tokenizers.training import MIN_FREQUENCY, SHORT, learn_merges
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, WordSplitter
+
+# Words, and how often each occurs.
+WordCounts = Sequence[tuple[str, int]]
+# The first of the characters that stand for tokens; none of them is white space.
+_FIRST_CHARACTER = 0x10000
 
 
 def is_number(add_tokens: str) -> bool:
@@ -90,11 +93,14 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
     return extended.with_added(added | {tokenizer.mask_id: mask}, "config.data.add_tokens")
 
 
-def words_of(tokenizer: Tokenizer) -> WordsOfText:
+def words_of(tokenizer: Tokenizer) -> Callable[[str], list[str]]:
     """Returns a function of a text that returns the words to count for `extend`."""
-    if isinstance(tokenizer, SentencePieceTokenizer):
+    if isinstance(tokenizer, SentencePieceTokenizer | JsonTokenizer):
         return tokenizer.words
-    return training_words_of(**tokenizer.options)
+    # The tokenizer maps longer words to [UNK].
+    longest = tokenizer.options["max_input_chars_per_word"]
+    split = WordSplitter(tokenizer.options["lowercase"]).split
+    return lambda text: [word for word in split(text) if len(word) <= longest]
 
 
 def pieces(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -190,10 +196,36 @@ def _words_of_file(path: str, tokenizer: WordPieceTokenizer | SentencePieceToken
 
 def _with_merges(tokenizer: JsonTokenizer, number: int, counts: WordCounts) -> tuple[int, str]:
     """Returns the number of tokens that were found, and a vocabulary with them."""
-    old, tokens = tokenizer.vocab_size, list(tokenizer.tokens)
-    words = ((pieces(tokenizer, word), count) for word, count in sorted(counts))
-    merges = [*tokenizer.merges, *learn_merges(words, tokens, old + number)]
-    placed = _placed(tokens[:old], tokens[old:])
+    old = tokenizer.tokens
+    # The library joins characters, so each stands for a token.
+    spelled = (
+        ("".join(chr(_FIRST_CHARACTER + i) for i in pieces(tokenizer, word)), count)
+        for word, count in counts
+    )
+
+    def token_of(characters: str) -> str:
+        return "".join(old[ord(character) - _FIRST_CHARACTER] for character in characters)
+
+    texts = [
+        f"{word} " * min(1000, count - first)
+        for word, count in spelled
+        for first in range(0, count, 1000)
+    ]
+    alphabet = sorted(set().union(*texts) - {" "})
+    # More than `number`, because some may be spelled as other tokens are.
+    most = len(alphabet) + 2 * number
+    splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), SHORT])
+    _, learned = learn_merges(texts, alphabet, most, splitter)
+    new: dict[str, None] = {}
+    merges = list(tokenizer.merges)
+    for pair in learned:
+        first, second = map(token_of, pair)
+        if first + second not in tokenizer.ids:
+            new[first + second] = None
+        if len(new) > number:
+            break
+        merges.append((first, second))
+    tokens = list(new)[:number]
     special, composes = tokenizer.special_tokens, tokenizer.normalizer is not None
-    content = content_of("byte_bpe", placed, merges, special, composes=composes)
-    return len(tokens) - old, content
+    content = content_of("byte_bpe", _placed(old, tokens), merges, special, composes=composes)
+    return len(tokens), content

@@ -1,9 +1,7 @@
-"""Loads saved tokenizers, makes them from vocabulary files, and trains new ones."""
+"""Loads saved tokenizers, and makes them from vocabulary files."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +14,6 @@ from bert_jax.tokenizers import (
     moses_bpe,
     sentencepiece,
     tokenizer_json,
-    training,
-    training_words,
     wordpiece,
 )
 from bert_jax.tokenizers.added import ADDED_FILE, read_added
@@ -37,21 +33,16 @@ class _Kind(NamedTuple):
     Attributes:
       tokenizer: Makes a tokenizer from a vocabulary and options.
       read: Reads a vocabulary from its files.
-      train: Trains a vocabulary on counts of words, or on texts if the kind has no `words`; None if
-        bert_jax cannot train this kind.
       options: The names of the options, with their defaults.
       names: The names that a vocabulary file may have; `Tokenizer.save` writes the first.
       companion: The name of a second file that belongs to a file with the last name.
-      words: Returns a function of a text that returns its words; None if this kind has none.
     """
 
     tokenizer: Callable[..., Tokenizer]
     read: Callable[..., Any]
-    train: Callable[..., Any] | None
     options: Mapping[str, Any]
     names: tuple[str, ...]
     companion: str = ""
-    words: Callable[..., training_words.WordsOfText] | None = None
 
     def own(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Selects the options of this kind; missing ones get their defaults."""
@@ -62,31 +53,25 @@ KINDS = {
     "wordpiece": _Kind(
         wordpiece.WordPieceTokenizer,
         wordpiece.read_vocabulary,
-        training.train_wordpiece,
         {"lowercase": False, "max_input_chars_per_word": 200},
         (wordpiece.VOCABULARY_FILE,),
-        words=training_words.wordpiece_words,
     ),
     "sentencepiece": _Kind(
         sentencepiece.SentencePieceTokenizer,
         sentencepiece.read_model,
-        training.train_sentencepiece,
         {"lowercase": False, "sentencepiece_rules": "plain"},
         (sentencepiece.MODEL_FILE, "sentencepiece.bpe.model", "spiece.model", LIBRARY_FILE),
     ),
     "byte_bpe": _Kind(
         partial(JsonTokenizer, kind="byte_bpe"),
         partial(tokenizer_json.read_vocabulary, "byte_bpe"),
-        training.train_byte_bpe,
         {"add_prefix_space": False},
         (LIBRARY_FILE, tokenizer_json.VOCABULARY_FILE),
         tokenizer_json.MERGES_FILE,
-        training_words.byte_bpe_words,
     ),
     "fastbpe": _Kind(
         fastbpe.FastBpeTokenizer,
         lambda *paths, special_tokens: fastbpe.read_files(*paths),
-        None,
         {},
         (fastbpe.VOCABULARY_FILE,),
         fastbpe.CODES_FILE,
@@ -94,27 +79,22 @@ KINDS = {
     "tokenizer_json": _Kind(
         partial(JsonTokenizer, kind="tokenizer_json"),
         partial(tokenizer_json.read_vocabulary, "tokenizer_json"),
-        None,
         {},
         (LIBRARY_FILE,),
     ),
     "moses_bpe": _Kind(
         moses_bpe.MosesBpeTokenizer,
         moses_bpe.read_vocabulary,
-        training.train_word_bpe,
         {"lowercase": False},
         (moses_bpe.VOCABULARY_FILE,),
         moses_bpe.MERGES_FILE,
-        training_words.moses_bpe_words,
     ),
     "bert_bpe": _Kind(
         partial(JsonTokenizer, kind="bert_bpe"),
         partial(tokenizer_json.read_vocabulary, "bert_bpe"),
-        training.train_bert_bpe,
         {},
         (LIBRARY_FILE, tokenizer_json.VOCABULARY_FILE),
         tokenizer_json.MERGES_FILE,
-        training_words.bert_bpe_words,
     ),
 }
 # An example of an options file: the kind, and options of all kinds.
@@ -202,65 +182,3 @@ def from_file(
     if source.name not in (ADDED_FILE, LIBRARY_FILE):
         return tokenizer
     return tokenizer.with_added(read_added(source), source)
-
-
-def check_installed(kind: str) -> None:
-    """Refuses to train a kind of tokenizer whose package is missing.
-
-    Raises:
-      UserError: The message names the extra.
-    """
-    if KINDS[kind].words:
-        training_words_of(kind)
-
-
-def train(
-    kind: str,
-    texts: Iterable[str],
-    *,
-    vocab_size: int,
-    sentencepiece_type: str = "unigram",
-    special_tokens: SpecialTokens = SPECIAL_TOKENS,
-    **options: Any,
-) -> Tokenizer:
-    """Trains a tokenizer with exactly `vocab_size` tokens.
-
-    The same texts in the same order give the same vocabulary, byte for byte. All texts together
-    must fit in memory; `bert_jax.prepare` draws a sample.
-
-    Args:
-      kind: One of KINDS with `train`.
-      texts: Sentences or short paragraphs.
-      vocab_size: The number of tokens.
-      sentencepiece_type: "unigram" or "bpe".
-      special_tokens: Defines the first and the last tokens.
-      options: As for `from_file`.
-
-    Raises:
-      UserError: The corpus does not allow a vocabulary of this size.
-    """
-    known = KINDS[kind]
-    own = known.own(options)
-    if known.words:
-        counts = list(Counter(chain.from_iterable(map(known.words(**own), texts))).items())
-        vocabulary = known.train(counts, vocab_size=vocab_size, special_tokens=special_tokens)
-    else:
-        vocabulary = known.train(
-            texts,
-            vocab_size=vocab_size,
-            sentencepiece_type=sentencepiece_type,
-            special_tokens=special_tokens,
-            **own,
-        )
-    return known.tokenizer(vocabulary, special_tokens=special_tokens, **own)
-
-
-def training_words_of(kind: str, **options: Any) -> training_words.WordsOfText:
-    """Returns a function of a text that returns the words that a vocabulary is trained on.
-
-    Args:
-      kind: "wordpiece", "byte_bpe", "moses_bpe" or "bert_bpe".
-      options: As for `from_file`.
-    """
-    known = KINDS[kind]
-    return known.words(**known.own(options))

@@ -25,8 +25,7 @@ from bert_jax.tokenizers.base import (
     require_special_tokens,
     tokens_by_id,
 )
-from bert_jax.tokenizers.merges import Merges
-from bert_jax.tokenizers.word_bpe import END, WordBpe
+from bert_jax.tokenizers.word_bpe import END, Merges, WordBpe
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 _LANGUAGE = "fr"

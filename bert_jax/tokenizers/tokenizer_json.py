@@ -39,8 +39,7 @@ from bert_jax.tokenizers.base import (
     require_special_tokens,
     tokens_by_id,
 )
-from bert_jax.tokenizers.merges import Merges
-from bert_jax.tokenizers.word_bpe import END
+from bert_jax.tokenizers.word_bpe import END, Merges
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
 LIBRARY_FILE, VOCABULARY_FILE, MERGES_FILE = "tokenizer.json", "vocab.json", "merges.txt"
@@ -96,6 +95,11 @@ class JsonTokenizer(Tokenizer):
     @property
     def normalizer(self) -> normalizers.Normalizer | None:
         return self._backend.normalizer
+
+    def words(self, text: str) -> list[str]:
+        """Splits text into normalized words, as the tokens spell them."""
+        text = self._with_space(self.normalizer.normalize_str(text) if self.normalizer else text)
+        return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(text)]
 
     def is_word_start(self, token: str) -> bool:
         return token.startswith(self.word_start) or token in self.special_tokens.spellings

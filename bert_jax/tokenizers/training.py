@@ -1,130 +1,226 @@
-"""Trains vocabularies. The same texts give the same bytes in every run."""
+"""Trains vocabularies with the `tokenizers` and `sentencepiece` libraries.
+
+The same texts give the same bytes in every process, whatever the number of its threads. The
+`tokenizers` library breaks ties by ids, and gives pieces such as "##a" and "a</w>" ids in an order
+that differs from process to process. So all pieces of single characters are given to it in a fixed
+order, as special tokens, and are ordinary pieces in the result.
+"""
 
 import io
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
 import sentencepiece
-from tokenizers import pre_tokenizers
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import SpecialTokens
-from bert_jax.tokenizers.merges import Merges, learn_merges
+from bert_jax.tokenizers.base import SPECIAL_TOKENS, SpecialTokens, Tokenizer
+from bert_jax.tokenizers.factory import KINDS
+from bert_jax.tokenizers.moses_bpe import moses_words
 from bert_jax.tokenizers.sentencepiece import normalize
-from bert_jax.tokenizers.tokenizer_json import BYTE_SPACE, content_of
-from bert_jax.tokenizers.word_bpe import END
+from bert_jax.tokenizers.tokenizer_json import content_of
+from bert_jax.tokenizers.word_bpe import END, Merges
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
+# Pieces that occur once are noise.
+MIN_FREQUENCY = 2
 # So many different characters of a text always get tokens. Further ones get them in up to half of
-# the vocabulary, and in places that are free after the training. Words with others become [UNK].
+# the vocabulary, and in places that are free after the training.
 MIN_ALPHABET = 1000
+# Longer words are left out or cut, because the time is quadratic in the length of a word.
+_LONGEST_WORD = 200
+SHORT = pre_tokenizers.FixedLength(length=_LONGEST_WORD)
 _split_cased = WordSplitter(lowercase=False).split
 # The number of threads affects rounding, so the number must not depend on the machine.
 _SENTENCEPIECE_THREADS = 2
 # Longer lines are cut, because the library would drop them.
 _SENTENCEPIECE_LINE = 4000
-_NO_TEXT = (
-    "there is no text to train a vocabulary on, or all words have more than "
-    "data.max_input_chars_per_word characters: set a larger one, data.characters_apart=True for "
-    "sequences such as DNA, or data.tokenizer=byte_bpe"
-)
-# Words, and how often each occurs.
-WordCounts = Sequence[tuple[str, int]]
 
 
-def train_wordpiece(
-    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
-) -> list[str]:
-    """Trains a vocabulary of `vocab_size` tokens on the counts of words.
+def train(
+    kind: str,
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    sentencepiece_type: str = "unigram",
+    special_tokens: SpecialTokens = SPECIAL_TOKENS,
+    **options: Any,
+) -> Tokenizer:
+    """Trains a tokenizer with exactly `vocab_size` tokens.
 
-    If the pieces are too few, "[unused0]", "[unused1]", ... fill up the vocabulary, as in Google's
-    vocabularies.
+    If the text is too short for so many, "[unused0]", "[unused1]", ... fill up the vocabulary, as
+    in Google's vocabularies; sentencepiece refuses it.
 
-    Raises:
-      UserError: The characters of the corpus do not fit in `vocab_size`.
-    """
-
-    def spelled(word: str) -> list[str]:
-        return [word[0], *(f"##{character}" for character in word[1:])]
-
-    return _train(counts, vocab_size, special_tokens, _pieces, spelled, prefix="##")[0]
-
-
-def train_word_bpe(
-    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
-) -> tuple[list[str], Merges]:
-    """Trains a vocabulary of `vocab_size` tokens on the counts of words, and its merges.
-
-    The first tokens after the special ones are the characters, inside a word and at its end. As for
-    WordPiece, "[unused0]", ... fill up the vocabulary if the corpus is too small.
+    Args:
+      kind: "wordpiece", "sentencepiece", "byte_bpe", "moses_bpe" or "bert_bpe".
+      texts: Sentences or short paragraphs. All together must fit in memory; `bert_jax.prepare`
+        draws a sample.
+      vocab_size: The number of tokens.
+      sentencepiece_type: "unigram" or "bpe".
+      special_tokens: Defines the first and the last tokens.
+      options: As for `from_file`.
 
     Raises:
-      UserError: The characters of the corpus do not fit in `vocab_size`.
+      UserError: The text does not allow a vocabulary of this size.
     """
-
-    def pieces_of(character: str) -> list[str]:
-        return [character, character + END]
-
-    def spelled(word: str) -> list[str]:
-        return [*word[:-1], word[-1] + END]
-
-    return _train(counts, vocab_size, special_tokens, pieces_of, spelled)
+    known = KINDS[kind]
+    own = known.own(options)
+    to_train = own | ({"model_type": sentencepiece_type} if kind == "sentencepiece" else {})
+    vocabulary = _TRAINERS[kind](texts, vocab_size, special_tokens, **to_train)
+    return known.tokenizer(vocabulary, special_tokens=special_tokens, **own)
 
 
-def train_bert_bpe(counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens) -> str:
-    """Does as `train_word_bpe`; returns a tokenizer.json."""
-    tokens, merges = train_word_bpe(counts, vocab_size=vocab_size, special_tokens=special_tokens)
-    return content_of("bert_bpe", tokens, merges, special_tokens)
+def check_installed(kind: str) -> None:
+    """Refuses to train a kind of tokenizer whose package is missing."""
+    if kind == "moses_bpe":
+        moses_words(lowercase=False)
 
 
-def _train(
-    counts: WordCounts,
+def _wordpiece(
+    texts: Iterable[str],
     vocab_size: int,
     special_tokens: SpecialTokens,
-    pieces_of: Callable[[str], list[str]],
-    spelled: Callable[[str], list[str]],
-    prefix: str = "",
+    *,
+    lowercase: bool,
+    max_input_chars_per_word: int,
+) -> list[str]:
+    def inner(character: str) -> list[str]:
+        # Punctuation and CJK characters continue no word.
+        continues = len(_split_cased(f"a{character}")) == 1
+        return [f"##{character}"] if continues else []
+
+    # The tokenizer maps longer words to [UNK].
+    lines = _lines(texts, WordSplitter(lowercase).split, max_input_chars_per_word)
+    affix = {"continuing_subword_prefix": "##"}
+    return _train_on_words(lines, vocab_size, special_tokens, inner, affix)[0]
+
+
+def _word_bpe(
+    texts: Iterable[str],
+    split: Callable[[str], list[str]],
+    vocab_size: int,
+    special_tokens: SpecialTokens,
+) -> tuple[list[str], Merges]:
+    lines = _lines(texts, split, _LONGEST_WORD)
+    affix = {"end_of_word_suffix": END}
+    return _train_on_words(lines, vocab_size, special_tokens, lambda c: [c + END], affix)
+
+
+def _moses_bpe(
+    texts: Iterable[str], vocab_size: int, special_tokens: SpecialTokens, *, lowercase: bool
+) -> tuple[list[str], Merges]:
+    return _word_bpe(texts, moses_words(lowercase=lowercase), vocab_size, special_tokens)
+
+
+def _bert_bpe(texts: Iterable[str], vocab_size: int, special_tokens: SpecialTokens) -> str:
+    vocabulary = _word_bpe(texts, _split_cased, vocab_size, special_tokens)
+    return content_of("bert_bpe", *vocabulary, special_tokens)
+
+
+def _byte_bpe(
+    texts: Iterable[str], vocab_size: int, special_tokens: SpecialTokens, *, add_prefix_space: bool
+) -> str:
+    base = [*special_tokens.first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    num_pieces = _num_pieces(vocab_size, special_tokens, base)
+    splitters = [pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space), SHORT]
+    splitter = pre_tokenizers.Sequence(splitters)
+    tokens, merges = learn_merges(texts, base, num_pieces, splitter)
+    tokens = _filled(tokens, vocab_size, special_tokens)
+    return content_of("byte_bpe", tokens, merges, special_tokens)
+
+
+def _lines(texts: Iterable[str], split: Callable[[str], list[str]], longest: int) -> list[str]:
+    """Returns the texts with a space between words, without longer words."""
+    return [" ".join(word for word in split(text) if len(word) <= longest) for text in texts]
+
+
+def _train_on_words(
+    lines: Sequence[str],
+    vocab_size: int,
+    special_tokens: SpecialTokens,
+    inner: Callable[[str], list[str]],
+    affix: dict[str, str],
 ) -> tuple[list[str], Merges]:
     """Trains a vocabulary and its merges.
 
+    After the special tokens come the characters and then their other pieces.
+
     Args:
-      pieces_of: Returns the tokens of a character.
-      spelled: Returns the tokens of the characters of a word.
-      prefix: The prefix of tokens that continue a word.
+      lines: Words with spaces between them.
+      inner: Returns the other piece of a character ("##x", "x</w>"), if it has one.
+      affix: The option of `BpeTrainer` that defines these pieces.
     """
-    num_pieces = vocab_size - len(special_tokens.last)
-    characters = _by_frequency(_character_counts(counts))
-    tokens = _base_tokens(characters, num_pieces, special_tokens, pieces_of)
-    ids = {token: i for i, token in enumerate(tokens)}
-    # As in the library, a character without a token is left out of its words.
-    words = (([ids[x] for x in spelled(word) if x in ids], count) for word, count in counts)
-    merges = learn_merges(words, tokens, num_pieces, prefix)
-    _add_characters(tokens, characters, num_pieces, pieces_of)
+    counts = Counter(chain.from_iterable(lines))
+    del counts[" "]
+    if not counts:
+        raise UserError(
+            "there is no text to train a vocabulary on, or all words have more than "
+            "data.max_input_chars_per_word characters: set a larger one, data.characters_apart="
+            "True for sequences such as DNA, or data.tokenizer=byte_bpe"
+        )
+    by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
+    half = (vocab_size - len(special_tokens.last)) // 2
+    sizes = accumulate(1 + len(inner(character)) for character in by_frequency)
+    number = max(MIN_ALPHABET, sum(size <= half for size in sizes))
+    characters, rare = sorted(by_frequency[:number]), by_frequency[number:]
+    base = [*special_tokens.first, *characters, *chain.from_iterable(map(inner, characters))]
+    num_pieces = _num_pieces(vocab_size, special_tokens, base)
+    if rare:
+        dropped = dict.fromkeys(map(ord, rare))
+        lines = [line.translate(dropped) for line in lines]
+    splitter = pre_tokenizers.WhitespaceSplit()
+    tokens, merges = learn_merges(lines, base, num_pieces, splitter, **affix)
+    others = [piece for character in rare for piece in (character, *inner(character))]
+    tokens += others[: num_pieces - len(tokens)]
     return _filled(tokens, vocab_size, special_tokens), merges
 
 
-def _character_counts(counts: WordCounts) -> Counter[str]:
-    characters: Counter[str] = Counter()
-    for word, count in counts:
-        for character in word:
-            characters[character] += count
-    return characters
+def learn_merges(
+    texts: Iterable[str],
+    base: Sequence[str],
+    num_tokens: int,
+    splitter: pre_tokenizers.PreTokenizer,
+    **affix: str,
+) -> tuple[list[str], Merges]:
+    """Learns the merges of BPE.
+
+    Args:
+      texts: The texts, all of whose characters are in `base`, split into words.
+      base: The first tokens, among them those of single characters.
+      num_tokens: The largest number of tokens.
+      splitter: Splits a text into words.
+      affix: An option of `BpeTrainer`.
+
+    Returns:
+      The tokens in the order of their ids, and the merged pairs of tokens in their order.
+    """
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = splitter
+    trainer = trainers.BpeTrainer(
+        vocab_size=num_tokens,
+        min_frequency=MIN_FREQUENCY,
+        special_tokens=list(base),
+        show_progress=False,
+        **affix,
+    )
+    library.train_from_iterator(texts, trainer)
+    model = json.loads(library.to_str())["model"]
+    return sorted(model["vocab"], key=model["vocab"].get), list(map(tuple, model["merges"]))
 
 
-def _add_characters(
-    tokens: list[str],
-    characters: Sequence[str],
-    num_pieces: int,
-    pieces_of: Callable[[str], list[str]],
-) -> None:
-    """Adds the characters that are not among the tokens, as far as there is room."""
-    known = set(tokens)
-    for character in characters:
-        pieces = pieces_of(character)
-        if len(tokens) + len(pieces) <= num_pieces and character not in known:
-            tokens += pieces
+def _num_pieces(vocab_size: int, special_tokens: SpecialTokens, base: Sequence[str]) -> int:
+    """Returns the number of tokens before the last special ones; refuses one that is too small."""
+    num_last = len(special_tokens.last)
+    if len(base) + num_last >= vocab_size:
+        raise UserError(
+            f"a vocabulary of {vocab_size} tokens is too small for this corpus: it needs more than "
+            f"{len(base) + num_last}, which the characters or bytes and the special tokens take"
+        )
+    return vocab_size - num_last
 
 
 def _filled(tokens: list[str], vocab_size: int, special_tokens: SpecialTokens) -> list[str]:
@@ -133,83 +229,16 @@ def _filled(tokens: list[str], vocab_size: int, special_tokens: SpecialTokens) -
     return [*tokens, *(f"[unused{i}]" for i in range(num_unused)), *special_tokens.last]
 
 
-def _by_frequency(counts: Counter[str]) -> list[str]:
-    """Returns the counted characters, the most frequent first."""
-    characters = [c for c in counts if not c.isspace()]
-    if not characters:
-        raise UserError(_NO_TEXT)
-    return sorted(characters, key=lambda c: (-counts[c], c))
-
-
-def _base_tokens(
-    characters: Sequence[str],
-    num_pieces: int,
-    special_tokens: SpecialTokens,
-    pieces_of: Callable[[str], list[str]],
-) -> list[str]:
-    """Returns the first special tokens, the characters, and their other pieces ("##x" or "x</w>").
-
-    These are as many characters as fit into half of the vocabulary, but at least MIN_ALPHABET.
-    """
-    sizes = accumulate(len(pieces_of(character)) for character in characters)
-    number = max(MIN_ALPHABET, sum(size <= num_pieces // 2 for size in sizes))
-    characters = sorted(characters[:number])
-    others = [piece for character in characters for piece in pieces_of(character)[1:]]
-    base = [*special_tokens.first, *characters, *others]
-    if len(base) >= num_pieces:
-        num_last = len(special_tokens.last)
-        raise UserError(
-            f"a vocabulary of {num_pieces + num_last} tokens is too small for this corpus: it "
-            f"needs more than {len(base) + num_last}, which the characters and special tokens take"
-        )
-    return base
-
-
-def _pieces(character: str) -> list[str]:
-    """Returns "x" and, unless it is punctuation or CJK and cannot continue a word, "##x"."""
-    continues = len(_split_cased(f"a{character}")) == 1
-    return [character, f"##{character}"] if continues else [character]
-
-
-def train_byte_bpe(counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens) -> str:
-    """Trains a vocabulary of `vocab_size` tokens on the counts of words; returns a tokenizer.json.
-
-    The first tokens after the special ones are the 256 bytes. As for WordPiece, "[unused0]", ...
-    fill up the vocabulary if the corpus is too small.
-
-    Raises:
-      UserError: The bytes do not fit in `vocab_size`, or there is no text.
-    """
-    fewest = len({*special_tokens.first, *special_tokens.last}) + 256
-    if vocab_size < fewest:
-        raise UserError(
-            f"a vocabulary of {vocab_size} tokens is too small: the 256 bytes and the special "
-            f"tokens alone take {fewest}"
-        )
-    if all(set(word) <= {BYTE_SPACE} for word, _ in counts):
-        raise UserError(_NO_TEXT)
-    tokens = [*special_tokens.first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    ids = {token: i for i, token in enumerate(tokens)}
-    words = (([ids[character] for character in word], count) for word, count in counts)
-    merges = learn_merges(words, tokens, vocab_size - len(special_tokens.last))
-    tokens = _filled(tokens, vocab_size, special_tokens)
-    return content_of("byte_bpe", tokens, merges, special_tokens)
-
-
-def train_sentencepiece(
+def _sentencepiece(
     texts: Iterable[str],
-    *,
     vocab_size: int,
-    lowercase: bool,
-    sentencepiece_type: str,
-    sentencepiece_rules: str,
     special_tokens: SpecialTokens,
+    *,
+    model_type: str,
+    lowercase: bool,
+    sentencepiece_rules: str,
 ) -> bytes:
-    """Trains a serialized model for a vocabulary of exactly `vocab_size` tokens.
-
-    Raises:
-      UserError: The corpus is too small, or has too many characters for the size.
-    """
+    """Returns a serialized model."""
     if special_tokens.last:
         # The model has only the library's own three special tokens, followed by pieces.
         pieces: dict[str, Any] = {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2}
@@ -230,9 +259,9 @@ def train_sentencepiece(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_lines(texts, lowercase, sentencepiece_rules),
+            sentence_iterator=_sentencepiece_lines(texts, lowercase, sentencepiece_rules),
             model_writer=model,
-            model_type=sentencepiece_type,
+            model_type=model_type,
             vocab_size=num_pieces,
             normalization_rule_name="nmt_nfkc_cf" if folds else "nmt_nfkc",
             num_threads=_SENTENCEPIECE_THREADS,
@@ -250,8 +279,17 @@ def train_sentencepiece(
     return model.getvalue()
 
 
-def _lines(texts: Iterable[str], lowercase: bool, rules: str) -> Iterator[str]:
+def _sentencepiece_lines(texts: Iterable[str], lowercase: bool, rules: str) -> Iterator[str]:
     for line in chain.from_iterable(text.splitlines() for text in texts):
         line = normalize(line, lowercase, rules)
         for start in range(0, len(line), _SENTENCEPIECE_LINE):
             yield line[start : start + _SENTENCEPIECE_LINE]
+
+
+_TRAINERS: dict[str, Callable[..., Any]] = {
+    "wordpiece": _wordpiece,
+    "sentencepiece": _sentencepiece,
+    "byte_bpe": _byte_bpe,
+    "moses_bpe": _moses_bpe,
+    "bert_bpe": _bert_bpe,
+}

@@ -9,6 +9,7 @@ from tokenizers import models
 from bert_jax.tokenizers.base import CACHE_WORDS
 
 END = "</w>"
+Merges = Sequence[tuple[str, str]]
 # The library's unknown piece; no word contains a space.
 _UNKNOWN = " "
 
@@ -22,7 +23,7 @@ class WordBpe:
       unk_id: The id of all other pieces.
     """
 
-    def __init__(self, ids: Mapping[str, int], merges: Sequence[tuple[str, str]], unk_id: int):
+    def __init__(self, ids: Mapping[str, int], merges: Merges, unk_id: int):
         # The library needs a number for every piece that a merge joins, even one without an id.
         spellings = dict.fromkeys([_UNKNOWN, *ids])
         spellings.update(dict.fromkeys(x for a, b in merges for x in (a, b, a + b)))

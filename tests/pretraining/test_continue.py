@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from bert_jax import convert, load_config, prepare, tokenizers
+from bert_jax import convert, load_config, prepare
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import flatten, to_dict, validate
@@ -17,7 +17,7 @@ from bert_jax.pretraining import evaluation, settings, start
 from bert_jax.pretraining import run as pretrain
 from bert_jax.pretraining.build import recipe_of
 from bert_jax.store.heldout import HeldOut
-from bert_jax.tokenizers import CONVENTIONS
+from bert_jax.tokenizers import CONVENTIONS, training
 from bert_jax.tokenizers.extension import replaced_pieces
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
@@ -321,11 +321,11 @@ def test_other_families_are_continued_with_added_tokens(family, tmp_path):
     model = {"generator_size": 1 / 3} if is_electra else {}
     tokenizer = None
     if family in ("roberta", "modernbert"):
-        tokenizer = tokenizers.train(
+        tokenizer = training.train(
             "byte_bpe", [" the the"], vocab_size=263, special_tokens=CONVENTIONS[family]
         )
     if family == "albert":
-        tokenizer = tokenizers.train(
+        tokenizer = training.train(
             "sentencepiece",
             ["the bead faced a cage. "] * 5,
             vocab_size=16,

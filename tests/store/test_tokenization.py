@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.store.tokenization import SentenceRules, tokenize_documents
 from bert_jax.text.corpus import Document
+from bert_jax.tokenizers import training
 from bert_jax.tokenizers.wordpiece import num_lost
 
 WORDS = [f"w{i}" for i in range(1000)]
@@ -16,7 +16,7 @@ WORDS = [f"w{i}" for i in range(1000)]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return tokenizers.train(
+    return training.train(
         "wordpiece",
         [" ".join(WORDS)] * 2,
         vocab_size=1200,

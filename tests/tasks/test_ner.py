@@ -13,6 +13,7 @@ from bert_jax.config import finetune_config
 from bert_jax.config.finetuning import filled_in
 from bert_jax.finetuning.predictions import score_test
 from bert_jax.tasks.ner import TaggedRows, read_file
+from bert_jax.tokenizers import training
 from tests.tasks.conftest import open_task
 
 TRAIN = """-DOCSTART- -X- O O
@@ -46,7 +47,7 @@ def outputs_of(rows, labels, wanted):
 
 
 def test_byte_level_rows_match_the_text():
-    tokenizer = tokenizers.train(
+    tokenizer = training.train(
         "byte_bpe",
         ["The Senate of Zanzibar sat."] * 9,
         vocab_size=280,

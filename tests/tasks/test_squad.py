@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.squad_answers import rank_answers
 from bert_jax.tasks.squad_data import Context, Question, Windows
+from bert_jax.tokenizers import training
 from tests.tasks.conftest import both, open_task
 
 SIZES = {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64}
@@ -159,7 +159,7 @@ def test_best_span_and_no_answer_are_always_kept(tokenizer):
 
 def test_sentencepiece(make, tmp_path):
     """Pieces include the space before a word, which is not part of an answer."""
-    tokenizer = tokenizers.train(
+    tokenizer = training.train(
         "sentencepiece",
         [CONTEXT, "The men met the Senate; it came from New York."] * 20,
         vocab_size=44,

@@ -10,6 +10,7 @@ from tokenizers import AddedToken
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.interop.tokenizer_json import to_library
+from bert_jax.tokenizers import training
 from bert_jax.tokenizers.extension import (
     extend,
     extended_size,
@@ -22,7 +23,7 @@ from bert_jax.tokenizers.factory import KINDS
 from bert_jax.tokenizers.tokenizer_json import content_of
 from tests.interop.small_bert import TOKENS, make_tokenizer
 from tests.interop.small_tokenizers import train
-from tests.tokenizers.test_tokenizers import sample_texts
+from tests.tokenizers.test_tokenizers import BERT, SPECIALS, sample_texts
 
 # Pieces so far: a ##b, b ##a, c ##ing, the, d ##e ##f, [UNK].
 COUNTS = [("ab", 5), ("ba", 5), ("cing", 9), ("the", 99), ("def", 4), ("xyz", 50), ("fed", 1)]
@@ -91,6 +92,18 @@ def test_byte_bpe_gets_further_merges():
     assert new.decode(new.encode_batch(["a kinase, kinases"])[0]) == "a kinase, kinases"
 
 
+def test_a_merge_may_give_a_token_that_is_there_already():
+    # "abc" is a token, but the pieces of "abc" are "ab" and "c".
+    tokens, merges = byte_bpe().tokens, [("a", "b"), ("b", "c"), ("a", "bc")]
+    letters = [token for token in tokens if len(token) == 1]
+    content = content_of("byte_bpe", [*SPECIALS, *letters, "ab", "bc", "abc"], merges, BERT)
+    old = KINDS["byte_bpe"].tokenizer(content, special_tokens=BERT, add_prefix_space=False)
+    assert [old.tokens[i] for i in pieces(old, "abc")] == ["ab", "c"]
+    new = extend(old, "1", [("abcd", 9), ("abc", 9)])
+    assert new.merges == [*old.merges, ("ab", "c"), ("abc", "d")]
+    assert new.tokens == [*old.tokens, "abcd"]
+
+
 def test_byte_bpe_no_longer_looks_for_placeholders_that_are_gone():
     old = byte_bpe("[unused0]", "[unused1]", composes=True)
     tokens = old.tokens
@@ -107,7 +120,7 @@ def test_byte_bpe_no_longer_looks_for_placeholders_that_are_gone():
 
 
 def unigram(lowercase=True, **options):
-    return tokenizers.train(
+    return training.train(
         "sentencepiece", sample_texts(), vocab_size=700, lowercase=lowercase, **options
     )
 
@@ -199,7 +212,7 @@ def test_words_of_a_file(tmp_path):
 def test_what_cannot_be_added_is_refused():
     with pytest.raises(UserError, match="is 6, but the text has only 4 tokens .* set it to 4 or"):
         extend(with_placeholders(), "6", COUNTS)
-    herbert = tokenizers.train(
+    herbert = training.train(
         "bert_bpe", ["the"] * 7, vocab_size=20, special_tokens=tokenizers.CONVENTIONS["herbert"]
     )
     with pytest.raises(UserError, match="add_tokens is 3, but .* kind bert_bpe; only wordpiece, b"):

@@ -1,11 +1,5 @@
 """Tokenizers: training, files, ids and decoding."""
 
-import random
-import subprocess
-import sys
-import time
-import unicodedata
-
 import numpy as np
 import pytest
 import sentencepiece
@@ -13,6 +7,7 @@ import sentencepiece
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.text.sources import built_in_files
+from bert_jax.tokenizers import training
 
 BERT = tokenizers.SPECIAL_TOKENS
 SPECIALS = list(BERT.spellings)
@@ -28,7 +23,7 @@ def sample_texts(number=8):
 def train(kind, texts, vocab_size=700, lowercase=True, max_chars=200, special_tokens=BERT):
     """Trains a tokenizer of a kind, or a SentencePiece model of the type "unigram" or "bpe"."""
     is_type = kind in ("unigram", "bpe")
-    return tokenizers.train(
+    return training.train(
         "sentencepiece" if is_type else kind,
         texts,
         vocab_size=vocab_size,
@@ -112,36 +107,6 @@ def test_fingerprint_depends_on_options_and_vocabulary(tmp_path):
     assert len(set(prints)) == 4
 
 
-TRAINED = {
-    "wordpiece": "bert",
-    "unigram": "bert",
-    "bpe": "bert",
-    "byte_bpe": "bert",
-    "moses_bpe": "xlm",
-    "bert_bpe": "herbert",
-}
-TRAIN = """
-import sys
-from bert_jax.tokenizers import CONVENTIONS
-from tests.tokenizers import test_tokenizers as tests
-for kind, convention in tests.TRAINED.items():
-    special = CONVENTIONS[convention]
-    tokenizer = tests.train(kind, tests.sample_texts(6), 600, special_tokens=special)
-    tokenizer.save(f"{sys.argv[1]}/{kind}")
-"""
-
-
-def test_training_gives_the_same_bytes_in_every_process(tmp_path):
-    runs = tmp_path / "0", tmp_path / "1"
-    for run in runs:
-        subprocess.run([sys.executable, "-c", TRAIN, run], check=True)
-    one, other = (
-        {path.relative_to(run): path.read_bytes() for path in run.rglob("*") if path.is_file()}
-        for run in runs
-    )
-    assert one == other and len({path.parent for path in one}) == len(TRAINED)
-
-
 @pytest.mark.parametrize("convention", ["bert", "herbert"])
 def test_words_of_running_text(convention):
     kind = {"bert": "wordpiece", "herbert": "bert_bpe"}[convention]
@@ -162,49 +127,6 @@ def test_words_of_running_text(convention):
     expected = [True, *sum(begins, []), True, *begins[1], True]
     assert max(map(len, ids)) > 3
     assert tokenizer.begins_word(np.stack([row, row])).tolist() == [expected, expected]
-
-
-def test_a_small_corpus_is_filled_up_with_unused_tokens():
-    tokenizer = train("wordpiece", ["to be or not to be", "that is the question"], 1000)
-    assert tokenizer.vocab_size == 1000
-    assert 900 < tokenizer.num_unused < 1000
-    assert tokenizer.id_to_token(999) == f"[unused{tokenizer.num_unused - 1}]"
-
-
-def test_alphabet_is_bounded_by_frequency_and_the_vocabulary():
-    rare = [chr(c) for c in range(0x1200, 0x1800) if unicodedata.category(chr(c)) == "Lo"]
-    texts = ["the people of the states"] * 5 + [" ".join(rare)]
-    small, large = (train("wordpiece", texts, size) for size in (2100, 4000))
-    assert set("thepolfsa") < set(small.tokens) and small.num_unused < 2
-    assert 1000 < sum(len(token) == 1 for token in small.tokens) < len(rare)
-    assert set("thepolfsa").union(rare) < set(large.tokens) and large.num_unused > 1000
-
-
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "moses_bpe"])
-def test_training_on_a_long_word_takes_no_longer_than_on_other_text(kind):
-    word = "".join(random.Random(0).choices("abcdef", k=200_000))
-    started = time.monotonic()
-    train(kind, [*sample_texts(1), word], 600)
-    assert time.monotonic() - started < 10
-
-
-@pytest.mark.parametrize(
-    "kind, texts, size, words",
-    [
-        ("wordpiece", sample_texts(1), 30, "30 tokens is too small for this corpus"),
-        ("sentencepiece", sample_texts(1), 20, "smaller than required_chars. 20 vs"),
-        ("sentencepiece", sample_texts(1), 100_000, "set it to a value <= "),
-        ("wordpiece", [" ", ""], 100, "no text to train"),
-        ("sentencepiece", [" ", ""], 100, "it has no text"),
-        ("byte_bpe", sample_texts(1), 260, "the 256 bytes and the special tokens alone take 261"),
-        ("byte_bpe", [" ", ""], 300, "no text to train"),
-        ("moses_bpe", sample_texts(1), 60, "60 tokens is too small for this corpus"),
-        ("moses_bpe", [" ", ""], 300, "no text to train"),
-    ],
-)
-def test_unusable_corpora_and_sizes_are_refused(kind, texts, size, words):
-    with pytest.raises(UserError, match=words):
-        train(kind, texts, size)
 
 
 @pytest.mark.parametrize(

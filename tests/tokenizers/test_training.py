@@ -1,0 +1,104 @@
+"""Training of vocabularies."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+import unicodedata
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from bert_jax.base.errors import UserError
+from bert_jax.tokenizers import load
+from tests.tokenizers.test_tokenizers import sample_texts, train
+
+# The special tokens of each kind.
+TRAINED = {
+    "wordpiece": "bert",
+    "unigram": "bert",
+    "bpe": "bert",
+    "byte_bpe": "bert",
+    "moses_bpe": "xlm",
+    "bert_bpe": "herbert",
+}
+# Version 0.1 trained the same vocabularies by its own code.
+FINGERPRINTS = {
+    "wordpiece": "b9559d82afa0",
+    "byte_bpe": "42ba2efa1686",
+    "moses_bpe": "8c763dddacb0",
+    "bert_bpe": "fe1b74af6eb5",
+}
+TRAIN = """
+import sys
+from bert_jax.tokenizers import CONVENTIONS
+from tests.interop.small_tokenizers import SCRIPTS
+from tests.tokenizers.test_tokenizers import sample_texts, train
+for kind, convention in zip(sys.argv[2::2], sys.argv[3::2]):
+    texts = [*sample_texts(6), *SCRIPTS]
+    train(kind, texts, 900, special_tokens=CONVENTIONS[convention]).save(f"{sys.argv[1]}/{kind}")
+"""
+
+
+def test_training_gives_the_same_bytes_in_every_process(tmp_path):
+    runs = []
+    for threads in ("1", "4"):
+        run = tmp_path / threads
+        environment = os.environ | {"PYTHONHASHSEED": threads, "RAYON_NUM_THREADS": threads}
+        command = [sys.executable, "-c", TRAIN, run, *chain.from_iterable(TRAINED.items())]
+        subprocess.run(command, check=True, env=environment)
+        paths = filter(Path.is_file, run.rglob("*"))
+        runs.append({path.relative_to(run): path.read_bytes() for path in paths})
+    assert runs[0] == runs[1]
+    assert len({path.parent for path in runs[0]}) == len(TRAINED)
+    found = {kind: load(tmp_path / "1" / kind).fingerprint[:12] for kind in FINGERPRINTS}
+    assert found == FINGERPRINTS
+
+
+def test_a_small_corpus_is_filled_up_with_unused_tokens():
+    tokenizer = train("wordpiece", ["to be or not to be", "that is the question"], 1000)
+    assert tokenizer.vocab_size == 1000
+    assert 900 < tokenizer.num_unused < 1000
+    assert tokenizer.id_to_token(999) == f"[unused{tokenizer.num_unused - 1}]"
+
+
+def test_alphabet_is_bounded_by_frequency_and_the_vocabulary():
+    rare = [chr(c) for c in range(0x1200, 0x1800) if unicodedata.category(chr(c)) == "Lo"]
+    texts = ["the people of the states"] * 5 + [" ".join(rare)]
+    small, large = (train("wordpiece", texts, size) for size in (2100, 4000))
+    assert set("thepolfsa") < set(small.tokens) and small.num_unused < 2
+    assert 1000 < sum(len(token) == 1 for token in small.tokens) < len(rare)
+    assert set("thepolfsa").union(rare) < set(large.tokens) and large.num_unused > 1000
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "moses_bpe"])
+def test_training_on_a_long_word_takes_no_longer_than_on_other_text(kind):
+    word = "".join(random.Random(0).choices("abcdef", k=200_000))
+    started = time.monotonic()
+    train(kind, [*sample_texts(1), word], 600)
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    "kind, texts, size, words",
+    [
+        ("wordpiece", sample_texts(1), 30, "30 tokens is too small for this corpus"),
+        ("sentencepiece", sample_texts(1), 20, "smaller than required_chars. 20 vs"),
+        ("sentencepiece", sample_texts(1), 100_000, "set it to a value <= "),
+        ("wordpiece", [" ", ""], 100, "no text to train"),
+        ("sentencepiece", [" ", ""], 100, "it has no text"),
+        (
+            "byte_bpe",
+            sample_texts(1),
+            260,
+            "260 tokens is too small for this corpus: it needs more than 261",
+        ),
+        ("moses_bpe", sample_texts(1), 60, "60 tokens is too small for this corpus"),
+        ("moses_bpe", [" ", ""], 300, "no text to train"),
+    ],
+)
+def test_unusable_corpora_and_sizes_are_refused(kind, texts, size, words):
+    with pytest.raises(UserError, match=words):
+        train(kind, texts, size)
