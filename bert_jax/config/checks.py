@@ -13,7 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.common import COMMON, ENDING_SHAPES
+from bert_jax.config.common import COMMON
 from bert_jax.config.data import DATA
 from bert_jax.config.model import MODEL
 from bert_jax.config.predictions import max_predictions, packed_predictions, rated_stages
@@ -23,17 +23,6 @@ from bert_jax.text.named_sources import check_weights, named_inputs, source_weig
 
 # A condition that breaks the rule if it is true, and the sentence.
 Rule = tuple[Any, str]
-# Options of encoders that no model with a decoder has.
-_ENCODER_ONLY = (
-    "layer_groups",
-    "embedding_size",
-    "causal",
-    "norm",
-    "rope_theta",
-    "gated",
-    "biases",
-    "classifier_pooling",
-)
 
 
 def check_rules(rules: Iterable[Rule], before: str = "") -> None:
@@ -47,17 +36,18 @@ def unused_keys(config: ConfigDict, section: Section, prefix: str = "") -> Itera
     """Yields a rule for each key that needs a value of another key; see `Field.only_with`."""
     values = dict(flatten(config, prefix))
     for key, field in flatten(section, prefix):
-        if not field.only_with:
-            continue
         owner, _, choices = field.only_with.partition("=")
+        if owner not in values:
+            continue
+        value = f"{values[owner]:g}" if isinstance(values[owner], float) else str(values[owner])
         yield (
             values[key] != field.default
             # A part from outside the package may use any key.
-            and values[owner] not in choices.split(",")
-            and ":" not in values[owner],
-            f"config.{key} is {values[key]}, which has no effect with config.{owner}="
-            f"{values[owner]}; it needs config.{owner}={choices.replace(',', ' or ')}, so leave "
-            f"it at {field.default}",
+            and value not in choices.split(",")
+            and ":" not in value,
+            f"config.{key} is {values[key]}, which has no effect with config.{owner}={value}; "
+            f"it needs config.{owner}={choices.replace(',', ' or ')}, so leave it at "
+            f"{field.default}",
         )
 
 
@@ -68,13 +58,6 @@ def model_rules(model: Mapping[str, Any]) -> Iterator[Rule]:
         width % heads,
         f"num_attention_heads is {heads}, which does not divide hidden_size, {width}",
     )
-    depth = width // heads
-    for key in _ENCODER_ONLY:
-        yield (
-            model["num_decoder_layers"] and model[key] != MODEL[key].default,
-            f"{key} is {model[key]}, but num_decoder_layers is {model['num_decoder_layers']}; a "
-            f"model with a decoder has only {MODEL[key].default}",
-        )
     groups, window, every = (
         model[key] for key in ("layer_groups", "local_attention", "global_every")
     )
@@ -87,19 +70,11 @@ def model_rules(model: Mapping[str, Any]) -> Iterator[Rule]:
         f"local_attention is {window} and global_every is {every}; a model with local layers needs "
         "a window and global_every above 1, any other model 0 and 1",
     )
-    yield (
-        window == 1,
-        "local_attention is 1, a window without neighbors; it must be at least 2",
-    )
     theta = model["rope_theta"]
     yield (
         model["local_rope_theta"] and not (theta and window),
         f"local_rope_theta is {model['local_rope_theta']:g}, but rope_theta is {theta:g} and "
         f"local_attention is {window}; only a model with both has such layers",
-    )
-    yield (
-        theta and depth % 2,
-        f"rope_theta is {theta:g}, but heads are {depth} wide; rotary positions need an even width",
     )
     yield (
         groups and (model["norm"] == "pre_and_final" or every > 1),
@@ -150,10 +125,6 @@ def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
         kind in files and not (data.vocab or data.store),
         f"config.data.vocab is empty; config.data.tokenizer={kind} is not trained here and needs "
         f"{files.get(kind)}",
-    )
-    yield (
-        data.add_tokens.isdecimal() and not int(data.add_tokens),
-        f"config.data.add_tokens is {data.add_tokens}; leave it empty to add no tokens",
     )
     needed = {"fastbpe": "roberta", "moses_bpe": "xlm"}.get(kind)
     yield (
@@ -221,21 +192,7 @@ def data_rules(data: ConfigDict) -> Iterator[Rule]:
         f"config.data.language is {data.language}, but config.data.sources names the language of "
         "each source; leave one of them out",
     )
-    yield (
-        not all(map(_is_text_encoding, data.encoding.split(","))),
-        f"config.data.encoding is {data.encoding!r}; it must be a text encoding that Python knows, "
-        "such as utf-8, latin-1 or utf-16, or several, as in utf-8,cp1252",
-    )
     yield from tokenizer_rules(data)
-
-
-def _is_text_encoding(name: str) -> bool:
-    try:
-        # Python has codecs that are not text encodings, such as rot13; `encode` refuses them.
-        "".encode(name)
-    except (LookupError, ValueError):
-        return False
-    return True
 
 
 def objective_rules(config: ConfigDict) -> Iterator[Rule]:
@@ -253,22 +210,9 @@ def objective_rules(config: ConfigDict) -> Iterator[Rule]:
         f"units wide; its {width // 64} heads, one for every 64 units, must divide this width",
     )
     yield (
-        not terms or len(terms) != len(weights),
+        not terms or len(set(terms)) < len(terms) or len(terms) != len(weights),
         f"config.objective.weights is {weights!r}; it must have one weight for each of "
-        f"config.objective.terms, {terms!r}, and there must be at least one term",
-    )
-    yield (
-        len(set(terms)) < len(terms),
-        f"config.objective.terms is {terms!r}; each term must be named once",
-    )
-    yield (
-        not any(weights),
-        f"config.objective.weights is {weights!r}; at least one must be above 0",
-    )
-    yield (
-        config.sinusoidal_positions and model.rope_theta,
-        f"config.sinusoidal_positions is {config.sinusoidal_positions:g}, but a model with "
-        f"config.model.rope_theta={model.rope_theta:g} has no position table; leave it at 0",
+        f"config.objective.terms, {terms!r}, of which there must be one, and each only once",
     )
 
 
@@ -305,11 +249,8 @@ def own_key_rules(config: ConfigDict) -> Iterator[Rule]:
     """Yields the rules of the keys that a stage may have of its own."""
     for i, stage in enumerate(config.train.stages):
         path = f"config.train.stages[{i}]"
-        yield (
-            stage.end_factor and stage.shape not in ENDING_SHAPES,
-            f"{path}.end_factor is {stage.end_factor:g}, but {path}.shape is {stage.shape!r}; it "
-            f"must be one of {', '.join(ENDING_SHAPES)} to end above 0",
-        )
+        for is_broken, sentence in unused_keys(stage, STAGE):
+            yield is_broken, sentence.replace("config.", f"{path}.")
         yield (
             stage.warmup_steps and not has_own_schedule(stage),
             f"{path}.warmup_steps is {stage.warmup_steps:g}, but the stage follows the schedule of "
@@ -323,11 +264,6 @@ def own_key_rules(config: ConfigDict) -> Iterator[Rule]:
                 f"{path}.{key} is {stage[key]:g}, but config.model.{''.join(absent[:1])} is 0, so "
                 "that the model has no such layers; leave it at 0",
             )
-        yield (
-            stage.masked_lm_prob and config.data.corruption == "none",
-            f"{path}.masked_lm_prob is {stage.masked_lm_prob:g}, but has no effect with "
-            "config.data.corruption=none; leave it at 0",
-        )
 
 
 def flag_rules(config: ConfigDict, flags: Collection[str]) -> Iterator[Rule]:
@@ -403,6 +339,7 @@ def stored_rules(config: ConfigDict) -> Iterator[Rule]:
     """Yields the rules that the configs of finished runs and of converted weights keep too."""
     for is_broken, sentence in model_rules(config.model):
         yield is_broken, f"config.model.{sentence}"
+    yield from unused_keys(config.model, MODEL, "model.")
     yield from objective_rules(config)
     yield from stage_rules(config)
 
@@ -431,12 +368,6 @@ def run_rules(config: ConfigDict) -> Iterator[Rule]:
 
 def finetuning_rules(config: ConfigDict) -> Iterator[Rule]:
     """Yields the rules of a config of fine-tuning."""
-    for key, values in config.sweep.items():
-        yield (
-            not values or len(set(values)) < len(values),
-            f"config.sweep.{key} is {values!r}; it must have at least one value and no repeated "
-            "value",
-        )
     yield (
         not config.init_from,
         "config.init_from is missing; set it to the pre-trained BERT to start from: a work "

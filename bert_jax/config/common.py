@@ -49,6 +49,7 @@ COMMON: Section = {
         "loss, but fine-tuning may score lower (docs/results.md). About 4 times "
         "model.initializer_range worked best. If 0, the table starts at random, as in BERT. The "
         "key has no effect on weights from init_from or a checkpoint.",
+        only_with="model.rope_theta=0",
         bounds=">= 0",
     ),
     "dtype": Field(

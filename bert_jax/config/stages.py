@@ -5,7 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax.config.common import SHAPES
+from bert_jax.config.common import ENDING_SHAPES, SHAPES
 from bert_jax.config.schema import Field, Section, build
 
 STAGE: Section = {
@@ -50,7 +50,10 @@ STAGE: Section = {
         choices=("", *SHAPES),
     ),
     "end_factor": Field(
-        0.0, "End of the stage's shape, as in schedule.end_factor.", bounds=">= 0, <= 1"
+        0.0,
+        "End of the stage's shape, as in schedule.end_factor.",
+        only_with="shape=" + ",".join(ENDING_SHAPES),
+        bounds=">= 0, <= 1",
     ),
     "rope_theta": Field(
         0.0,

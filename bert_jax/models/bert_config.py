@@ -11,6 +11,8 @@ import numpy as np
 VOCAB_MULTIPLE = 128
 # The sizes of a stored config are not trusted. These limits are far above all published models.
 _MAX_ROWS, _MAX_WIDTH, _MAX_DEPTH = 10_000_000, 2**17, 1000
+# Models with a decoder have only the defaults of some options of encoders.
+_NO_DECODER = "model.num_decoder_layers=0"
 
 
 def _key(default: Any, comment: str, *, is_required: bool = False, **facts: Any) -> Any:
@@ -102,19 +104,23 @@ class BertConfig:
     )
     layer_norm_eps: float = _key(1e-12, "Epsilon of LayerNorm.", bounds="> 0")
     causal: bool = _key(
-        False, "Whether each position attends only to itself and to the positions before it."
+        False,
+        "Whether each position attends only to itself and to the positions before it.",
+        only_with=_NO_DECODER,
     )
     embedding_size: int = _key(
         0,
         "Width of the embedding tables and of the decoder tied to them (E). A layer projects the "
         "embeddings to hidden_size (ALBERT, ELECTRA). 0 means hidden_size, without that layer.",
         bounds=f">= 0, <= {_MAX_WIDTH}",
+        only_with=_NO_DECODER,
     )
     layer_groups: int = _key(
         0,
         "Number of groups (G) of consecutive blocks; the blocks of a group share their parameters. "
         "ALBERT has one group. 0 means that every block has its own parameters.",
         bounds=">= 0",
+        only_with=_NO_DECODER,
     )
     attention_output_dropout_prob: float = _key(
         -1.0,
@@ -130,12 +136,14 @@ class BertConfig:
         "pre_and_final (before each sublayer but the first, which reads the LayerNorm of the "
         "embeddings, and after the last block, as in ModernBERT).",
         choices=("post", "pre", "pre_and_final"),
+        only_with=_NO_DECODER,
     )
     rope_theta: float = _key(
         0.0,
         "Base of the wavelengths of rotary positions (RoPE), which turn queries and keys by angles "
         "proportional to their positions. 0 means a learned position table instead.",
         bounds=">= 0",
+        only_with=_NO_DECODER,
     )
     local_rope_theta: float = _key(
         0.0, "rope_theta of local layers. 0 means that they have the same.", bounds=">= 0"
@@ -156,11 +164,13 @@ class BertConfig:
         False,
         "Whether a second projection gates the feed-forward layer (GeGLU, ModernBERT): its output "
         "is multiplied by the activated one.",
+        only_with=_NO_DECODER,
     )
     biases: bool = _key(
         True,
         "Whether projections and LayerNorms have biases. Those of the decoder and of classifiers "
         "always exist.",
+        only_with=_NO_DECODER,
     )
     classifier_pooling: str = _key(
         "pooler",
@@ -168,6 +178,7 @@ class BertConfig:
         "cls and mean (ModernBERT): the state of the first token, the mean over all tokens, or the "
         "states of tokens, after the dense layer, activation and LayerNorm of the masked-LM head.",
         choices=("pooler", "cls", "mean"),
+        only_with=_NO_DECODER,
     )
     output_init_by_depth: bool = _key(
         False,

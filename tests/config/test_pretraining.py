@@ -102,13 +102,8 @@ FASTBPE = {
         ({"mesh__fsdp": -1}, "more than one axis of size -1"),
         ({"init_from": "a", "resume_from": "b"}, "init_from and config.resume_from are both set"),
         ({"objective__weights": (1.0,)}, "config.objective.weights is (1.0,)"),
-        ({"objective__terms": (), "objective__weights": ()}, "at least one term"),
-        ({"data__encoding": "utf-99"}, "it must be a text encoding that Python knows"),
-        ({"data__encoding": "utf-8,utf-99"}, "it must be a text encoding that Python knows"),
-        ({"data__encoding": "rot13"}, "it must be a text encoding that Python knows"),
-        ({"data__encoding": "base64"}, "it must be a text encoding that Python knows"),
-        ({"objective__terms": ("masked_lm", "masked_lm")}, "each term must be named once"),
-        ({"objective__weights": (0.0, 0.0)}, "(0.0, 0.0); at least one must be above 0"),
+        ({"objective__terms": (), "objective__weights": ()}, "of which there must be one"),
+        ({"objective__terms": ("masked_lm", "masked_lm")}, "and each only once"),
         ({"data__masked_lm_prob": 1e-9}, "so small that no token of a sequence of 128"),
         ({"data__mask_fractions": (0.8, 0.1, 0.2)}, "three fractions that add up to 1"),
         ({"data__mask_fractions": (0.9, 0.1)}, "three fractions that add up to 1"),
@@ -167,23 +162,10 @@ FASTBPE = {
             {"data__sources": "en=a", "data__source_weights": "de=1"},
             "source_weights has de, but the sources are en; both must have the same names",
         ),
-        ({"data__add_tokens": "0"}, "config.data.add_tokens is 0; leave it empty to add no tokens"),
         ({"data__special_tokens": "camembert"}, "works only with config.data.tokenizer=sentencep"),
         ({"data__special_tokens": "xlm"}, "tokenizer=moses_bpe, but config.data.tokenizer is wor"),
         ({"data__tokenizer": "moses_bpe"}, "moses_bpe needs config.data.special_tokens=xlm"),
         ({"model__head_transform": False, "model__embedding_size": 64}, "it must be 0 or 768"),
-        (
-            {"model__num_decoder_layers": 6, "model__norm": "pre"},
-            "6; a model with a decoder has only post",
-        ),
-        (
-            {"model__num_decoder_layers": 6, "model__causal": True},
-            "6; a model with a decoder has only False",
-        ),
-        (
-            {"model__num_decoder_layers": -1},
-            "num_decoder_layers is -1; it must be at least 0",
-        ),
         (
             {"model__head_transform": False, "model__generator_size": 0.5},
             "generator_size is 0.5, but head",
@@ -209,6 +191,8 @@ WITHOUT_EFFECT = {
     "data.tokenizer": "byte_bpe",
     "data.rows": "halves",
     "schedule.shape": "constant",
+    "model.num_decoder_layers": 2,
+    "model.rope_theta": 10_000.0,
 }
 
 
@@ -217,7 +201,7 @@ def test_a_key_without_effect_is_refused(key):
     field, default = FIELDS[key], FIELDS[key].default
     owner, _, allowed = field.only_with.partition("=")
     values = {}
-    if FIELDS[owner].default in allowed.split(","):
+    if f"{FIELDS[owner].default}" in allowed.split(",") or allowed == "0":
         values[owner] = WITHOUT_EFFECT[owner]
     if isinstance(default, str):
         value = next(choice for choice in field.choices if choice != default)
@@ -280,13 +264,3 @@ def test_a_decoder_needs_a_term_that_trains_it():
     config.model.num_decoder_layers = 2
     with pytest.raises(UserError, match="num_decoder_layers is 2, but .* by the term denoising"):
         make_objective(config)
-
-
-def test_a_window_needs_neighbors():
-    config = changed(model__local_attention=1, model__global_every=3)
-    assert "config.model.local_attention is 1, a window without" in refusal(config)
-
-
-def test_sinusoids_need_a_position_table():
-    config = changed(sinusoidal_positions=0.25, model__rope_theta=10_000.0, model__norm="pre")
-    assert "config.sinusoidal_positions is 0.25" in refusal(config)
