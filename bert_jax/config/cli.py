@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
-from ml_collections.config_flags import config_flags
 
 import bert_jax
 from bert_jax import config
@@ -121,14 +120,13 @@ def end_on_sigterm() -> None:
 
 
 def define_config_flag(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines --config and, through it, a flag for each key of the config."""
-    config_flags.DEFINE_config_file(
+    """Defines --config; `parse` takes a flag for each of its keys, such as --config.seed."""
+    flags.DEFINE_string(
         "config",
         None,
         "A config: its name (tiny, roberta:base) or FILE.py. Its keys are flags too: "
         "--config.train.num_steps=200. `python -m bert_jax` lists the names; the files in "
         f"{os.path.dirname(config.__file__)} describe the keys.",
-        lock_config=True,
         flag_values=values,
     )
 
@@ -194,7 +192,7 @@ def _same_on_all(values: flags.FlagValues) -> dict[str, Any]:
         value = values[name].value
         if isinstance(value, ConfigDict):
             same |= {f"--{name}.{key}": v for key, v in config.flatten(config.to_dict(value))}
-        elif "." not in name and name not in (*ABSL_FLAGS, "coordinator", "process_id"):
+        elif name not in (*ABSL_FLAGS, "coordinator", "process_id"):
             same[f"--{name}"] = value
     return same
 

@@ -1,5 +1,6 @@
 """Parses flags and config files, and reports mistakes in one sentence."""
 
+import ast
 import copy
 import dataclasses
 import difflib
@@ -54,16 +55,6 @@ class ConfigSource:
     is_stored: bool = False
 
 
-class _Loaded(flags.ArgumentParser):
-    """The parser of a config flag whose file has already been loaded."""
-
-    def __init__(self, config: ConfigDict, source: ConfigSource):
-        self._config, self.source = config, source
-
-    def parse(self, argument: str) -> ConfigDict:
-        return self._config
-
-
 def parse(
     argv: Sequence[str],
     values: flags.FlagValues = flags.FLAGS,
@@ -72,6 +63,8 @@ def parse(
     load_stored: Callable[[str], ConfigDict | None] = lambda directory: None,
 ) -> list[str]:
     """Parses flags and returns the program's name and the remaining arguments.
+
+    The value of the flag `config`, if it is defined, becomes the config.
 
     Args:
       argv: The program's name and its arguments.
@@ -84,38 +77,32 @@ def parse(
         argument is unexpected.
       UserError: The config file cannot be loaded.
     """
-    argv = [_with_home(argument) for argument in argv]
-    values.set_gnu_getopt(words)
+    argv, overrides = [_with_home(argument) for argument in argv], []
     if "config" in values:
-        argv = _load_config(argv, values, load_stored)
+        argv, overrides = _split_overrides(argv)
+    values.set_gnu_getopt(words)
     try:
         remaining = values(argv)
     except flags.UnrecognizedFlagError as e:
-        names = [name for name in values if name.partition(".")[0] not in ABSL_FLAGS]
-        if "config" in values and isinstance(values["config"].parser, _Loaded):
-            names += [f"config.{key}" for key in _keys(config_source(values).values)]
+        names = [name for name in values if name not in ABSL_FLAGS]
+        if "config" in values and (path := values["config"].value):
+            names += [f"config.{key}" for key in _keys(load_config_file(path))]
         raise UsageError(f"unknown flag --{e.flagname}{nearest(e.flagname, names, '--')}") from e
     except flags.Error as e:
         if "must have a value other than None" in str(e):
             name = str(e).partition("=")[0].removeprefix("flag --")
             raise UsageError(f"--{name} is missing: {values[name].help.rstrip('.')}") from e
         raise UsageError(str(e).strip().splitlines()[0]) from e
-    except (LookupError, TypeError) as e:
-        # One flag replaced a section by a value, for example train.stages=5.
-        raise UsageError(f"two of the flags --config.KEY contradict each other: {e.args[0]}") from e
     if len(remaining) > 1 and not words:
         raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
-    if "config" in values and values["config"].value is None:
-        raise UsageError(
-            "--config is missing: a config file, such as configs/tiny.py, unless --workdir names "
-            "a run to continue"
-        )
+    if "config" in values:
+        _load_config(values, overrides, load_stored)
     return remaining
 
 
 def config_source(values: flags.FlagValues = flags.FLAGS) -> ConfigSource:
     """Returns where the parsed config comes from."""
-    return values["config"].parser.source
+    return values["config"].source
 
 
 def _with_home(argument: str) -> str:
@@ -125,82 +112,89 @@ def _with_home(argument: str) -> str:
     return re.sub(r"(?<=[=:,'\"])~(?=/)", lambda _: os.path.expanduser("~"), argument)
 
 
-def _load_config(
-    argv: Sequence[str],
-    values: flags.FlagValues,
-    load_stored: Callable[[str], ConfigDict | None],
-) -> list[str]:
-    """Loads the file of --config and checks the overridden keys.
+def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Returns the arguments but those for config keys, and the keys with their texts.
 
-    Returns:
-      `argv`, with Python tuples as values for tuples of texts, such as `data.input`. Without
-      quotes, ml_collections would refuse a path with a space.
+    The forms are those of absl: --config.KEY=VALUE, --config.KEY VALUE, --config.KEY (True) and
+    --noconfig.KEY (False).
     """
-    argv = _with_config_first(argv)
-    # ml_collections looks for the keys in sys.argv, which it expects in this order too.
-    values["config"]._sys_argv = argv
-    passed = list(_flags_in(argv))
-    given = {flag: value for _, flag, value in passed}
-    path, directory = given.get("config"), given.get("workdir")
-    # --noconfig.KEY sets a key to False.
-    of_config = re.compile(r"(?:no)?config\.(.+)")
-    keys = [found[1] for _, flag, _ in passed if (found := of_config.fullmatch(flag))]
-    for _, flag, value in passed:
-        if flag == "part":
-            # A config file may read a directory that names the part.
-            parts.trust(value)
+    others, overrides = list(argv[:1]), []
+    arguments = list(argv[1:])
+    while arguments:
+        argument = arguments.pop(0)
+        if argument == "--":
+            return [*others, argument, *arguments], overrides
+        found = re.fullmatch(r"--?(no)?config\.([^=]+)(?:=(.*))?", argument, re.DOTALL)
+        if not found:
+            others.append(argument)
+            continue
+        is_negated, key, text = found.groups()
+        if is_negated:
+            text = "false"
+        elif text is None:
+            has_value = arguments and not re.match(r"-\D", arguments[0])
+            text = arguments.pop(0) if has_value else "true"
+        overrides.append((key, text))
+    return others, overrides
+
+
+def _load_config(
+    values: flags.FlagValues,
+    overrides: Sequence[tuple[str, str]],
+    load_stored: Callable[[str], ConfigDict | None],
+) -> None:
+    """Loads the file of --config, or the config of --workdir, and changes the overridden keys."""
+    path, directory = values["config"].value, values["workdir"].value if "workdir" in values else ""
+    # A config file may read a directory that names the parts.
+    for name in values["part"].value if "part" in values else ():
+        parts.trust(name)
     stored = load_stored(directory) if directory and path is None else None
     if stored:
         path, config = f"{directory}/config.json", stored
-        argv.insert(1, f"--config={path}")
-        passed = list(_flags_in(argv))
     elif path is not None:
         config = load_config_file(path)
-    elif keys:
-        raise UsageError(f"--config is missing: --config.{keys[0]} changes a value in it")
+    elif overrides:
+        raise UsageError(f"--config is missing: --config.{overrides[0][0]} changes a value in it")
     else:
-        return argv
+        raise UsageError(
+            "--config is missing: a config file, such as configs/tiny.py, unless --workdir names "
+            "a run to continue"
+        )
+    keys = [key for key, _ in overrides]
     source = ConfigSource(path, copy.deepcopy(config), frozenset(keys), bool(stored))
-    values["config"].parser = _Loaded(config, source)
-    for key in keys:
-        if not _has(config, key):
-            raise UsageError(f"unknown config key {key}{nearest(key, list(_keys(config)))}")
-    for index, flag, value in passed:
-        key = flag.removeprefix("config.")
-        if key == flag or not value or value[0] in "'\"([":
-            continue
-        default = config_path.get_value(key, config)
-        if isinstance(default, tuple) and keys.count(key) > 1:
-            raise UsageError(f"--{flag} is given twice; give all its values in one, with commas")
-        if isinstance(default, tuple) and all(isinstance(item, str) for item in default):
-            # "\\," is a comma inside a text.
-            pieces = re.split(r"(?<!\\),", value)
-            texts = tuple(text for piece in pieces if (text := piece.strip()))
-            argv[index] = argv[index].removesuffix(value) + repr(texts)
-    return argv
+    for key, text in overrides:
+        try:
+            current = config_path.get_value(key, config)
+        except (KeyError, AttributeError, IndexError, TypeError, ValueError):
+            raise UsageError(
+                f"unknown config key {key}{nearest(key, list(_keys(config)))}"
+            ) from None
+        if isinstance(current, tuple) and keys.count(key) > 1:
+            raise UsageError(f"--config.{key} is given twice; give all its values, with commas")
+        try:
+            config_path.set_value(key, config, _parsed(text, current))
+        except (ValueError, SyntaxError) as e:
+            raise UsageError(f"flag --config.{key}={text}: {e}") from e
+    values["config"].value, values["config"].source = config, source
 
 
-def _with_config_first(argv: Sequence[str]) -> list[str]:
-    """Moves --config before the flags of its keys, as absl needs."""
-    argv = list(argv)
-    for index, flag, _ in _flags_in(argv):
-        if flag == "config":
-            start = index if argv[index].lstrip("-").startswith("config=") else index - 1
-            return [argv[0], *argv[start : index + 1], *argv[1:start], *argv[index + 1 :]]
-    return argv
-
-
-def _flags_in(argv: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
-    """Yields the index of the value, the name and the value of flags --a=b and --a b."""
-    for i, argument in enumerate(argv[1:], 1):
-        if argument == "--":
-            return
-        if argument.startswith("-"):
-            name, equals, value = argument.lstrip("-").partition("=")
-            if equals:
-                yield i, name, value
-            else:
-                yield i + 1, name, argv[i + 1] if i + 1 < len(argv) else None
+def _parsed(text: str, current: Any) -> Any:
+    """Converts the text of a flag to the type of the key's current value."""
+    if isinstance(current, str):
+        return text
+    if isinstance(current, bool):
+        return flags.BooleanParser().parse(text)
+    if isinstance(current, int | float):
+        return type(current)(text)
+    is_literal = text[:1] in ("(", "[", "'", '"')
+    if isinstance(current, tuple) and not any(isinstance(item, ConfigDict) for item in current):
+        if is_literal:
+            items = ast.literal_eval(text)
+            return tuple(items) if isinstance(items, tuple | list) else (items,)
+        # "\\," is a comma inside a text.
+        pieces = [piece.strip() for piece in re.split(r"(?<!\\),", text)]
+        return tuple(_parsed(piece, current[0] if current else "") for piece in pieces if piece)
+    raise ValueError("it has keys of its own, which flags change one by one")
 
 
 def load_config_file(path: str) -> ConfigDict:
@@ -254,14 +248,6 @@ def _where(error: BaseException, file: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if os.path.abspath(f.filename) == os.path.abspath(file)]
     return f"{file}:{lines[-1]}" if lines else file
-
-
-def _has(config: ConfigDict, key: str) -> bool:
-    try:
-        config_path.get_value(key, config)
-    except (KeyError, AttributeError, IndexError, TypeError, ValueError):
-        return False
-    return True
 
 
 def _keys(config: Any, prefix: str = "") -> Iterator[str]:
