@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 
 import jax
@@ -38,21 +37,12 @@ def test_flags_for_pretrained_models_are_refused_for_finetuned_ones(tmp_path):
     assert "--max_sequences is for pre-trained models, not for" in message
 
 
-def test_a_single_document_is_refused_with_the_keys_to_set(tmp_path):
-    (tmp_path / "a.txt").write_text(TEXT)
-    message = command("prepare", f"--input={tmp_path}/*.txt", f"--output={tmp_path}/store")
-    assert not (tmp_path / "store" / "metadata.json").exists()
-    assert "single document (read as data.format=documents: most lines stand" in message
-    assert "or divide this document with data.max_document_characters=" in message
-
-
-def test_the_size_of_the_parts_of_a_single_document_is_that_of_its_text(tmp_path):
-    text = "The hill is old. Nobody knew it. " * 40
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text, "more": "x" * 100_000}))
-    given = [f"--input={tmp_path}/a.jsonl", f"--output={tmp_path}/store"]
-    message = command("prepare", *given)
-    size = int(re.search(r"max_document_characters=(\d+)", message)[1])
-    assert 0 < size <= len(text) // 40 + 1
+@pytest.mark.parametrize("text", [TEXT * 4, "One small file. It has three sentences. That is all."])
+def test_a_single_document_is_enough(text, tmp_path):
+    (tmp_path / "a.txt").write_text(text)
+    run = small_run(f"{tmp_path}/a.txt", model__vocab_size=60)
+    results = pretrain.train(run, tmp_path / "run")
+    assert results["step"] == 6 and results["nsp_loss"] > 0 and results["num_sequences"] > 0
 
 
 def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):
@@ -119,7 +109,7 @@ class TestFewAndShortDocuments:
         )
         assert results["step"] == 6 and results["num_sequences"] == 8
 
-    @pytest.mark.parametrize("text, words", [(None, "no file matches"), (TEXT, "single document")])
+    @pytest.mark.parametrize("text, words", [(None, "no file matches"), ("", "has no text")])
     def test_unusable_text_is_refused(self, text, words, finished, tmp_path, refusal):
         if text is not None:
             (tmp_path / "a.txt").write_text(text)

@@ -91,9 +91,6 @@ def evaluate(
     """
     num_shards = num_data_shards(trainer.mesh)
     sources = store.by_source()
-    if config.data.rows == "pairs":
-        # A source with a single held-out document yields no pairs.
-        sources = {n: split for n, split in sources.items() if split.num_documents > 1} or sources
     add = functools.partial(jax.tree.map, operator.add)
     is_mixed = len(sources) > 1
     max_sequences = config.eval.max_sequences

@@ -213,9 +213,6 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
             "texts have no names (config.data.sources)"
         )
     heldout_store = TokenStore(heldout) if heldout.exists() else None
-    if heldout_store and heldout_store.num_documents == 1 and config.data.rows == "pairs":
-        # A pair may need a sentence of another document.
-        heldout_store = None
     return RunInput(train, heldout_store, tokenizer, metadata)
 
 

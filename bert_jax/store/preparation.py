@@ -68,7 +68,7 @@ from bert_jax.text.named_sources import (
     repeats,
 )
 from bert_jax.text.sentences import LANGUAGES
-from bert_jax.text.sources import Source, join_inputs, source_name, split_inputs
+from bert_jax.text.sources import join_inputs, source_name, split_inputs
 from bert_jax.tokenizers import extension, training
 
 # The most text that a vocabulary is made from. Frequencies hardly change with more text, but more
@@ -192,7 +192,7 @@ def choose_heldout(output: Directory, plan: Plan, data: ConfigDict) -> dict[str,
     held out by their ids instead.
 
     Raises:
-      UserError: A source has too few documents.
+      UserError: A source has no documents.
     """
     first_documents: list[int] = []
     sources = {}
@@ -210,7 +210,6 @@ def _choose_in_source(
     by_id = data.heldout_by == "id" and data.heldout_fraction > 0
     num_heldout = num_bytes = 0
     lengths: list[int] = []
-    guesses: dict[str, list] = {}
 
     def sizes() -> Iterator[int]:
         nonlocal num_heldout, num_bytes
@@ -219,20 +218,18 @@ def _choose_in_source(
             num_heldout += sum(result["is_heldout"])
             num_bytes += sum(result["bytes"])
             lengths.append(len(result["characters"]))
-            guesses.update(result["guesses"])
             yield from result["characters"]
 
     remaining = sizes()
     heldout = choose(remaining, 0 if by_id else data.heldout_fraction)
     # The other parts are counted too.
     deque(remaining, maxlen=0)
-    sources = [source for source in plan.sources if source_name(source) == name]
-    check_number(sum(lengths), num_bytes, data.rows, guesses, sources)
-    if by_id and num_heldout < 2:
+    _check_text(sum(lengths), name)
+    if by_id and not num_heldout:
         raise UserError(
-            f"data.heldout_by=id holds out {num_heldout} of {sum(lengths)} documents"
-            f"{f' of {name}' if name else ''}, and two are needed: raise data.heldout_fraction, or "
-            "set data.heldout_by=index"
+            f"data.heldout_by=id holds out none of {sum(lengths)} documents"
+            f"{f' of {name}' if name else ''}: raise data.heldout_fraction, or set "
+            "data.heldout_by=index"
         )
     if heldout.description:
         say(f"{name}: {heldout.description}" if name else heldout.description)
@@ -358,7 +355,7 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
     """Completes the store: writes what describes all parts, and metadata.json last.
 
     Raises:
-      UserError: Too few documents are left.
+      UserError: No document is left to train on.
     """
     results = list(_results(output, plan, "tokenize"))
     vocabulary, heldout = read_file(output, "vocabulary.json"), read_file(output, "heldout.json")
@@ -375,7 +372,7 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
             known += found[: NUM_FIRST - len(known)]
     parts = [result["splits"] for result in results]
     for name in plan.source_names:
-        _check_source(plan, name, [results[number] for number in parts_of(plan, name)], data)
+        _check_source(name, [results[number] for number in parts_of(plan, name)], data)
     splits = {name: _sum(parts, name) for name in SPLITS}
     total = sum(split["documents"] for split in splits.values())
     if not splits["heldout"]["documents"]:
@@ -408,31 +405,17 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
         write_metadata(local, metadata)
 
 
-def _check_source(plan: Plan, name: str, results: list[dict[str, Any]], data: ConfigDict) -> None:
-    """Refuses a source with too few documents to train on, given the results of its parts."""
-    parts = [result["splits"] for result in results]
-    sums = [_sum(parts, split) for split in SPLITS]
-    num_train, num_heldout = (counts["documents"] for counts in sums)
-    num_bytes = sum(counts["bytes_of_text"] for counts in sums)
+def _check_source(name: str, results: list[dict[str, Any]], data: ConfigDict) -> None:
+    """Refuses a source without text to train on, given the results of its parts."""
+    counts = [_sum([result["splits"] for result in results], split) for split in SPLITS]
+    num_train, num_heldout = (split["documents"] for split in counts)
     of_source = f" of {name}" if name else ""
-    if num_train < (2 if data.rows == "pairs" else 1) and any(
-        result["dropped"].get("duplicate") for result in results
-    ):
-        raise UserError(
-            f"data.duplicates=exact leaves {num_train} documents{of_source} to train on, which is "
-            f"too few for data.rows={data.rows}: set data.duplicates to keep"
-        )
-    guesses = {path: guess for result in results for path, guess in result["guesses"].items()}
-    sources = [source for source in plan.sources if source_name(source) == name]
-    total = num_train + num_heldout
-    check_number(total if num_train else 0, num_bytes, data.rows, guesses, sources)
-    if data.heldout_fraction and num_heldout < (2 if data.rows == "pairs" else 1):
+    if not num_train:
+        dropped = Counter(reason for result in results for reason in result["dropped"])
+        why = f"held out: {num_heldout}, left out as {' or '.join(dropped) or 'bad'}: the others"
+        raise UserError(f"no document{of_source} is left to train on ({why})")
+    if data.heldout_fraction and not num_heldout:
         say(f"warning: the text{of_source} is too short to hold out enough of it for evaluation")
-    if num_train < 2 and data.rows == "pairs":
-        raise UserError(
-            f"data.heldout_fraction={data.heldout_fraction} leaves 1 of {total} documents"
-            f"{of_source} to train on: set it to 0"
-        )
 
 
 def parts_of(plan: Plan, name: str) -> list[int]:
@@ -445,26 +428,11 @@ def _sum(parts: list[dict[str, dict[str, int]]], split: str) -> dict[str, int]:
     return {key: sum(part[split][key] for part in parts if split in part) for key in keys}
 
 
-def check_number(
-    documents: int, num_bytes: int, rows: str, guesses: dict[str, Any], sources: list[Source]
-) -> None:
-    """Refuses an input with too few documents, whose text has `num_bytes` bytes."""
-    name = source_name(sources[0])
-    subject = f"the source {name}" if name else "the input"
-    if documents == 0:
+def _check_text(num_documents: int, name: str) -> None:
+    """Refuses a source without documents; `name` is empty if the input has no named sources."""
+    if not num_documents:
+        subject = f"the source {name}" if name else "the input"
         raise UserError(f"{subject} has no document with text in it")
-    if documents == 1 and rows == "pairs":
-        read = remedy = ""
-        for format, reason, *_ in list(guesses.values())[:1]:
-            read = f" (read as data.format={format}: {reason})"
-            if format == "documents":
-                remedy = "set data.format=sentences if it has a sentence per line, "
-        # About forty parts, of which one or more are held out. Files may have more bytes than text.
-        raise UserError(
-            f"{subject} has a single document{read}, but data.rows=pairs needs sentences of "
-            f"another document: give it two or more, {remedy}or divide this document with "
-            f"data.max_document_characters={min(20_000, num_bytes // 40 + 1)}"
-        )
 
 
 def tokenize_corpus(
@@ -502,10 +470,7 @@ def tokenize_corpus(
             append(split, document)
             bar.advance(corpus.done - shown)
             shown = corpus.done
-        check_number(
-            *(split.counts["documents"], counts["characters"]),
-            *(data.rows, corpus.guesses, corpus.sources),
-        )
+        _check_text(split.counts["documents"], source_name(corpus.sources[0]))
     for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
         say(f"warning: {text}")
     return {

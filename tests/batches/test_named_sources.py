@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from bert_jax.base.errors import UserError
 from bert_jax.text.named_sources import repeats
 from tests.batches.fakes import FakeStore, make_documents
 from tests.batches.small_stream import stream
@@ -113,9 +112,3 @@ def test_hosts_interruptions_and_weights():
             resumed = mixed(**weights).batches(step, 1, position)
             assert equal(next(resumed), batch)
             assert equal(next(mixed(**weights).batches(step, 1)), batch)
-
-
-def test_a_source_of_one_document_has_no_pairs():
-    store = FakeStore([[3, 4], [5], [6]], cuts=(2,), sources=("en", "bg"))
-    with pytest.raises(UserError, match="at least 2 documents, but the source bg has 1: split"):
-        stream(store)

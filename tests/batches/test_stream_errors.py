@@ -8,9 +8,8 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.batches.rows.pairs import PairRows
-from bert_jax.batches.stream import evaluation_batches
 from tests.batches.fakes import FakeStore
-from tests.batches.small_stream import DOCUMENTS, SPEC, TOKENIZER, stream
+from tests.batches.small_stream import DOCUMENTS, stream
 
 
 @pytest.mark.slow
@@ -64,10 +63,3 @@ def test_error_while_planning_is_raised_unchanged(monkeypatch):
 def test_positions_of_another_stream_are_refused(position):
     with pytest.raises(UserError, match="does not fit step 2"):
         next(stream().batches(2, 1, position))
-
-
-def test_pairs_need_two_documents():
-    with pytest.raises(UserError, match="at least 2 documents"):
-        stream(FakeStore([[5, 5, 5]]))
-    with pytest.raises(UserError, match="at least 2 documents"):
-        next(evaluation_batches(FakeStore([[5, 5, 5]]), TOKENIZER, SPEC))

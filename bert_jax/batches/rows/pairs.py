@@ -2,10 +2,9 @@
 
 The rules are those of `create_instances_from_document` and `truncate_seq_pair` in
 google-research/bert's create_pretraining_data.py, with one difference: a random B always comes
-from another document. The original tries ten times and then takes its own document.
+from another document if there is one. The original tries ten times and then takes its own document.
 """
 
-from collections import Counter
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from bert_jax.base.batch import (
     THREE_WAY_FIELDS,
     BatchFields,
 )
-from bert_jax.base.errors import UserError
 from bert_jax.batches.rows.blocks import Block, Pool
 from bert_jax.batches.rows.windows import (
     Span,
@@ -36,7 +34,7 @@ class PairPlan(NamedTuple):
     a_length_N: np.ndarray  # int32, at least 1
     b_start_N: np.ndarray  # int64
     b_length_N: np.ndarray  # int32, at least 1
-    is_random_N: np.ndarray  # bool: B is from another document
+    is_random_N: np.ndarray  # bool: B does not follow A in the text
     is_swapped_N: np.ndarray  # bool: A follows B
 
 
@@ -52,18 +50,16 @@ class Chunks(NamedTuple):
 
 
 class PairRows(WindowedRows):
-    """`[CLS] A [SEP] B [SEP]`, where B follows A or is from another document.
+    """`[CLS] A [SEP] B [SEP]`, where B follows A or is random.
 
-    If the text of a pair is a single sentence, B is always from another document.
+    A random B begins at any sentence of another document, or of A's own if there is no other. If
+    the text of a pair is a single sentence, B is always random.
 
     Attributes:
       label: The field of the labels: 0 in order, 1 swapped, `random_label` if B is random.
       random_label: See `label`.
       random_prob: The probability that B is random, among pairs of two or more sentences.
       swapped_prob: The probability that A and B of such a pair are swapped.
-
-    Raises:
-      UserError: The corpus has only one document.
     """
 
     fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **NEXT_SENTENCE_FIELDS}
@@ -72,19 +68,6 @@ class PairRows(WindowedRows):
     random_prob: ClassVar[float] = 0.5
     swapped_prob: ClassVar[float] = 0.0
     random_label: ClassVar[int] = 1
-
-    def __init__(self, store, tokenizer, spec):
-        documents: Counter[str] = Counter()
-        for name, number in zip(store.sources, np.diff(store.starts.documents), strict=True):
-            documents[name] += int(number)
-        for name, number in documents.items():
-            if number < 2:
-                raise UserError(
-                    "sentence pairs need at least 2 documents, but "
-                    f"{f'the source {name}' if name else 'the corpus'} has {number}: split the "
-                    "text into more documents"
-                )
-        super().__init__(store, tokenizer, spec)
 
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
         return self._chunks(block, rng)[0].document_N.size
@@ -210,10 +193,10 @@ def chunk_documents(
 def random_spans(
     rng: np.random.Generator, pool: Pool, own_R: np.ndarray, target_R: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws spans that begin at a random sentence of another document.
+    """Draws spans that begin at a random sentence of another document, if there is one.
 
     Args:
-      pool: The documents to draw from, at least two.
+      pool: The documents to draw from.
       own_R: The indices in `pool` of the documents to avoid.
       target_R: The number of tokens wanted. At least one sentence is taken.
 
@@ -221,8 +204,11 @@ def random_spans(
       The first token and the length of each span.
     """
     which_R, where_R = rng.random((2, own_R.size))
-    document_R = (which_R * (pool.num_documents - 1)).astype(np.int64)
-    document_R += document_R >= own_R  # uniform over the other documents
+    if pool.num_documents == 1:
+        document_R = own_R
+    else:
+        document_R = (which_R * (pool.num_documents - 1)).astype(np.int64)
+        document_R += document_R >= own_R  # uniform over the other documents
     first_R, stop_R = pool.first_D[document_R], pool.stop_D[document_R]
     first_R = first_R + (where_R * (stop_R - first_R)).astype(np.int64)
     start_R = pool.sentence_starts[first_R]
