@@ -43,7 +43,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.metrics import BY_SOURCE, OTHER_TEXT
 from bert_jax.training.stages import Stage, model_keys
-from bert_jax.training.trainer import Trainer
+from bert_jax.training.trainer import Trainer, fit_to_devices
 
 # The number of rows that are shown with filled masks, and about how many tokens of each.
 _NUM_FILLED_TEXTS = 4
@@ -239,9 +239,7 @@ def evaluate_workdir(
     config.data.update({key: value for key, value in data_options.items() if value is not None})
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
     check_vocabulary(config, tokenizer.vocab_size, str(directory))
-    # This machine may have fewer or other devices than the one that trained.
-    config.sharding = "dp"
-    config.mesh.update(data=-1, fsdp=1, model=1)
+    fit_to_devices(config)
     trainer = make_trainer(config)
     folder = workdir.checkpoint_folder(directory, step)
     with contextlib.closing(Checkpointer(folder, read_only=True)) as checkpointer:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -322,6 +323,21 @@ class Trainer:
             size = nn.unbox(box).size
             total += size * c.vocab_size // c.padded_vocab_size if is_padded else size
         return total
+
+
+def fit_to_devices(config: ConfigDict) -> None:
+    """Changes the mesh of a stored config for the devices of this machine, to evaluate its model.
+
+    There may be fewer or other devices than those of the run. If the run sharded its parameters,
+    which may be larger than the memory of a device, they are sharded over as many devices as their
+    widths allow.
+    """
+    devices, fsdp = jax.devices(), 1
+    if config.sharding != "dp":
+        per_slice = len(devices) // mesh_lib.num_slices(devices)
+        fsdp = math.gcd(per_slice, config.model.hidden_size, config.model.embedding_size)
+    config.sharding = "auto"
+    config.mesh.update(data=-1, fsdp=fsdp, model=1)
 
 
 def _attention_kernel(device: jax.Device) -> str:
