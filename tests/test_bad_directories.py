@@ -15,9 +15,9 @@ import pytest
 from bert_jax import prepare
 from bert_jax.base import files
 from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.training import workdir
+from bert_jax.training import start
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter, read_metrics
 from tests import runs
@@ -29,7 +29,7 @@ def test_failed_start_does_not_claim_the_directory(tmp_path, refusal):
     wrong = small_run(f"{tmp_path}/nothing/*.txt")
     assert "no file matches" in refusal(lambda: pretrain.train(wrong, tmp_path / "run"))
     right = small_run(f"{tmp_path}/something/*.txt")
-    assert workdir.check(tmp_path / "run", right) == []
+    assert start.check(tmp_path / "run", right) == []
 
 
 def test_a_work_directory_that_is_a_file(texts, tmp_path, refusal):
@@ -103,7 +103,7 @@ class TestOthersDirectories:
         assert (finished / "config.json").read_bytes() == before
 
     def test_a_directory_in_use_is_refused(self, copy, texts, refusal):
-        with workdir.lock(copy):
+        with start.lock(copy):
             sentence = refusal(lambda: pretrain.train(small_run(texts), copy))
         assert sentence == f"another process is training in {copy}"
         assert pretrain.train(small_run(texts), copy)["step"] == 6

@@ -136,7 +136,7 @@ def test_every_extra_that_is_named_can_be_installed():
 @pytest.mark.parametrize(
     ("module", "loaded"),
     [
-        ("pretraining.run, bert_jax.finetuning.sweep", "[] False"),
+        ("pretraining.train, bert_jax.finetuning.sweep", "[] False"),
         pytest.param("base.lean_tensorflow", "['tensorflow'] False", marks=pytest.mark.slow),
     ],
 )

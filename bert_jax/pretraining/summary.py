@@ -20,14 +20,15 @@ from bert_jax.config.command_line import ConfigSource, config_files
 from bert_jax.objectives.term import Metric
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.sharding import mesh_axes
-from bert_jax.pretraining import evaluation, settings
-from bert_jax.pretraining.input import RunInput
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining.batches import RunInput, stream_spec
 from bert_jax.reports import corpus_report
 from bert_jax.text.sources import BUILT_IN, join_inputs, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, OTHER_TEXT
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
+from bert_jax.training.start import print_warnings
 from bert_jax.training.trainer import Trainer
 
 # The width of the table of parameters if there is no terminal: every name fits in one line.
@@ -83,14 +84,30 @@ def announce(
                 pairs_per_row = of_length[stage.max_seq_length]["pairs_per_row"]
                 say(pairs_per_step(stage, pairs_per_row, parts))
         warnings = [*warnings, *corpus_report.warnings(reports)]
-    for warning in settings.unflagged(warnings, source):
-        say(f"warning: {warning}")
+    print_warnings(warnings, source)
     if step:
         beginning = f"continuing from step {step:,}"
     else:
         weights = f" with the weights of {config.init_from}" if config.init_from else ""
         beginning = f"starting{weights}"
     say(f"{beginning} in {directory}; its {workdir.CONFIG} has all values")
+
+
+def corpus_reports(
+    run_input: RunInput, config: ConfigDict, stages: Sequence[Stage]
+) -> list[dict[str, Any]]:
+    """Measures what the stages of each length see of the text; see `corpus_report.measure`."""
+    of_length: dict[int, list[Stage]] = {}
+    for stage in stages:
+        of_length.setdefault(stage.max_seq_length, []).append(stage)
+    return [
+        corpus_report.measure(
+            run_input.stream(stream_spec(config, alike[0])),
+            sum(stage.num_steps * stage.batch_size for stage in alike),
+            run_input.metadata,
+        )
+        for alike in of_length.values()
+    ]
 
 
 def pairs_per_step(stage: Stage, pairs_per_row: float, parts: int) -> str:

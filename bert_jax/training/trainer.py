@@ -25,7 +25,6 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.compiler_options import compiler_options
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training import flops
-from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.schedule import make_schedule, make_weight_decay
 from bert_jax.training.stages import Stage
@@ -89,7 +88,7 @@ class Trainer:
         flops_per_sequence: Callable[..., float],
         fields: BatchFields | None = None,
         frozen: Callable[[BertConfig], Any] = lambda config: {},
-        rates: LayerRates | None = None,
+        scaling: optax.GradientTransformation | None = None,
         devices: Sequence[jax.Device] | None = None,
     ) -> Self:
         """Builds the trainer of a validated config of pre-training or fine-tuning.
@@ -98,7 +97,7 @@ class Trainer:
           make_model, objective, stages, flops_per_sequence, fields, frozen: The attributes of these
             names, or functions of the `BertConfig` that return them. `fields` is needed only to
             compile without data.
-          rates: The learning rates of layers; None if all layers have the same rate.
+          scaling: Scales the updates, if layers have learning rates of their own.
           devices: The devices of the mesh; by default all.
 
         Raises:
@@ -122,7 +121,7 @@ class Trainer:
             schedule,
             make_weight_decay(stages),
             model_config.vocab_size,
-            rates.scaling() if rates else None,
+            scaling,
         )
         rows, replicated = layout.batch, layout.replicated
         shardings = state_shardings(model, optimizer, layout)

@@ -9,7 +9,7 @@ import bert_jax
 from bert_jax import convert
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from bert_jax.reports.page import page
 from bert_jax.reports.record import read_run
 from bert_jax.training import workdir

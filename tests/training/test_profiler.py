@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from bert_jax.base.progress import Progress
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from bert_jax.training import workdir
 from bert_jax.training.profiler import StepProfiler
 from tests.small_run import after_step, small_run

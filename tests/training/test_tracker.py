@@ -16,7 +16,7 @@ from etils import epath
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config
 from bert_jax.finetuning import run as finetuning
-from bert_jax.pretraining import run as pretraining
+from bert_jax.pretraining import train as pretraining
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.tracker import Tracker, check_installed
 from tests import runs
