@@ -103,9 +103,8 @@ def holds_finetuning(workdir: epath.PathLike) -> bool:
 
 
 def read_corpus(workdir: epath.PathLike) -> dict[str, Any]:
-    """Reads what `claim_corpus` saved: the identity of the run's data."""
-    like = {"sources?": [{"path?": ""}], "options?": {}}
-    return files.read_json(epath.Path(workdir) / CORPUS, like)
+    """Reads the identity of the run's data; see `bert_jax.training.start.claim_corpus`."""
+    return files.read_json(epath.Path(workdir) / CORPUS)
 
 
 def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | None]:
@@ -116,16 +115,9 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
     tokenizer = tokenizers.load(path / TOKENIZER)
     if not (path / CORPUS).exists():
         return tokenizer, None
-    try:
-        counts = np.load(io.BytesIO((path / TOKEN_COUNTS).read_bytes()), allow_pickle=False)
-        if counts.shape != (tokenizer.vocab_size,) or counts.dtype != np.int64:
-            raise ValueError("it does not have a count for each token of the vocabulary")
-    except (ValueError, EOFError, MemoryError) as error:
-        raise UserError(
-            f"{path / TOKEN_COUNTS} is damaged; remove it and run the same command again (a "
-            "finished run is not trained again)"
-        ) from error
-    return tokenizer, counts
+    with files.naming(path / TOKEN_COUNTS):
+        counts = io.BytesIO((path / TOKEN_COUNTS).read_bytes())
+        return tokenizer, np.load(counts, allow_pickle=False)
 
 
 def _read_config(path: epath.Path) -> dict[str, Any]:

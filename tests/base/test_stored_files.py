@@ -10,10 +10,7 @@ from bert_jax import convert
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.pretraining import train as pretrain
-from bert_jax.reports.page import page
-from bert_jax.reports.record import read_run
 from bert_jax.training import workdir
-from bert_jax.training.metrics import read_metrics
 from tests.small_run import compiled_once, small_run  # noqa: F401
 
 EXAMPLE = {"step": 0, "loss": 0.5, "name?": "", "rows": [{"text": ""}], "is_new?": True}
@@ -49,35 +46,21 @@ def folder(texts, tmp_path_factory):
     return folder
 
 
-def show(directory):
-    page([read_run(directory)])
-
-
 def resume(directory):
     pretrain.train(workdir.load_config(directory), directory)
 
 
-OPENS = {"load": bert_jax.load, "show": show, "resume": resume}
+OPENS = {"load": bert_jax.load, "resume": resume}
 
 
 @pytest.mark.parametrize(
     ("opens", "name", "changes"),
     [
-        ("resume", "run/corpus.json", {"options": None, "sources": 5}),
-        ("load", "run/corpus.json", {"sources": "x"}),
-        ("resume", "run/corpus.json", {"sources": [5]}),
-        ("resume", "run/corpus.json", {"options": []}),
-        ("resume", "run/corpus.json", {"options": None, "sources": None}),
         ("resume", "run/data/metadata.json", {"vocab_size": "many"}),
         ("resume", "run/data/metadata.json", {"splits": []}),
         ("load", "run/tokenizer/bert_jax_tokenizer.json", {"kind": ["wordpiece"]}),
         ("load", "run/tokenizer/bert_jax_tokenizer.json", {"max_input_chars_per_word": None}),
         ("load", "run/tokenizer/bert_jax_tokenizer.json", {"special_tokens": 5}),
-        ("show", "run/results.json", {"step": "x"}),
-        ("show", "run/results.json", {"mlm_loss": "x"}),
-        ("show", "run/results.json", {"best_step": []}),
-        ("show", "run/results.json", {"corpus": {"x": 5}}),
-        ("show", "run/results.json", {"corpus": [{}]}),
         ("load", "hf/config.json", {"architectures": 5}),
         ("load", "hf/config.json", {"model_type": ["bert"]}),
         ("load", "hf/tokenizer_config.json", {"tokenizer_class": 5}),
@@ -91,14 +74,3 @@ def test_a_file_of_another_shape_is_refused(opens, name, changes, folder, tmp_pa
     with pytest.raises(UserError) as refused:
         OPENS[opens](tmp_path / "copy")
     assert "\n" not in str(refused.value) and str(tmp_path / "copy") in str(refused.value)
-
-
-def test_lines_of_another_shape_are_left_out(folder, tmp_path):
-    shutil.copytree(folder / "run", tmp_path / "run")
-    path = tmp_path / "run" / "metrics.jsonl"
-    lines = read_metrics(tmp_path / "run")
-    for changes in ({"loss": "x"}, {"step": None}, {"loss": {}}, {"eval_filled_texts": [5]}):
-        with path.open("a") as file:
-            file.write(json.dumps(lines[-1] | changes) + "\n")
-    assert read_metrics(tmp_path / "run") == lines
-    show(tmp_path / "run")
