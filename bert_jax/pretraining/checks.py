@@ -112,19 +112,19 @@ def _check_teacher(config: ConfigDict, teacher: Pretrained, model: nn.Module) ->
     problem = teacher.missing_head("masked_lm")
     if theirs["vocab_size"] != config.model.vocab_size:
         problem = (
-            f"its vocabulary has {model['vocab_size']} tokens, but config.model.vocab_size is "
+            f"its vocabulary has {theirs['vocab_size']} tokens, but config.model.vocab_size is "
             f"{config.model.vocab_size}"
         )
     elif theirs["max_position_embeddings"] < length:
         problem = (
-            f"it has {model['max_position_embeddings']} positions, but config.train.stages has "
+            f"it has {theirs['max_position_embeddings']} positions, but config.train.stages has "
             f"sequences of {length} tokens"
         )
     elif theirs["hidden_size"] != config.model.hidden_size and any(
         term.needs_teacher_width for term in model.terms
     ):
         problem = (
-            f"its width is {model['hidden_size']}, but config.model.hidden_size is "
+            f"its width is {theirs['hidden_size']}, but config.model.hidden_size is "
             f"{config.model.hidden_size}; leave hidden_cosine out of config.objective.terms"
         )
     if problem:

@@ -22,7 +22,7 @@ def make_trainer(rates):
         Labels(),
         resolve_stages(config),
         flops_per_sequence=lambda model_config, stage: 0.0,
-        rates=rates,
+        scaling=rates and rates.scaling(),
         devices=jax.devices()[:1],
     )
 

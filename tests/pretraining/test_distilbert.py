@@ -134,7 +134,6 @@ def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path):
         ({"model__hidden_size": 8}, "leave hidden_cosine out of config.objective.terms"),
         ({"objective__teacher_layers": "2"}, "it must name .* layers from 0 to 1"),
         ({"model__intermediate_size": 24}, "give the student the teacher's widths"),
-        ({"data__lowercase": False}, "config.data.lowercase is False in the given config, but"),
     ],
 )
 def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, overrides, message):

@@ -43,7 +43,6 @@ def test_first_claim_writes_the_config(tmp_path):
     ("path", "value"),
     [
         ("model.hidden_size", 96),
-        ("data.format", "jsonl"),
         ("seed", 1),
         ("train.batch_size", 512),
     ],
@@ -88,18 +87,6 @@ def test_keys_that_do_not_affect_the_result_may_change(tmp_path, path, value):
     assert claim(tmp_path, config) == []
     # The newest config is written.
     assert config_lib.to_dict(workdir.load_config(tmp_path)) == config_lib.to_dict(config)
-
-
-@pytest.mark.parametrize("key", ["vocab", "add_tokens"])
-def test_files_that_the_store_knows_by_content_may_move(tmp_path, key):
-    config = default_config()
-    config.data[key] = "there/words.txt"
-    claim(tmp_path, config)
-    config.data[key] = "here/words.txt"
-    assert claim(tmp_path, config) == []
-    config.data[key] = ""
-    with pytest.raises(UserError, match=f"config.data.{key} is 'here/words.txt', not ''"):
-        claim(tmp_path, config)
 
 
 def test_keys_added_later_get_their_defaults(tmp_path):
