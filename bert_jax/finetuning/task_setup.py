@@ -17,6 +17,7 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.finetuning.batches import all_rows
+from bert_jax.finetuning.flops import task_flops_per_sequence
 from bert_jax.finetuning.layer_rates import LayerRates
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.model_keys import MODEL_KEYS
@@ -31,7 +32,6 @@ from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
-from bert_jax.training.flops import task_flops_per_sequence
 from bert_jax.training.stages import Stage, curve_of_run
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer

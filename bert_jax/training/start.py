@@ -50,7 +50,7 @@ def lock(directory: epath.PathLike) -> Iterator[None]:
     path = epath.Path(files.checked_path(directory, "--workdir"))
     _check_directory(path)
     is_new = not path.exists()
-    files.make_directory(path, "--workdir")
+    path.mkdir(parents=True, exist_ok=True)
     if jax.process_index() != 0:
         yield
         return
@@ -166,7 +166,8 @@ def check_same_corpus(other: epath.PathLike, directory: epath.PathLike) -> None:
 
 def claim(directory: epath.PathLike, config: ConfigDict, source: ConfigSource) -> None:
     """Writes the config, which `check` has accepted, and how it differs from the user's file."""
-    path = files.make_directory(directory, "--workdir")
+    path = epath.Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
     files.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
     if not source.is_stored:
         files.write_json(path / workdir.CONFIG_DIFFERENCES, _differences(config, source))
