@@ -18,8 +18,7 @@ from bert_jax.store.manifest import check_metadata, input_key, open_corpus, sour
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
-from bert_jax.text.named_sources import check_weights
-from bert_jax.text.sources import join_inputs
+from bert_jax.text.named_sources import check_weights, join_inputs
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
 from bert_jax.training.start import claim_corpus

@@ -29,7 +29,7 @@ from bert_jax.store.manifest import (
     store_options,
 )
 from bert_jax.store.token_store import read_metadata
-from bert_jax.text.sources import join_inputs, split_inputs
+from bert_jax.text.named_sources import join_inputs, split_inputs
 from bert_jax.tokenizers.extension import extended_size
 from bert_jax.training import workdir
 from bert_jax.training.stages import stages_of_run

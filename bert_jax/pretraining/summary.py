@@ -17,7 +17,8 @@ from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.batches import RunInput, stream_spec
 from bert_jax.reports import corpus_report
-from bert_jax.text.sources import BUILT_IN, join_inputs, split_inputs
+from bert_jax.text.named_sources import join_inputs, split_inputs
+from bert_jax.text.sources import BUILT_IN
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, OTHER_TEXT
 from bert_jax.training.schedule import warmup_warnings
