@@ -48,7 +48,7 @@ def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     """
     from bert_jax.base import cpu_allocator, parts
     from bert_jax.config import validate
-    from bert_jax.pretraining.run import train
+    from bert_jax.pretraining.train import train
 
     config = load_config(config) if isinstance(config, str) else config
     parts.trust(config)

@@ -26,8 +26,10 @@ from bert_jax.batches.stream import PREFETCH_BATCHES
 from bert_jax.config import cli
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.pretraining.batches import stream_spec
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.pretraining.input import open_run_input, stream_spec
+from bert_jax.pretraining.input import open_run_input
+from bert_jax.pretraining.weights import read_teacher
 from bert_jax.training.stages import Stage, numbered_stage
 from bert_jax.training.trainer import Trainer
 
@@ -44,7 +46,7 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
     Returns:
       The result of `figures`, and the `loss` of the last step.
     """
-    trainer = make_trainer(config)
+    trainer = make_trainer(config, teacher=read_teacher(config))
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     stage = numbered_stage(config, stage_number)
     trainer = trainer.with_model(stage.model_keys)

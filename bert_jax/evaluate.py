@@ -114,6 +114,7 @@ def main(_) -> None:
                 print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value:,}")
             _write(results)
             return
+        from bert_jax.pretraining.build import make_objective
         from bert_jax.pretraining.evaluation import (
             as_workdir,
             evaluate_workdir,
@@ -121,7 +122,6 @@ def main(_) -> None:
             source_table,
         )
         from bert_jax.training.metrics import BY_SOURCE
-        from bert_jax.training.objective import make_objective
 
         with as_workdir(args.workdir, args.step) as directory:
             results = evaluate_workdir(

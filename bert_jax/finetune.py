@@ -33,9 +33,9 @@ def main(_) -> None:
     source = config_source()
     with cli.joined_hosts():
         from bert_jax.finetuning import run, sweep
-        from bert_jax.pretraining import settings
+        from bert_jax.training.start import print_differences
 
-        settings.print_differences(args.config, source)
+        print_differences(args.config, source)
         if args.config.get("task") == ALL:
             sweep.finetune_all(args.config, workdir, args.sweep)
         elif args.sweep:

@@ -23,7 +23,8 @@ from bert_jax.base.progress import empty_table, terminal
 from bert_jax.config import cli, validate
 from bert_jax.config.command_line import ConfigSource, config_source
 from bert_jax.pretraining import settings
-from bert_jax.pretraining.input import open_run_input, stream_spec
+from bert_jax.pretraining.batches import stream_spec
+from bert_jax.pretraining.input import open_run_input
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import resolve_stages
 

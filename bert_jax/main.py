@@ -26,7 +26,7 @@ def main(_) -> None:
     # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
     validate(args.config, is_given=True)
     with cli.joined_hosts():
-        from bert_jax.pretraining.run import train
+        from bert_jax.pretraining.train import train
 
         train(args.config, workdir, config_source())
 

@@ -63,7 +63,7 @@ def texts(tmp_path_factory) -> str:
 @pytest.fixture(scope="session")
 def finished(texts, tmp_path_factory) -> Path:
     """Returns the work directory of a finished run of six steps, which tests must not change."""
-    from bert_jax.pretraining.run import train
+    from bert_jax.pretraining.train import train
     from tests.small_run import small_run
 
     directory = tmp_path_factory.mktemp("finished") / "run"

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 # These imports take seconds in every command.
-_IMPORTS = ("bert_jax.pretraining.run", "bert_jax.finetuning.run", "bert_jax.inference.finetuned")
+_IMPORTS = ("bert_jax.pretraining.train", "bert_jax.finetuning.run", "bert_jax.inference.finetuned")
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([*_IMPORTS, "tensorflow"])
 

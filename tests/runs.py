@@ -12,6 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.weights import read_teacher
 from bert_jax.text.sources import built_in_files
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
@@ -145,7 +146,9 @@ def final_state(directory):
     """Returns the state of a work directory's newest checkpoint, as numpy arrays."""
     config = workdir.load_config(directory)
     checkpointer = Checkpointer(directory / workdir.CHECKPOINTS, read_only=True)
-    state, _ = checkpointer.restore_newest(make_trainer(config).abstract_state())
+    state, _ = checkpointer.restore_newest(
+        make_trainer(config, teacher=read_teacher(config)).abstract_state()
+    )
     checkpointer.close()
     return jax.tree.map(np.asarray, state)
 

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from bert_jax.training.recorder import Recorder
 from configs import tiny
 

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from tests import runs
 from tests.refusals import command
 from tests.small_run import TEXT, compiled_once, small_run, write_documents  # noqa: F401

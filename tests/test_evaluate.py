@@ -11,7 +11,7 @@ from rich.console import Console
 from bert_jax.base.errors import UserError
 from bert_jax.batches.stream import EVALUATION_SEED, StreamSpec, evaluation_batches
 from bert_jax.objectives.objective import apply
-from bert_jax.pretraining import evaluation
+from bert_jax.pretraining import evaluation, heldout
 from bert_jax.pretraining.build import make_trainer
 from tests.batches.fakes import (
     CLS,
@@ -59,7 +59,7 @@ def counts(store):
 def score(trainer, params, store, counts, batch_size=16, max_sequences=MAX_SEQUENCES, **kwargs):
     config = small_config()
     config.eval.update(batch_size=batch_size, max_sequences=max_sequences)
-    return evaluation.evaluate(
+    return heldout.evaluate(
         trainer,
         params,
         trainer.stages[-1],
@@ -187,7 +187,7 @@ def test_untrained_model_scores_chance_and_is_not_changed(trainer, store, counts
 
 
 def test_the_baseline_of_a_word_that_never_occurs():
-    log_probs = np.asarray(evaluation.unigram_log_probs(np.array([0, 3, 5])))
+    log_probs = np.asarray(heldout.unigram_log_probs(np.array([0, 3, 5])))
     np.testing.assert_allclose(np.exp(log_probs), [1 / 11, 4 / 11, 6 / 11], rtol=1e-6)
 
 
@@ -208,7 +208,7 @@ def test_results_are_shown_beside_their_baselines(trainer, params, store, counts
     assert f"masked-LM loss (nats) │ {loss:.3f} │ {baseline:.3f}" in rows
     accuracy, majority = results["nsp_accuracy"], results["majority_nsp_accuracy"]
     assert f"next-sentence accuracy │ {accuracy:.1%} │ {majority:.1%}" in rows
-    assert evaluation.progress_text(metrics, results) == (
+    assert heldout.progress_text(metrics, results) == (
         f"held out: masked-LM loss {loss:.3f} (unigram frequencies {baseline:.3f}), "
         f"masked-LM accuracy {results['mlm_accuracy']:.1%}, "
         f"next-sentence accuracy {accuracy:.1%}"

@@ -8,7 +8,8 @@ from bert_jax import config as config_lib
 from bert_jax import inspect, load_config
 from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
-from bert_jax.pretraining.input import open_run_input, stream_spec
+from bert_jax.pretraining.batches import stream_spec
+from bert_jax.pretraining.input import open_run_input
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 from bert_jax.training.stages import resolve_stages
 from tests.interop.small_bert import make_pretrained

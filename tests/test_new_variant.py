@@ -27,10 +27,9 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
-from bert_jax.pretraining import evaluation
-from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining import evaluation, heldout
+from bert_jax.pretraining.build import make_objective, make_trainer
 from bert_jax.training.metrics import read_metrics
-from bert_jax.training.objective import make_objective
 from tests import runs
 from tests.small_run import train_with_interruption
 
@@ -247,7 +246,7 @@ def test_interrupted_run_is_bit_identical(finished, texts, tmp_path):
 def test_evaluate_and_benchmark_support_the_variant(finished):
     workdir, _ = finished
     results = evaluation.evaluate_workdir(workdir)
-    text = evaluation.progress_text(make_objective(get_config()).metrics, results)
+    text = heldout.progress_text(make_objective(get_config()).metrics, results)
     assert "swap accuracy" in text and "masked" not in text
     assert np.isfinite(benchmark.benchmark_step(get_config(), 1, 2)["loss"])
 

@@ -76,6 +76,29 @@ def test_modules_import_only_from_lower_rows():
                 assert first not in forbidden, f"{path} must not import {module}"
 
 
+def test_a_run_from_a_finished_store_needs_no_text_converters_or_reports():
+    """What it needs stands apart: imports inside functions count too."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in FILES
+    }
+    # The public functions import what they need when they are called.
+    loaded, found = set(), {"bert_jax.pretraining.run", "bert_jax.pretraining.build"}
+    while found:
+        loaded |= found
+        modules = {module for name in found for module in imports(paths[name])}
+        found = (modules & paths.keys()) - loaded - {"bert_jax"}
+    rooms = {name.split(".")[1] for name in loaded}
+    assert not rooms & {"reports", "inference", "tasks", "finetuning", "tpu", "studies"}
+    assert {
+        name for name in loaded if name.startswith(("bert_jax.interop.", "bert_jax.text."))
+    } == {
+        "bert_jax.interop.weights",
+        "bert_jax.text.named_sources",
+    }
+    assert "bert_jax.store.preparation" not in loaded
+
+
 def test_nothing_stored_is_executed_and_tensorflow_is_imported_in_two_places():
     for path in FILES:
         modules = {module.split(".")[0] for module in imports(path)}
@@ -136,7 +159,7 @@ def test_every_extra_that_is_named_can_be_installed():
 @pytest.mark.parametrize(
     ("module", "loaded"),
     [
-        ("pretraining.run, bert_jax.finetuning.sweep", "[] False"),
+        ("pretraining.train, bert_jax.finetuning.sweep", "[] False"),
         pytest.param("base.lean_tensorflow", "['tensorflow'] False", marks=pytest.mark.slow),
     ],
 )

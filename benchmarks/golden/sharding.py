@@ -8,17 +8,19 @@ change, update the files and check `git diff`:
 
 import functools
 import json
+import math
+import re
 from typing import Any
 
 import jax
 from flax import linen as nn
+from jax.sharding import NamedSharding
 
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.sharding import Layout
-from bert_jax.pretraining.summary import parameter_rows
 from bert_jax.training.state import init_params
 from configs import base, large
 from tests.golden.inputs import FOLDER
@@ -43,20 +45,36 @@ def sharding(name: str, preset: str) -> dict[str, Any]:
         nn.unbox(boxed),
         layout.params(boxed),
     )
-    rows = parameter_rows(params)
+    rows: dict[str, dict[str, Any]] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        # The layers have one row.
+        name = re.sub(
+            r"layer_\d+", "layer_*", jax.tree_util.keystr(path, simple=True, separator="/")
+        )
+        described = {
+            "count": 0,
+            "shape": list(leaf.shape),
+            "divided_over": divided_over(leaf.sharding, leaf.ndim),
+            "bytes_per_device": 0,
+        }
+        row = rows.setdefault(name, described)
+        row["count"] += 1
+        shard = leaf.sharding.shard_shape(leaf.shape)
+        row["bytes_per_device"] += math.prod(shard) * leaf.dtype.itemsize
     return {
         "mesh": MESHES[preset],
-        "bytes_per_device": sum(row.bytes_per_device for row in rows),
-        "parameters": {
-            row.name: {
-                "count": row.count,
-                "shape": list(row.shape),
-                "divided_over": list(row.spec),
-                "bytes_per_device": row.bytes_per_device,
-            }
-            for row in rows
-        },
+        "bytes_per_device": sum(row["bytes_per_device"] for row in rows.values()),
+        "parameters": rows,
     }
+
+
+def divided_over(sharding: NamedSharding, ndim: int) -> list[str]:
+    """Returns the mesh axes that each axis of an array is divided over, joined by "+"."""
+    found = []
+    for axes in [*sharding.spec, *[None] * (ndim - len(sharding.spec))]:
+        names = (axes,) if isinstance(axes, str) else axes or ()
+        found.append("+".join(name for name in names if sharding.mesh.shape[name] > 1))
+    return found
 
 
 def as_text(values: dict[str, Any]) -> str:

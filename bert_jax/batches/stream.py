@@ -44,7 +44,7 @@ EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_fractions": (0.8, 0.1, 0.1), "
 class StreamSpec:
     """The options of a stage's stream. `num_threads` affects only its speed.
 
-    `stream_spec` of `bert_jax.pretraining.input` takes them from the stage and `config.data` by
+    `stream_spec` of `bert_jax.pretraining.batches` takes them from the stage and `config.data` by
     name: a key for a row builder or a corruption needs a field here.
 
     Attributes:

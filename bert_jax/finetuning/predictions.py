@@ -21,6 +21,7 @@ from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.trainer import fit_to_devices
 
 PREDICTIONS = "predictions"
 # The SHA-256 of the rows of each split that was predicted. The file is beside the folder of
@@ -130,6 +131,7 @@ def score_file(
     with config.unlocked():
         # The trainer needs a stage of at least one step.
         config.train.num_epochs = float(config.train.batch_size)
+        fit_to_devices(config)
     trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
     folder = workdir.checkpoint_folder(directory, step)
     with closing(Checkpointer(folder, read_only=True)) as checkpoints:

@@ -1,7 +1,7 @@
-"""A run of fine-tuning: `finetune` has the same steps as `bert_jax.pretraining.run.train`."""
+"""A run of fine-tuning: `finetune` has the same steps as `bert_jax.pretraining.train.train`."""
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -17,19 +17,17 @@ from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.batches import ExampleOrder, predict, training_batches
+from bert_jax.finetuning.best import Best
 from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
 from bert_jax.finetuning.task_setup import TaskSetup
 from bert_jax.parallel import multihost
-from bert_jax.pretraining import settings
-from bert_jax.pretraining.start import open_checkpoints
 from bert_jax.reports import curves
 from bert_jax.reports.page import write_pages
 from bert_jax.tasks.token_rows import TokenRows
-from bert_jax.training import workdir
-from bert_jax.training.best import Best
+from bert_jax.training import start, workdir
+from bert_jax.training.checkpoint import open_checkpoints
 from bert_jax.training.loop import PreemptionGuard, train_loop
-from bert_jax.training.metrics import read_results
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
@@ -74,7 +72,7 @@ def finetune(
         # that can be checked before any work.
         validate(config)
         with multihost.agreed():
-            stack.enter_context(workdir.lock(directory))
+            stack.enter_context(start.lock(directory))
             setup = setup or task_setup.open_task_setup(config, directory)
             run = FinetuningRun(config, path, setup)
         guard = stack.enter_context(PreemptionGuard())
@@ -84,7 +82,7 @@ def finetune(
         results = multihost.run_on_process_zero(_finished, path, run.num_steps, not is_in_sweep)
         if not results:
             # State: from a checkpoint, or the encoder of the weights with a new head.
-            checkpointer = stack.enter_context(closing(open_checkpoints(run.config, path)))
+            checkpointer = stack.enter_context(closing(open_checkpoints(path, run.config)))
             state, resume = checkpointer.restore_newest(run.trainer.abstract_state()) or (
                 task_setup.first_state(run.config, run.trainer, setup),
                 {},
@@ -92,9 +90,8 @@ def finetune(
             step = int(state.step)
             run.best = Best(path, resume.get("best", {}))
             stack.enter_context(closing(run.best))
-            multihost.run_on_process_zero(run.claim, settings.recorded(config, source))
-            warnings = settings.unflagged(run.warnings, source)
-            announce(run.config, run.task, run.trainer, path, step, warnings)
+            multihost.run_on_process_zero(run.claim, source)
+            announce(run.config, run.task, run.trainer, path, step, run.warnings, source)
 
             # Loop.
             tracker = stack.enter_context(Tracker(run.config, path))
@@ -145,7 +142,7 @@ class FinetuningRun:
         self.directory = directory
         described = setup.model, self.task.head, self.task.labels, setup.family
         self.config = filled_in(config, *described, dtype=_dtype_of(directory))
-        self.warnings = workdir.check(directory, self.config)
+        self.warnings = start.check(directory, self.config)
         self.warnings += task_setup.read_rows(self.config, self.task)
         self.rows = self.task.rows("train")
         task_setup.check_segments(self.config, self.rows)
@@ -170,12 +167,12 @@ class FinetuningRun:
     def claim_data(self) -> None:
         """Records the data, or refuses other data than those of the beginning of the run."""
         identity = self.setup.data_identity
-        workdir.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
+        start.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
 
-    def claim(self, differences: Mapping[str, Any] | None) -> None:
+    def claim(self, source: ConfigSource) -> None:
         """Records the data, the config, and how the config differs from its file."""
         self.claim_data()
-        workdir.claim(self.directory, self.config, differences)
+        start.claim(self.directory, self.config, source)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -266,7 +263,7 @@ def _finished(
     if not (directory / workdir.RESULTS).exists():
         return None
     try:
-        results = read_results(directory)
+        results = files.read_json(directory / workdir.RESULTS)
         if results["step"] != last_step:
             return None
         say(f"This run is finished: step {last_step:,} is done.")

@@ -9,9 +9,11 @@ from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax.base.progress import empty_table, say, say_next, terminal
+from bert_jax.config.command_line import ConfigSource
 from bert_jax.inference.finetuned import METHODS, text_columns
 from bert_jax.tasks.task import Task
 from bert_jax.training import workdir
+from bert_jax.training.start import print_warnings
 from bert_jax.training.trainer import Trainer
 
 # Texts for each head's command of `predict`.
@@ -34,6 +36,7 @@ def announce(
     directory: epath.PathLike,
     step: int,
     warnings: Sequence[str],
+    source: ConfigSource,
 ) -> None:
     """Describes the run before the first compilation, which takes a while."""
     devices = trainer.mesh.devices
@@ -61,8 +64,7 @@ def announce(
     for split, dropped in task.dropped.items():
         for reason, count in dropped.items():
             say(f"warning: {count:,} bad rows in {split}: {reason}")
-    for warning in warnings:
-        say(f"warning: {warning}")
+    print_warnings(warnings, source)
     scratch = " (shape and vocabulary only)" if config.from_scratch else ""
     beginning = f"starting with {config.init_from}{scratch}"
     beginning = f"continuing from step {step:,}" if step else beginning

@@ -24,7 +24,7 @@ from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.reports.page import write_pages
 from bert_jax.tasks.glue import SPECS, find_splits
-from bert_jax.training import workdir
+from bert_jax.training import start, workdir
 from bert_jax.training.loop import DivergedError
 
 # The SHA-256 of the initial weights of all runs.
@@ -61,8 +61,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     with ExitStack() as stack:
         # Weights and rows are read once for all runs.
         with multihost.agreed():
-            stack.enter_context(workdir.lock(directory))
-            workdir.check_no_run(directory)
+            stack.enter_context(start.lock(directory))
+            start.check_no_run(directory)
             _check_runs(directory / workdir.RUNS, grid)
             setup = task_setup.open_task_setup(config)
             task_setup.read_rows(config, setup.task)

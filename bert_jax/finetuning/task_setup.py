@@ -17,6 +17,9 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.finetuning.batches import all_rows
+from bert_jax.finetuning.flops import task_flops_per_sequence
+from bert_jax.finetuning.layer_rates import LayerRates
+from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import complete_weights, unflatten
@@ -24,14 +27,11 @@ from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel, make_task_model
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.pretraining.build import read_pretrained
 from bert_jax.tasks import make_task
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
-from bert_jax.training.flops import task_flops_per_sequence
-from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.stages import Stage, curve_of_run
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
@@ -165,7 +165,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     num_labels, decay = len(config.labels), config.optimizer.layer_decay
     # Blocks that share their parameters have one rate.
     num_layers = config.model.layer_groups or config.model.num_hidden_layers
-    rates = LayerRates(num_layers, decay) if decay != 1 else None
+    scaling = LayerRates(num_layers, decay).scaling() if decay != 1 else None
 
     def make_model(model_config: BertConfig) -> TaskModel:
         return make_task_model(config.head, num_labels, model_config)
@@ -174,7 +174,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
         return task_flops_per_sequence(make_model(model_config), stage.max_seq_length)
 
     parts = make_model, make_task_loss(config.head, num_labels)
-    trainer = Trainer.create(config, *parts, [stage], flops_per_sequence=flops, rates=rates)
+    trainer = Trainer.create(config, *parts, [stage], flops_per_sequence=flops, scaling=scaling)
     check_batch(config, trainer.mesh)
     return trainer
 

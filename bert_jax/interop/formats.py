@@ -53,6 +53,13 @@ def read(
     return _read(_directory_or_prefix(path.absolute()), lowercase, family)
 
 
+def read_pretrained(path: str | Path) -> Pretrained:
+    """Reads the model that a run begins with or learns from, without rows beyond its vocabulary."""
+    pretrained = read(path)
+    pretrained.cut_padding()
+    return pretrained
+
+
 def describe(path: str | Path) -> Pretrained:
     """Reads a model of any known kind without its weights and its tokenizer; see `read`.
 

@@ -24,7 +24,7 @@ from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
-from bert_jax.text.sources import join_inputs, split_inputs
+from bert_jax.text.named_sources import join_inputs, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics

@@ -125,12 +125,6 @@ class Layout:
         }
 
 
-def mesh_axes(sharding: NamedSharding) -> tuple[str, ...]:
-    """Returns the mesh axes of more than one device that an array is sharded over."""
-    names = [name for axes in sharding.spec for name in _names(axes)]
-    return tuple(name for name in names if sharding.mesh.shape[name] > 1)
-
-
 def _names(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return (axes,) if isinstance(axes, str) else axes or ()
 

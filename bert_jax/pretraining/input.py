@@ -1,85 +1,30 @@
-"""Opens the token store of a run and makes its batches."""
+"""Prepares and opens the input of a run: its token store, and other text to evaluate on."""
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.batches.stream import EVALUATION_SEED, Stream, StreamSpec
 from bert_jax.config import check_vocabulary
 from bert_jax.parallel import multihost
-from bert_jax.reports import corpus_report
+from bert_jax.pretraining.batches import RunInput, open_store
 from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
-from bert_jax.text.named_sources import check_weights
-from bert_jax.text.sources import join_inputs
+from bert_jax.text.named_sources import check_weights, join_inputs
+from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
-from bert_jax.training.stages import Stage
+from bert_jax.training.start import claim_corpus
 
 # On a network file system, another machine's new files may appear some seconds late.
 _VISIBLE_WITHIN_SECONDS = 10
-# The keys of OTHER_TEXT_RECORD that are read, with examples of their values.
-_COUNTS = {"tokens": 0, "characters": 0}
-
-
-@dataclasses.dataclass(frozen=True)
-class RunInput:
-    """The input of a run.
-
-    Attributes:
-      train: The training split.
-      heldout: The held-out split; None if no document was held out.
-      tokenizer: The tokenizer of both.
-      metadata: The metadata of the store.
-      other: The text of `config.eval.other_text`, and the mean length of its tokens; None if there
-        is none.
-    """
-
-    train: TokenStore
-    heldout: TokenStore | None
-    tokenizer: tokenizers.Tokenizer
-    metadata: dict[str, Any]
-    other: tuple[TokenStore, float] | None = None
-
-    def stream(
-        self, spec: StreamSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
-    ) -> Stream:
-        """Opens the batches of a stage; see `Stream`."""
-        return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
-
-    def reports(self, config: ConfigDict, stages: Sequence[Stage]) -> list[dict[str, Any]]:
-        """Measures what the stages of each length see of the text; see `corpus_report.measure`."""
-        of_length: dict[int, list[Stage]] = {}
-        for stage in stages:
-            of_length.setdefault(stage.max_seq_length, []).append(stage)
-        return [
-            corpus_report.measure(
-                self.stream(stream_spec(config, first)),
-                first.num_steps * first.batch_size
-                + sum(stage.num_steps * stage.batch_size for stage in others),
-                self.metadata,
-            )
-            for first, *others in of_length.values()
-        ]
-
-    def describe(self) -> str:
-        """Describes the size of the input in a sentence."""
-        heldout = self.heldout.num_documents if self.heldout else 0
-        report = self.metadata.get("report", {})
-        ends = "the ends of " if report.get("heldout") == "ends" else ""
-        return (
-            f"{self.train.num_tokens:,} tokens of {self.train.num_documents:,} documents to train "
-            f"on, {ends}{heldout:,} documents held out"
-        )
 
 
 def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
@@ -118,7 +63,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
     for text in skipped_texts(metadata["dropped_documents"], metadata["first_dropped"]):
         say(f"warning: {text}")
     run_input = _open_store(config, path)
-    workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
+    claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
     if config.eval.other_text:
         _prepare_other_text(config, epath.Path(directory), run_input.tokenizer, metadata)
     return _with_other_text(config, directory, run_input)
@@ -127,7 +72,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
 def _prepare_other_text(
     config: ConfigDict,
     directory: epath.Path,
-    tokenizer: tokenizers.Tokenizer,
+    tokenizer: Tokenizer,
     metadata: dict[str, Any],
 ) -> None:
     """Tokenizes `config.eval.other_text` into the work directory, unless that is done.
@@ -140,7 +85,7 @@ def _prepare_other_text(
     """
     record = directory / workdir.OTHER_TEXT_RECORD
     made_of = {"input": list(config.eval.other_text), "tokenizer": tokenizer.fingerprint}
-    if record.exists() and made_of.items() <= files.read_json(record, _COUNTS).items():
+    if record.exists() and made_of.items() <= files.read_json(record).items():
         return
     try:
         data = options_of_text(config.data, config.eval.other_text, "auto")
@@ -164,7 +109,7 @@ def _with_other_text(
 ) -> RunInput:
     if not config.eval.other_text:
         return run_input
-    counts = files.read_json(epath.Path(directory) / workdir.OTHER_TEXT_RECORD, _COUNTS)
+    counts = files.read_json(epath.Path(directory) / workdir.OTHER_TEXT_RECORD)
     store = TokenStore(epath.Path(directory) / workdir.OTHER_TEXT)
     return dataclasses.replace(run_input, other=(store, counts["characters"] / counts["tokens"]))
 
@@ -178,12 +123,6 @@ def options_of_text(data: ConfigDict, texts: Sequence[str], format: str) -> Conf
         # The ids of documents only decide which are held out.
         options.document_field = ""
     return options
-
-
-def heldout_characters_per_token(metadata: Mapping[str, Any]) -> float:
-    """Returns the mean length of the tokens of the held-out text; 0 if an old store lacks it."""
-    report = metadata.get("report", {})
-    return report.get("heldout_characters", 0) / max(1, report.get("heldout_tokens", 0))
 
 
 def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
@@ -203,38 +142,18 @@ def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Ru
 
 def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
     """Opens a store, and checks that it fits the config."""
-    tokenizer, metadata = tokenizers.load(path / "tokenizer"), read_metadata(path)
-    check_vocabulary(config, tokenizer.vocab_size, str(path))
-    train, heldout = TokenStore(path / "train"), path / "heldout"
-    check_weights(train.sources, config.data.source_weights)
-    if config.data.sampling_exponent != 1 and not any(train.sources):
+    run_input = open_store(config, path)
+    check_vocabulary(config, run_input.tokenizer.vocab_size, str(path))
+    sources = run_input.train.sources
+    check_weights(sources, config.data.source_weights)
+    if config.data.sampling_exponent != 1 and not any(sources):
         say(
             f"config.data.sampling_exponent={config.data.sampling_exponent:g} has no effect: the "
             "texts have no names (config.data.sources)"
         )
-    heldout_store = TokenStore(heldout) if heldout.exists() else None
-    return RunInput(train, heldout_store, tokenizer, metadata)
-
-
-def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
-    """Makes the specification of a stage's batches from the config."""
-    names = {field.name for field in dataclasses.fields(StreamSpec)}
-    values = {**config.data, **vars(stage), "seed": config.seed, "stage": stage.index}
-    return StreamSpec(**{name: value for name, value in values.items() if name in names})
-
-
-def evaluation_spec(
-    config: ConfigDict, stage: Stage, num_data_shards: int, max_sequences: int
-) -> StreamSpec:
-    """Makes the specification of the held-out batches at the sequence length of a stage.
-
-    A batch has at most `max_sequences` rows, unless that is 0. Its size is rounded up to a multiple
-    of the data shards.
-    """
-    batch_size = min(config.eval.batch_size, max_sequences or config.eval.batch_size)
-    return dataclasses.replace(
-        stream_spec(config, stage),
-        batch_size=-(-batch_size // num_data_shards) * num_data_shards,
-        seed=EVALUATION_SEED,
-        stage=0,
-    )
+    if config.eval.other_text and not run_input.heldout:
+        raise UserError(
+            "config.eval.other_text needs held-out documents, but there are none: the corpus is "
+            "too small, or config.data.heldout_fraction is 0"
+        )
+    return run_input

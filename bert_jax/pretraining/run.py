@@ -1,11 +1,13 @@
-"""A run of pre-training: `train` is the run from top to bottom.
+"""The batches and the evaluations of a run of pre-training.
 
-A run of fine-tuning has the same steps (`bert_jax.finetuning.run.finetune`).
+`bert_jax.pretraining.train` is a run from top to bottom, and `bert_jax.training.loop` takes its
+steps. A run from a finished token store needs only this module and what it imports, without the
+preparation of text, the formats of other programs and the reports.
 """
 
 import itertools
 from collections.abc import Generator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import jax
@@ -13,113 +15,17 @@ import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax.base import files
-from bert_jax.base.errors import UserError
-from bert_jax.base.progress import say
-from bert_jax.config import check_batch, prediction_warnings
-from bert_jax.config.command_line import ConfigSource
-from bert_jax.interop.families import load_family
-from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.weights import head_labels
-from bert_jax.objectives.language_model import FILLED_TEXTS, MaskedTokenPrediction
+from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.parallel import multihost
-from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.pretraining import evaluation, settings, start
-from bert_jax.pretraining.build import make_trainer
-from bert_jax.pretraining.input import (
-    RunInput,
-    heldout_characters_per_token,
-    open_run_input,
-    stream_spec,
-)
-from bert_jax.pretraining.summary import announce, summarize
-from bert_jax.reports.page import write_pages
+from bert_jax.pretraining.batches import RunInput, heldout_characters_per_token, stream_spec
+from bert_jax.pretraining.heldout import counts_by_source, evaluate, progress_text
 from bert_jax.store.token_store import TokenStore
-from bert_jax.training import workdir
-from bert_jax.training.loop import PreemptionGuard, train_loop
-from bert_jax.training.metrics import BEFORE, OTHER_TEXT, evaluation_at, read_results
-from bert_jax.training.objective import make_objective
+from bert_jax.training.loop import PreemptionGuard
+from bert_jax.training.metrics import OTHER_TEXT
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.stages import Stage, model_keys, stage_of
 from bert_jax.training.state import TrainState
-from bert_jax.training.tracker import Tracker, check_installed
-from bert_jax.training.trainer import Trainer, check_memory
-
-
-def train(
-    config: ConfigDict, directory: epath.PathLike, source: ConfigSource | None = None
-) -> dict[str, Any] | None:
-    """Runs or resumes pre-training, up to the last step of the config.
-
-    Args:
-      config: A validated config. Values that a given token store, a teacher or the weights of
-        config.init_from determine are filled in.
-      directory: The work directory. It gets config.json, tokenizer/, data/ (unless
-        config.data.store is elsewhere), checkpoints/, metrics.jsonl, tensorboard/, and at
-        the end results.json, curves.png and report.html.
-      source: The file and the flags that the config comes from, if any.
-
-    Returns:
-      The final held-out results (empty if nothing is held out), or None if a signal
-      stopped the run before its end.
-
-    Raises:
-      UserError: Any problem that the user can fix.
-    """
-    path, is_first = epath.Path(directory), multihost.is_first()
-    origin = source or ConfigSource("the given config", config)
-    with ExitStack() as stack:
-        # The config of a finished run may come from others and name any file or bucket. With
-        # --workdir alone, only the work directory is opened.
-        if origin.is_stored and not origin.flags:
-            newest = workdir.newest_checkpoint(path)
-            if results := multihost.run_on_process_zero(_finished, config, path, newest):
-                return results
-
-        # Config: add what the initial weights, the teacher or a given store determine, check
-        # everything that can be checked before any work, and lock the directory.
-        with multihost.agreed():
-            config, pretrained, teacher = settings.complete(config, directory, origin)
-            trainer = make_trainer(config, teacher=teacher)
-            warnings = _check(config, directory, trainer)
-            stack.enter_context(workdir.lock(directory))
-            start.check(config, directory, trainer, pretrained, teacher)
-        settings.print_differences(config, origin)
-
-        # Input: it may take hours to prepare.
-        run_input = open_run_input(config, directory)
-
-        # State: from a checkpoint, from weights or from the seed.
-        guard = stack.enter_context(PreemptionGuard())
-        checkpointer = stack.enter_context(closing(start.open_checkpoints(config, directory)))
-        state, resume = start.first_state(
-            config, directory, trainer, checkpointer, pretrained, teacher, run_input.tokenizer
-        )
-        step = int(state.step)
-        run = PretrainingRun(config, path, trainer, run_input, resume, pretrained)
-        if results := multihost.run_on_process_zero(_finished, config, path, step):
-            return results
-        # The config is written only now, because opening the input may fail.
-        multihost.run_on_process_zero(start.claim, config, directory, origin, pretrained)
-        reports = run_input.reports(config, trainer.stages) if is_first else []
-        announce(config, trainer, run_input, directory, step, warnings, reports, origin)
-
-        # Loop.
-        tracker = stack.enter_context(Tracker(config, path))
-        step, times = train_loop(run, state, resume, checkpointer, guard, tracker)
-        if guard.requested:
-            return None
-
-        # Results.
-        results = run.results | {"step": step} | times | {"corpus": reports}
-        if is_first:
-            if config.init_from and (before := evaluation_at(path, 0)):
-                results[BEFORE] = before
-            files.write_json(path / workdir.RESULTS, results)
-            write_pages(path)
-            tracker.summarize(results)
-            summarize(config, trainer.objective.metrics, results, path)
-        return results
+from bert_jax.training.trainer import Trainer
 
 
 class PretrainingRun:
@@ -128,13 +34,11 @@ class PretrainingRun:
     Args:
       resume: What the checkpoint that the run continues from stores beside the state; empty for a
         new run.
-      pretrained: The model of `config.init_from`, if the run begins with it.
+      guesses_at_random: Whether the head that fills masks is drawn from the seed although the run
+        begins with given weights; its guesses at step 0 are not shown.
 
     Attributes:
       results: The results of the latest evaluation; empty if there was none since the start.
-
-    Raises:
-      UserError: The config needs held-out text, but there is none.
     """
 
     label = "train"
@@ -150,27 +54,16 @@ class PretrainingRun:
         trainer: Trainer,
         run_input: RunInput,
         resume: dict[str, Any],
-        pretrained: Pretrained | None = None,
+        guesses_at_random: bool = False,
     ):
-        if config.eval.other_text and not run_input.heldout:
-            raise UserError(
-                "config.eval.other_text needs held-out documents, but there are none: the corpus "
-                "is too small, or config.data.heldout_fraction is 0"
-            )
         self.config, self.directory, self.trainer = config, directory, trainer
         self.num_steps = config.train.num_steps
         self.evaluated_step = resume.get("evaluated_step", -1)
         self.results: dict[str, Any] = {}
         self._input, self._resume = run_input, resume
-        untrained = pretrained.untrained_heads if pretrained else ()
-        self._begins_with_random_guesses = any(
-            label in untrained
-            for name, term in zip(config.objective.terms, trainer.objective.terms, strict=True)
-            if isinstance(term, MaskedTokenPrediction)
-            for label in head_labels(trainer.model_config, [name]).values()
-        )
+        self._guesses_at_random = guesses_at_random
         if run_input.heldout:
-            self._token_counts = evaluation.counts_by_source(run_input.train)
+            self._token_counts = counts_by_source(run_input.train)
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         shards = multihost.batch_shards(self.trainer.layout.batch)
@@ -215,7 +108,7 @@ class PretrainingRun:
         def score(
             store: TokenStore, token_counts: dict[str, np.ndarray], characters_per_token: float
         ) -> dict[str, Any]:
-            return evaluation.evaluate(
+            return evaluate(
                 trainer.with_model(model_keys(trainer.stages, step)),
                 state.params,
                 stage,
@@ -236,47 +129,8 @@ class PretrainingRun:
             results = other and results | {OTHER_TEXT + name: x for name, x in other.items()}
         if not results:
             return
-        if not step and self._begins_with_random_guesses:
+        if not step and self._guesses_at_random:
             results.pop(FILLED_TEXTS, None)
         self.results, self.evaluated_step = results, step
-        text = evaluation.progress_text(trainer.objective.metrics, results)
+        text = progress_text(trainer.objective.metrics, results)
         recorder.log_evaluation(step, results, text)
-
-
-def _check(config: ConfigDict, directory: epath.PathLike, trainer: Trainer) -> list[str]:
-    """Checks the batch size, memory, wandb and the work directory; returns warnings."""
-    check_installed(config)
-    check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
-    if not workdir.has_checkpoints(directory):
-        # A run with checkpoints has fitted into memory before, or only prints its results.
-        check_memory(trainer, config.train.gradient_accumulation_steps)
-    return [*workdir.check(directory, config), *prediction_warnings(config)]
-
-
-def _finished(config: ConfigDict, directory: epath.Path, step: int | None) -> dict[str, Any] | None:
-    """Reprints and returns the results of a finished run; None if it is not finished.
-
-    Args:
-      step: The step of the newest checkpoint.
-    """
-    # A family from outside is refused, as in a run that is not finished.
-    load_family(config.family)
-    metrics = make_objective(config).metrics
-    try:
-        results = read_results(directory, metrics)
-    except (FileNotFoundError, UserError):
-        # If the file is damaged, evaluating again rewrites it.
-        return None
-    num_steps = config.train.num_steps
-    if results["step"] != step or step < num_steps:
-        return None
-    # A process may have been killed before it wrote the pages.
-    if not (directory / workdir.REPORT).exists():
-        write_pages(directory)
-    say(
-        f"This run is finished: step {step:,} of {num_steps:,} is done. To train it further, "
-        f"set a config.train.num_steps above {num_steps:,}."
-    )
-    with files.naming(directory / workdir.RESULTS):
-        summarize(config, metrics, results, directory)
-    return results

@@ -1,9 +1,8 @@
-"""Completes the config of a pre-training run, and prints how it differs from the user's file."""
+"""Completes the config of a pre-training run with what the owners of its keys determine."""
 
-import json
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from etils import epath
@@ -13,14 +12,14 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.base.progress import say
 from bert_jax.config.checks import check_rules, flag_rules
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.data import DATA
 from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import Owner, flatten
+from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.pretraining.build import read_pretrained, read_teacher
+from bert_jax.pretraining.weights import read_teacher
 from bert_jax.store.manifest import (
     check_case,
     given_tokenizer,
@@ -30,7 +29,7 @@ from bert_jax.store.manifest import (
     store_options,
 )
 from bert_jax.store.token_store import read_metadata
-from bert_jax.text.sources import join_inputs, split_inputs
+from bert_jax.text.named_sources import join_inputs, split_inputs
 from bert_jax.tokenizers.extension import extended_size
 from bert_jax.training import workdir
 from bert_jax.training.stages import stages_of_run
@@ -205,7 +204,7 @@ def _of_weights(
             if not isinstance(value, list):
                 values[f"data.{key}"] = value
         if "data.vocab" not in flags:
-            # `start.check` compares another path of the same vocabulary by its content.
+            # `checks.check` compares another path of the same vocabulary by its content.
             values["data.vocab"] = _vocabulary(config, directory, pretrained, values)
     return {key: value for key, value in values.items() if key in _WEIGHT_KEYS}
 
@@ -219,7 +218,7 @@ def _vocabulary(
     """Finds the path of the vocabulary of initial weights.
 
     If the files beside the weights have another format, this is the path of a copy in the work
-    directory, which `start.check` writes.
+    directory, which `weights.copy_vocabulary` writes.
     """
     tokenizer = pretrained.tokenizer
     path = files.checked_path(pretrained.source, "the weights")
@@ -239,33 +238,3 @@ def _vocabulary(
             except UserError:
                 continue
     return str(epath.Path(directory) / workdir.INITIAL_VOCABULARY)
-
-
-def differences(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any, Any]]:
-    """Returns the keys that differ from the config file, with both values."""
-    return config_lib.differences(config_lib.to_dict(source.values), config_lib.to_dict(config))
-
-
-def recorded(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any, Any]] | None:
-    """Returns the differences to record; None if the config comes from a work directory."""
-    return None if source.is_stored else differences(config, source)
-
-
-def print_differences(config: ConfigDict, source: ConfigSource) -> None:
-    """Prints how the config differs from its file."""
-    found = differences(config, source)
-    before, now = found.get("train.stages", ((), ()))
-    if len(before) == len(now):
-        # Only the keys that differ, instead of whole stages.
-        found.pop("train.stages", None)
-        for i, stages in enumerate(zip(before, now, strict=True)):
-            of_stage = config_lib.differences(*stages)
-            found |= {f"train.stages[{i}].{key}": values for key, values in of_stage.items()}
-    for key, (before, now) in found.items():
-        say(f"config.{key} is {json.dumps(now)}, not {json.dumps(before)} as in {source.name}")
-
-
-def unflagged(warnings: Iterable[str], source: ConfigSource) -> list[str]:
-    """Drops the warnings about keys that the user has just set by a flag."""
-    subjects = tuple(f"config.{key} " for key in source.flags)
-    return [warning for warning in warnings if not warning.startswith(subjects)]

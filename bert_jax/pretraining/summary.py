@@ -1,38 +1,30 @@
 """Prints the description of a run of pre-training, its results, and the commands to run next."""
 
-import dataclasses
 import math
-import re
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 from etils import epath
-from jax.sharding import Mesh, NamedSharding
 from ml_collections import ConfigDict
-from rich import box
-from rich.table import Table
 
 from bert_jax.base.progress import say, say_next, terminal
 from bert_jax.batches.stream import EVALUATION_MASKS
 from bert_jax.config.command_line import ConfigSource, config_files
 from bert_jax.objectives.term import Metric
 from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.parallel.sharding import mesh_axes
-from bert_jax.pretraining import evaluation, settings
-from bert_jax.pretraining.input import RunInput
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining.batches import RunInput, stream_spec
 from bert_jax.reports import corpus_report
-from bert_jax.text.sources import BUILT_IN, join_inputs, split_inputs
+from bert_jax.text.named_sources import join_inputs, split_inputs
+from bert_jax.text.sources import BUILT_IN
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, OTHER_TEXT
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
+from bert_jax.training.start import print_warnings
 from bert_jax.training.trainer import Trainer
-
-# The width of the table of parameters if there is no terminal: every name fits in one line.
-_FILE_WIDTH = 120
-_LAYER = re.compile(r"\blayer_\d+\b")
 
 
 def announce(
@@ -54,7 +46,7 @@ def announce(
     )
     say(run_input.describe())
     if devices.size > 1:
-        print_parameters(trainer.abstract_state(), trainer.mesh, trainer.layout.preset)
+        say(describe_layout(trainer))
     for stage in trainer.stages:
         say(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "
@@ -83,14 +75,44 @@ def announce(
                 pairs_per_row = of_length[stage.max_seq_length]["pairs_per_row"]
                 say(pairs_per_step(stage, pairs_per_row, parts))
         warnings = [*warnings, *corpus_report.warnings(reports)]
-    for warning in settings.unflagged(warnings, source):
-        say(f"warning: {warning}")
+    print_warnings(warnings, source)
     if step:
         beginning = f"continuing from step {step:,}"
     else:
         weights = f" with the weights of {config.init_from}" if config.init_from else ""
         beginning = f"starting{weights}"
     say(f"{beginning} in {directory}; its {workdir.CONFIG} has all values")
+
+
+def describe_layout(trainer: Trainer) -> str:
+    """Describes how much of the train state each device holds, in a sentence."""
+    leaves = jax.tree.leaves(trainer.abstract_state())
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    here = sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves
+    )
+    axes = ", ".join(f"{axis} {size}" for axis, size in trainer.mesh.shape.items())
+    return (
+        f"mesh {axes}; sharding {trainer.layout.preset}: each device holds {here:,} of the "
+        f"{whole:,} bytes of parameters and optimizer state"
+    )
+
+
+def corpus_reports(
+    run_input: RunInput, config: ConfigDict, stages: Sequence[Stage]
+) -> list[dict[str, Any]]:
+    """Measures what the stages of each length see of the text; see `corpus_report.measure`."""
+    of_length: dict[int, list[Stage]] = {}
+    for stage in stages:
+        of_length.setdefault(stage.max_seq_length, []).append(stage)
+    return [
+        corpus_report.measure(
+            run_input.stream(stream_spec(config, alike[0])),
+            sum(stage.num_steps * stage.batch_size for stage in alike),
+            run_input.metadata,
+        )
+        for alike in of_length.values()
+    ]
 
 
 def pairs_per_step(stage: Stage, pairs_per_row: float, parts: int) -> str:
@@ -161,98 +183,3 @@ def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, st
             f"convert --input={path} --output=DIR --to=huggingface"
         )
     return commands
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A row of the table: parameters with the same name, shape and sharding in all layers.
-
-    Attributes:
-      name: The path, with "layer_*" for every layer.
-      shape: The shape of each parameter.
-      spec: For each axis, the mesh axes that it is sharded over, joined by "+"; "" for none.
-      dtype: The dtype of each parameter.
-      count: The number of parameters.
-      bytes_per_device: The bytes of all these parameters on one device.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    spec: tuple[str, ...]
-    dtype: str
-    count: int
-    bytes_per_device: int
-
-
-def parameter_rows(params: Any) -> list[Row]:
-    """Groups parameters into the rows of the table, in the order of the tree.
-
-    Args:
-      params: A pytree of arrays, or of abstract arrays with shardings.
-    """
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    rows: dict[tuple, Row] = {}
-    for path, leaf in leaves:
-        name = _LAYER.sub("layer_*", jax.tree_util.keystr(path, simple=True, separator="/"))
-        key = (name, leaf.shape, sharded_over(leaf.sharding, len(leaf.shape)), str(leaf.dtype))
-        row = rows.get(key, Row(*key, count=0, bytes_per_device=0))
-        rows[key] = dataclasses.replace(
-            row, count=row.count + 1, bytes_per_device=row.bytes_per_device + bytes_per_device(leaf)
-        )
-    return list(rows.values())
-
-
-def sharded_over(sharding: NamedSharding, ndim: int) -> tuple[str, ...]:
-    """Returns the mesh axes that each axis of an array is sharded over; see `Row.spec`."""
-    spec = [*sharding.spec, *[None] * (ndim - len(sharding.spec))]
-    used = mesh_axes(sharding)
-    return tuple(
-        "+".join(axis for axis in (axes if isinstance(axes, tuple) else (axes,)) if axis in used)
-        for axes in spec
-    )
-
-
-def bytes_per_device(array: Any) -> int:
-    """Returns the number of bytes of an array that one device holds."""
-    return math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
-
-
-def print_parameters(state: Any, mesh: Mesh, preset: str) -> None:
-    """Prints `parameter_table`, unless every device has all parameters."""
-    if not any(any(row.spec) for row in parameter_rows(state.params)):
-        return
-    console = terminal()
-    if not console.is_terminal:
-        console = terminal(width=_FILE_WIDTH)
-    console.print(parameter_table(state, mesh, preset))
-
-
-def parameter_table(state: Any, mesh: Mesh, preset: str) -> Table:
-    """Makes the table of a train state's shardings, with totals; the state may be abstract."""
-    axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-    title = f"Parameters under {preset!r} on the mesh {axes}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name, justify in (
-        ("parameter", "left"),
-        ("", "right"),
-        ("shape", "right"),
-        ("sharded over", "left"),
-        ("bytes per device", "right"),
-    ):
-        # A long name may wrap; a number must not.
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "parameter")
-    for row in parameter_rows(state.params):
-        table.add_row(
-            row.name,
-            f"{row.count} x" if row.count > 1 else "",
-            "x".join(map(str, row.shape)),
-            ", ".join(axes or "-" for axes in row.spec) if any(row.spec) else "replicated",
-            f"{row.bytes_per_device:,}",
-        )
-    table.add_section()
-    for name, tree in (("all parameters", state.params), ("optimizer state", state.opt_state)):
-        leaves = jax.tree.leaves(tree)
-        total_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-        on_one_device = sum(map(bytes_per_device, leaves))
-        table.add_row(f"{name}: {total_bytes:,} bytes", "", "", "", f"{on_one_device:,}")
-    return table

@@ -12,6 +12,7 @@ from bert_jax.base import files
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.term import Metric
+from bert_jax.objectives.terms import make_terms
 from bert_jax.reports.curves import Panel, finetuning_panels, pretraining_panels
 from bert_jax.training import workdir
 from bert_jax.training.metrics import (
@@ -19,9 +20,7 @@ from bert_jax.training.metrics import (
     EVALUATION_PREFIX,
     OTHER_TEXT,
     read_metrics,
-    read_results,
 )
-from bert_jax.training.objective import make_objective
 from bert_jax.training.stages import resolve_stages, stage_of
 from bert_jax.training.state import abstract_params
 
@@ -88,8 +87,7 @@ def read_run(directory: epath.PathLike) -> Run:
 def _read_run(config: ConfigDict, path: epath.Path) -> Run:
     lines, results = read_metrics(path), {}
     if (path / workdir.RESULTS).exists():
-        is_finetuning = workdir.is_finetuning(config)
-        results = read_results(path, () if is_finetuning else make_objective(config).metrics)
+        results = files.read_json(path / workdir.RESULTS)
     if workdir.is_finetuning(config):
         splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
         # The score that selects the best checkpoint comes first.
@@ -103,10 +101,10 @@ def _read_run(config: ConfigDict, path: epath.Path) -> Run:
         validation = [split for split in splits if split.startswith("validation")]
         panels = finetuning_panels(main, validation, full)
     else:
-        objective = make_objective(config)
+        terms = make_terms(config.objective.terms, config.objective)
         texts = [*results.get(BY_SOURCE, {}), *([_OTHER] if config.eval.other_text else [])]
-        panels = pretraining_panels(objective.terms, texts)
-        pairs = zip(objective.weights, objective.terms, strict=True)
+        panels = pretraining_panels(terms, texts)
+        pairs = zip(config.objective.weights, terms, strict=True)
         terms = [term for _, term in sorted(pairs, key=lambda pair: -pair[0])]
         # Metrics with a baseline come first.
         metrics = [metric for term in terms for metric in term.metrics]
@@ -165,7 +163,7 @@ def cost(run: Run) -> dict[str, str]:
 
 def num_parameters(config: ConfigDict) -> int:
     """Counts the parameters of a pre-training's model without making them."""
-    terms = make_objective(config).terms
+    terms = make_terms(config.objective.terms, config.objective)
     params = nn.unbox(abstract_params(PreTrainingModel(BertConfig(**config.model), terms)))
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 

@@ -13,8 +13,8 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.data import DATA, SAMPLING
 from bert_jax.config.schema import Owner
 from bert_jax.text.corpus import Corpus
-from bert_jax.text.named_sources import find_named_sources
-from bert_jax.text.sources import TFDS_PREFIX, Source, join_inputs, source_name, split_inputs
+from bert_jax.text.named_sources import join_inputs, split_inputs
+from bert_jax.text.sources import TFDS_PREFIX, Source, find_named_sources, source_name
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.tokenizers.extension import extended_size, is_number
 

@@ -15,8 +15,8 @@ from bert_jax.tasks import ner_tags
 from bert_jax.tasks.task import Task, json_objects
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.named_sources import split_inputs
 from bert_jax.text.readers import read_text
-from bert_jax.text.sources import split_inputs
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 # Files with these suffixes are in CoNLL's format, and those with the next two may be.

@@ -13,7 +13,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask, as_number
 from bert_jax.tasks.token_rows import ExampleRows
-from bert_jax.text.sources import split_inputs
+from bert_jax.text.named_sources import split_inputs
 from bert_jax.text.tables import FORMATS, read_rows
 
 _METRICS = ("accuracy", "f1", "f1_accuracy", "matthews")

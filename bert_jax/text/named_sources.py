@@ -1,14 +1,14 @@
-"""The named sources of `data.sources`: groups of files or data sets, each in one language.
+"""The items of `data.input`, and the names and weights of the sources of `data.sources`.
 
-A run may read a source more or less often than the others. Usually it reads the small ones more
-often, so that a model of many languages learns them too.
+A source is a group of files or data sets in one language. A run may read a source more or less
+often than the others. Usually it reads the small ones more often, so that a model of many languages
+learns them too.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax.base.errors import UserError
-from bert_jax.text.sources import Source, find_sources, join_inputs, split_inputs
 
 # What `repeats` counts in. Integers of this size are the same on every machine.
 REPEAT_UNIT = 2**20
@@ -16,6 +16,18 @@ REPEAT_UNIT = 2**20
 _NAME = re.compile(r"([a-z]{2,3})([-_][\w-]*)?", re.ASCII)
 # A path has other characters, or begins with "./".
 _PREFIX = re.compile(r"([\w-]+)=(.*)", re.DOTALL)
+
+
+def split_inputs(inputs: Sequence[str] | str) -> list[str]:
+    r"""Returns the items of `data.input`, split at commas; "\," is a comma of a path."""
+    inputs = [inputs] if isinstance(inputs, str) else inputs
+    parts = (part.strip() for item in inputs for part in re.split(r"(?<!\\),", item))
+    return [part.replace("\\,", ",") for part in parts if part]
+
+
+def join_inputs(items: Sequence[str]) -> str:
+    """Inverts `split_inputs`."""
+    return ",".join(item.replace(",", "\\,") for item in items)
 
 
 def named_inputs(sources: Sequence[str]) -> dict[str, list[str]]:
@@ -50,24 +62,6 @@ def named_inputs(sources: Sequence[str]) -> dict[str, list[str]]:
 def language_of(name: str) -> str:
     """Returns the language of a source."""
     return _NAME.fullmatch(name)[1]
-
-
-def find_named_sources(sources: Sequence[str], text_field: str) -> list[Source]:
-    """Returns the files and data sets of `data.sources`, each with the name of its source.
-
-    Raises:
-      UserError: A source matches nothing, or a file belongs to two sources.
-    """
-    found: list[Source] = []
-    names: dict[str, str] = {}
-    for name, inputs in named_inputs(sources).items():
-        for source in find_sources([join_inputs(inputs)], text_field):
-            key = source.get("path") or f"{source['tfds']}:{source['field']}"
-            if key in names:
-                raise UserError(f"{key} is in the sources {names[key]} and {name}: name it once")
-            names[key] = name
-            found.append(source | {"source": name})
-    return found
 
 
 def source_weights(weights: Sequence[str]) -> dict[str, float]:

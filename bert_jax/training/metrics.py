@@ -13,10 +13,7 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import with_filename
-from bert_jax.objectives.language_model import FILLED_TEXTS
-from bert_jax.objectives.term import Metric
 from bert_jax.training.tracker import Tracker
-from bert_jax.training.workdir import RESULTS
 
 METRICS_FILE = "metrics.jsonl"
 # The names of held-out metrics begin with it.
@@ -28,9 +25,6 @@ OTHER_TEXT = "other_"
 # The key of results.json with the results of the initial weights, before the first step.
 BEFORE = "before"
 TENSORBOARD_DIRECTORY = "tensorboard"
-# The keys of a line, with examples of their values. All other values are numbers or null.
-_FILLED = {"texts": [""], "masks": [{"original": "", "guess": "", "probability": 0.0}]}
-_LINE = {"step": 0, f"{EVALUATION_PREFIX}{FILLED_TEXTS}?": [_FILLED]}
 # Object storage accepts about one write per second for an object.
 UPLOAD_SECONDS = 30.0
 RATES = ("sequences_per_second", "tokens_per_second", "flops_per_second", "mfu")
@@ -157,27 +151,6 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_results(directory: epath.PathLike, metrics: Sequence[Metric] = ()) -> dict[str, Any]:
-    """Reads the results.json of a run whose terms have these metrics.
-
-    Raises:
-      UserError: The file is damaged.
-      FileNotFoundError: The run has not ended.
-    """
-    names = {name for metric in metrics for name in (metric.name, metric.baseline)}
-    numbers = {f"{name}?": 0.0 for name in (*names, "train_sequences_per_second")}
-    like = {
-        "step": 0,
-        "best_step?": 0,
-        "num_sequences?": 0.0,
-        f"{BY_SOURCE}?": {},
-        f"{BEFORE}?": {},
-        "corpus?": [{"max_seq_length": 0, "language?": ""}],
-        "metric?": "",
-    }
-    return files.read_json(epath.Path(directory) / RESULTS, like | numbers)
-
-
 def read_metrics(workdir: epath.PathLike) -> list[dict[str, Any]]:
     """Reads metrics.jsonl without damaged lines (a killed process may cut one short)."""
     path = epath.Path(workdir) / METRICS_FILE
@@ -186,9 +159,7 @@ def read_metrics(workdir: epath.PathLike) -> list[dict[str, Any]]:
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         with contextlib.suppress(ValueError):
             values = json.loads(line)
-            if not files.mismatch(values, _LINE) and not any(
-                isinstance(value, str | dict) for value in values.values()
-            ):
+            if isinstance(values, dict) and "step" in values:
                 lines.append(values)
     return lines
 

@@ -13,8 +13,7 @@ class StepProfiler:
     """Traces the steps of `config.profile`.
 
     The trace is written to DIRECTORY/plugins/profile/steps_FIRST_to_LAST/, where both viewers
-    expect it. Each traced step is annotated with its number. If a trace cannot be started or
-    written, there is a warning and the run continues.
+    expect it. Each traced step is annotated with its number.
 
     Args:
       directory: Where the trace is written.
@@ -76,11 +75,7 @@ class StepProfiler:
         first, last, self._last = self._steps[0], self._last, None
         jax.block_until_ready(state)
         with self._paused():
-            try:
-                jax.profiler.stop_trace()
-            except (jax.errors.JaxRuntimeError, OSError) as error:
-                self._say(f"warning: the profile of steps {first:,} to {last:,} is lost: {error}")
-                return
+            jax.profiler.stop_trace()
         self._say(
             f"profile of steps {first:,} to {last:,} in {self._directory}; to view it: "
             f"pip install xprof, xprof --logdir={self._directory}"
@@ -93,8 +88,4 @@ class StepProfiler:
         options.python_tracer_level = 0
         options.session_id = f"steps_{first}_to_{last}"
         with self._paused():
-            try:
-                jax.profiler.start_trace(self._directory, profiler_options=options)
-            except (RuntimeError, OSError) as error:
-                self._steps = range(0)
-                self._say(f"warning: steps {first:,} to {last:,} are not profiled: {error}")
+            jax.profiler.start_trace(self._directory, profiler_options=options)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -24,8 +25,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.compiler_options import compiler_options
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training import flops
-from bert_jax.training.layer_rates import LayerRates
-from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.optimizer import Schedule, make_optimizer
 from bert_jax.training.schedule import make_schedule, make_weight_decay
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState, abstract_params, init_params, state_shardings
@@ -51,12 +51,12 @@ class Trainer:
       layout: How arrays are laid out on the mesh.
       stages: The stages of the run.
       optimizer: The optimizer, with its schedule.
+      schedule: The learning rate of each step.
       shardings: The shardings of the state.
       flops_per_sequence: Computes the analytic FLOPs of training on one sequence of a stage. If
         rows are shared, also takes the mean square of the lengths.
       seed: The seed of weights, dropout and sampling.
-      compiled_train_step, compiled_eval_step: The jitted steps; see `train_step`.
-      make_steps: Makes these two for a model.
+      accumulation_steps: The number of microbatches of a step.
       fields: The declared fields of a training batch.
       frozen: Parameters that the objective reads but that are not trained. They are an argument
         of the steps, are never donated and are in no checkpoint.
@@ -68,12 +68,11 @@ class Trainer:
     layout: Layout
     stages: Sequence[Stage]
     optimizer: optax.GradientTransformation
+    schedule: Schedule
     shardings: TrainState
     flops_per_sequence: Callable[..., float]
     seed: int
-    compiled_train_step: Any
-    compiled_eval_step: Any
-    make_steps: Callable[[nn.Module], tuple[Any, Any]]
+    accumulation_steps: int
     fields: BatchFields
     frozen: Any
 
@@ -88,7 +87,7 @@ class Trainer:
         flops_per_sequence: Callable[..., float],
         fields: BatchFields | None = None,
         frozen: Callable[[BertConfig], Any] = lambda config: {},
-        rates: LayerRates | None = None,
+        scaling: optax.GradientTransformation | None = None,
         devices: Sequence[jax.Device] | None = None,
     ) -> Self:
         """Builds the trainer of a validated config of pre-training or fine-tuning.
@@ -97,7 +96,7 @@ class Trainer:
           make_model, objective, stages, flops_per_sequence, fields, frozen: The attributes of these
             names, or functions of the `BertConfig` that return them. `fields` is needed only to
             compile without data.
-          rates: The learning rates of layers; None if all layers have the same rate.
+          scaling: Scales the updates, if layers have learning rates of their own.
           devices: The devices of the mesh; by default all.
 
         Raises:
@@ -121,46 +120,8 @@ class Trainer:
             schedule,
             make_weight_decay(stages),
             model_config.vocab_size,
-            rates.scaling() if rates else None,
+            scaling,
         )
-        rows, replicated = layout.batch, layout.replicated
-        shardings = state_shardings(model, optimizer, layout)
-        options = compiler_options(list(mesh.devices.flat))
-
-        def make_steps(model: nn.Module) -> tuple[Any, Any]:
-            train_step = make_train_step(
-                model,
-                optimizer,
-                schedule,
-                objective,
-                seed=config.seed,
-                accumulation_steps=config.train.gradient_accumulation_steps,
-            )
-
-            def eval_step(params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:
-                return objective.evaluate(model, params, batch, frozen, *operands)
-
-            # jax.jit with shardings was formerly called pjit.
-            compiled_train_step = jax.jit(
-                layout.in_scope()(train_step),
-                in_shardings=(shardings, rows, replicated),
-                out_shardings=(shardings, replicated),
-                donate_argnums=0,
-                compiler_options=options,
-            )
-            compiled_eval_step = jax.jit(
-                layout.in_scope()(eval_step),
-                in_shardings=(
-                    shardings.params,
-                    rows,
-                    replicated,
-                    *[replicated] * objective.eval_operands,
-                ),
-                out_shardings=replicated,
-            )
-            return compiled_train_step, compiled_eval_step
-
-        compiled_train_step, compiled_eval_step = make_steps(model)
         return cls(
             model_config=model_config,
             model=model,
@@ -168,14 +129,47 @@ class Trainer:
             layout=layout,
             stages=stages,
             optimizer=optimizer,
-            shardings=shardings,
+            schedule=schedule,
+            shardings=state_shardings(model, optimizer, layout),
             flops_per_sequence=functools.partial(flops_per_sequence, model_config),
             seed=config.seed,
-            compiled_train_step=compiled_train_step,
-            compiled_eval_step=compiled_eval_step,
-            make_steps=make_steps,
+            accumulation_steps=config.train.gradient_accumulation_steps,
             fields=fields or {},
             frozen=frozen(model_config),
+        )
+
+    @functools.cached_property
+    def compiled_train_step(self) -> Any:
+        """The jitted train step: (state, batch, frozen) -> (state, metrics)."""
+        train_step = make_train_step(
+            self.model,
+            self.optimizer,
+            self.schedule,
+            self.objective,
+            seed=self.seed,
+            accumulation_steps=self.accumulation_steps,
+        )
+        rows, replicated = self.layout.batch, self.layout.replicated
+        # jax.jit with shardings was formerly called pjit.
+        return jax.jit(
+            self.layout.in_scope()(train_step),
+            in_shardings=(self.shardings, rows, replicated),
+            out_shardings=(self.shardings, replicated),
+            donate_argnums=0,
+            compiler_options=compiler_options(list(self.mesh.devices.flat)),
+        )
+
+    @functools.cached_property
+    def _compiled_eval_step(self) -> Any:
+        def eval_step(params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:
+            return self.objective.evaluate(self.model, params, batch, frozen, *operands)
+
+        rows, replicated = self.layout.batch, self.layout.replicated
+        operands = [replicated] * self.objective.eval_operands
+        return jax.jit(
+            self.layout.in_scope()(eval_step),
+            in_shardings=(self.shardings.params, rows, replicated, *operands),
+            out_shardings=replicated,
         )
 
     def with_model(self, keys: tuple[tuple[str, Any], ...]) -> Self:
@@ -189,14 +183,7 @@ class Trainer:
         if keys not in self._variants:
             config = dataclasses.replace(self.model_config, **dict(keys))
             model = self.model.clone(config=config)
-            train_step, eval_step = self.make_steps(model)
-            self._variants[keys] = dataclasses.replace(
-                self,
-                model_config=config,
-                model=model,
-                compiled_train_step=train_step,
-                compiled_eval_step=eval_step,
-            )
+            self._variants[keys] = dataclasses.replace(self, model_config=config, model=model)
         return self._variants[keys]
 
     @functools.cached_property
@@ -215,7 +202,7 @@ class Trainer:
 
     def eval_step(self, params: Any, batch: Batch, *operands: Any) -> Any:
         """Returns the result of the objective's `evaluate`, replicated on all devices."""
-        return self.compiled_eval_step(params, batch, self._placed_frozen, *operands)
+        return self._compiled_eval_step(params, batch, self._placed_frozen, *operands)
 
     @functools.cached_property
     def _placed_frozen(self) -> Any:
@@ -322,6 +309,21 @@ class Trainer:
             size = nn.unbox(box).size
             total += size * c.vocab_size // c.padded_vocab_size if is_padded else size
         return total
+
+
+def fit_to_devices(config: ConfigDict) -> None:
+    """Changes the mesh of a stored config for the devices of this machine, to evaluate its model.
+
+    There may be fewer or other devices than those of the run. If the run sharded its parameters,
+    which may be larger than the memory of a device, they are sharded over as many devices as their
+    widths allow.
+    """
+    devices, fsdp = jax.devices(), 1
+    if config.sharding != "dp":
+        per_slice = len(devices) // mesh_lib.num_slices(devices)
+        fsdp = math.gcd(per_slice, config.model.hidden_size, config.model.embedding_size)
+    config.sharding = "auto"
+    config.mesh.update(data=-1, fsdp=fsdp, model=1)
 
 
 def _attention_kernel(device: jax.Device) -> str:

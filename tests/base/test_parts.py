@@ -13,7 +13,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.batches.stream import batch_fields
 from bert_jax.interop.families import load_family
 from bert_jax.objectives.terms import make_terms
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from tests import forked, runs
 from tests.refusals import one_sentence
 from tests.small_run import compiled_once, small_run  # noqa: F401

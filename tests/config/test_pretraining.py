@@ -17,7 +17,7 @@ from bert_jax.config import (
 )
 from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import flatten
-from bert_jax.training.objective import make_objective
+from bert_jax.pretraining.build import make_objective
 
 
 def changed(**values):

@@ -10,7 +10,7 @@ import pytest
 import bert_jax
 from bert_jax.config import cli, validate
 from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from tests.refusals import command
 
 WRONG = {

@@ -17,7 +17,7 @@ from bert_jax.finetuning.sweep import (
     sweep,
     task_config,
 )
-from bert_jax.training import workdir
+from bert_jax.training import start
 from tests import runs
 from tests.finetuning import small
 from tests.interop.small_bert import edit_tensors
@@ -124,9 +124,9 @@ def test_a_killed_sweep_continues(tmp_path):
     # A sweep is not accepted as a run, nor a run as a sweep.
     config = finetune_config("table")
     with pytest.raises(UserError, match="sweep holds a sweep; choose another --workdir, or one"):
-        workdir.check(directory, config)
+        start.check(directory, config)
     with pytest.raises(UserError, match="holds a run, not a sweep; choose another --workdir"):
-        workdir.check_no_run(directory / "runs" / summary["best_run"])
+        start.check_no_run(directory / "runs" / summary["best_run"])
 
 
 class TestAllOfGlue:

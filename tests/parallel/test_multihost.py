@@ -13,8 +13,8 @@ import bert_jax
 from bert_jax import tokenizers
 from bert_jax.batches.stream import Stream
 from bert_jax.parallel import multihost
-from bert_jax.pretraining import run as pretrain
-from bert_jax.pretraining.input import stream_spec
+from bert_jax.pretraining import train as pretrain
+from bert_jax.pretraining.batches import stream_spec
 from bert_jax.store.token_store import TokenStore
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics

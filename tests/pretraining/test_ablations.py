@@ -8,7 +8,7 @@ from bert_jax import convert
 from bert_jax.base.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from bert_jax.training.metrics import read_metrics
 from configs import ablations
 from tests import runs

@@ -8,8 +8,9 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.inspect import row_lines
 from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import run as pretrain
-from bert_jax.pretraining.input import open_run_input, stream_spec
+from bert_jax.pretraining import train as pretrain
+from bert_jax.pretraining.batches import stream_spec
+from bert_jax.pretraining.input import open_run_input
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from configs import bart

@@ -13,8 +13,9 @@ from bert_jax.base.errors import UserError
 from bert_jax.config import flatten, to_dict, validate
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
-from bert_jax.pretraining import evaluation, settings, start
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import evaluation, settings
+from bert_jax.pretraining import train as pretrain
+from bert_jax.pretraining import weights as weights_lib
 from bert_jax.pretraining.build import recipe_of
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tokenizers import CONVENTIONS, training
@@ -81,7 +82,7 @@ def test_added_tokens_begin_as_means_and_old_ids_stay(source, run):
     added = replaced_pieces(old, tokenizer)
     assert sorted(added) == [198, 199, 200, 201, 202]
     assert {tokenizer.tokens[i] for i in added} >= {"kinase", "phosphorylates", "receptor"}
-    table = start.take_weights(config, pretrained, tokenizer)[TABLE]
+    table = weights_lib.take_weights(config, pretrained, tokenizer)[TABLE]
     for i, row in enumerate(table):
         expected = before[added[i]].mean(axis=0) if i in added else before[i]
         np.testing.assert_array_equal(row, expected)
@@ -93,7 +94,9 @@ def test_weights_without_a_vocabulary_keep_their_rows():
     tokenizer, pretrained.tokenizer = pretrained.tokenizer, None
     before = pretrained.weights[TABLE]
     config = small_run("no.txt", **{"data.add_tokens": "5"})
-    np.testing.assert_array_equal(start.take_weights(config, pretrained, tokenizer)[TABLE], before)
+    np.testing.assert_array_equal(
+        weights_lib.take_weights(config, pretrained, tokenizer)[TABLE], before
+    )
 
 
 def test_the_export_has_the_tokens_of_the_run(run, tmp_path):

@@ -12,9 +12,11 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
-from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import evaluation, heldout
+from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.input import open_run_input
+from bert_jax.pretraining.weights import read_teacher
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from configs import distilbert
@@ -94,11 +96,11 @@ def test_reports_the_three_losses_and_the_teachers_score(student, teacher, texts
     # A student that is its own teacher agrees with it everywhere.
     config = distilled(texts, student, objective__teacher_layers="0")
     config.train.num_steps, config.eval.every_steps = 1, 0
-    trainer = make_trainer(config)
+    trainer = make_trainer(config, teacher=read_teacher(config))
     weights = formats.read(student).weights
     same = trainer.state_of(trainer.frozen).params
-    run_input = pretrain.open_run_input(workdir.load_config(student), student)
-    results = evaluation.evaluate(
+    run_input = open_run_input(workdir.load_config(student), student)
+    results = heldout.evaluate(
         trainer,
         same,
         trainer.stages[-1],
@@ -132,7 +134,6 @@ def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path):
         ({"model__hidden_size": 8}, "leave hidden_cosine out of config.objective.terms"),
         ({"objective__teacher_layers": "2"}, "it must name .* layers from 0 to 1"),
         ({"model__intermediate_size": 24}, "give the student the teacher's widths"),
-        ({"data__lowercase": False}, "config.data.lowercase is False in the given config, but"),
     ],
 )
 def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, overrides, message):
@@ -156,7 +157,7 @@ def test_a_student_may_have_another_shape(teacher, texts, tmp_path):
 
 def test_flops_include_the_teachers_forward_pass(teacher, texts):
     config = distilled(texts, teacher)
-    trainer = make_trainer(config)
+    trainer = make_trainer(config, teacher=read_teacher(config))
     length, width, inner, vocabulary = 16, 16, 16, 200
     block = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
     everywhere = 2 * length * (width**2 + width * vocabulary)

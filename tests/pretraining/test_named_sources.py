@@ -7,8 +7,8 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.convert import convert
-from bert_jax.pretraining import evaluation, settings
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import evaluation, heldout, settings
+from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.input import open_run_input
 from bert_jax.training import workdir
 from configs import multilingual
@@ -71,9 +71,9 @@ def test_baselines_are_those_of_a_source(finished):
     by_source = finished[2]["by_source"]
     config, directory, _ = finished
     run_input = open_run_input(config, directory)
-    counts = evaluation.counts_by_source(run_input.train)
+    counts = heldout.counts_by_source(run_input.train)
     assert all(run_input.train.token_counts == sum(counts.values()))
-    log_probs = {name: evaluation.unigram_log_probs(n) for name, n in counts.items()}
+    log_probs = {name: heldout.unigram_log_probs(n) for name, n in counts.items()}
     for name, split in run_input.heldout.by_source().items():
         expected = -(split.token_counts @ log_probs[name]) / split.token_counts.sum()
         # The tokens of four rows are a sample.

@@ -10,7 +10,7 @@ from bert_jax import config as config_lib
 from bert_jax.convert import convert
 from bert_jax.interop import formats
 from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from bert_jax.store.preparation import prepare
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from bert_jax.config import stage
-from bert_jax.pretraining import run as pretrain
-from bert_jax.pretraining.input import open_run_input, stream_spec
+from bert_jax.pretraining import train as pretrain
+from bert_jax.pretraining.batches import stream_spec
+from bert_jax.pretraining.input import open_run_input
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests import runs

@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.config import stage
 from bert_jax.interop import formats
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.evaluation import evaluate_workdir
 from bert_jax.training.metrics import read_metrics
 from tests import runs

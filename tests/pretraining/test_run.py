@@ -17,7 +17,7 @@ from bert_jax import prepare
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.pretraining import evaluation, settings
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from bert_jax.training import workdir
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.metrics import read_metrics

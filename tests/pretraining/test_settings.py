@@ -1,8 +1,7 @@
-"""Who decides the values of a run's config, and what the run prints about them."""
+"""Who decides the values of a run's config."""
 
 import pytest
 
-import bert_jax
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, flatten, stage
 from bert_jax.config.command_line import ConfigSource
@@ -83,23 +82,3 @@ def test_the_owner_of_a_key_replaces_a_file_and_refuses_a_flag(owner, given, tmp
                 except UserError as error:
                     # No owner, but a rule between keys.
                     assert key.rpartition(".")[2] in str(error)
-
-
-def test_only_differences_from_the_file_are_printed(capsys):
-    config = bert_jax.load_config("tiny")
-    source = ConfigSource("tiny", config.copy_and_resolve_references())
-    settings.print_differences(config, source)
-    config.train.num_steps = 7
-    settings.print_differences(config, source)
-    expected = "config.train.num_steps is 7, not 2500 as in tiny\n"
-    assert capsys.readouterr().out == expected
-
-
-def test_a_flag_gives_no_warning_about_its_own_key():
-    source = ConfigSource("tiny", bert_jax.load_config("tiny"), frozenset({"train.num_steps"}))
-    warnings = [
-        "config.train.num_steps was 6 and is now 9: ...",
-        "config.schedule.warmup_steps is 10: in 9 steps ...",
-        "the run repeats the text ...",
-    ]
-    assert settings.unflagged(warnings, source) == warnings[1:]

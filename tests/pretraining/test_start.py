@@ -12,8 +12,9 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
 from bert_jax.interop.weights import flatten, unflatten
-from bert_jax.pretraining import evaluation, start
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining import train as pretrain
+from bert_jax.pretraining import weights as weights_lib
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
@@ -51,7 +52,7 @@ def begin(config, trained):
     tokenizer, _ = workdir.load_vocabulary(trained)
     trainer = make_trainer(config)
     pretrained = formats.read(config.init_from)
-    weights = start.take_weights(config, pretrained, tokenizer)
+    weights = weights_lib.take_weights(config, pretrained, tokenizer)
     return trainer, trainer.state_of(unflatten(weights, trainer.model_config))
 
 

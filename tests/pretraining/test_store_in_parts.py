@@ -5,8 +5,8 @@ import pytest
 from bert_jax import inspect
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.pretraining import run as pretrain
 from bert_jax.pretraining import settings
+from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.input import open_run_input
 from bert_jax.training.stages import resolve_stages
 from tests import stores

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.config import default_config
+from bert_jax.pretraining.build import make_objective
 from bert_jax.reports import curves
 from bert_jax.reports.curves import (
     Panel,
@@ -16,7 +17,6 @@ from bert_jax.reports.curves import (
     pretraining_panels,
     write_curves,
 )
-from bert_jax.training.objective import make_objective
 
 
 def drawn_lines(panel, lines):

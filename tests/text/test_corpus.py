@@ -15,8 +15,8 @@ from bert_jax.base.errors import UserError
 from bert_jax.text import readers
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.formats import format_of_text
+from bert_jax.text.named_sources import join_inputs, split_inputs
 from bert_jax.text.readers import open_text
-from bert_jax.text.sources import join_inputs, split_inputs
 
 SENTENCES = "It is one.\nIt is two!\n\nIs it three?\nIt is four.\nIt is five.\n"
 

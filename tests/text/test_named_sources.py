@@ -10,12 +10,12 @@ from bert_jax.base.errors import UserError
 from bert_jax.text.named_sources import (
     REPEAT_UNIT,
     check_weights,
-    find_named_sources,
     language_of,
     named_inputs,
     repeats,
     source_weights,
 )
+from bert_jax.text.sources import find_named_sources
 
 
 def test_names_and_inputs():

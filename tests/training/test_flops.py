@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import stage
+from bert_jax.finetuning.flops import task_flops_per_sequence
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.language_model import decoder_flops
@@ -20,7 +21,6 @@ from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.flops import (
     peak_flops_per_second,
     pretraining_flops_per_sequence,
-    task_flops_per_sequence,
 )
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.trainer import Trainer

@@ -9,7 +9,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax.batches.stream import Stream
 from bert_jax.finetuning.run import finetune
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from bert_jax.training import trainer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import PreemptionGuard, steps_between_lines

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from bert_jax.base.progress import Progress
-from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import train as pretrain
 from bert_jax.training import workdir
 from bert_jax.training.profiler import StepProfiler
 from tests.small_run import after_step, small_run
@@ -90,21 +90,3 @@ def test_run_after_the_traced_steps_gives_a_warning(tmp_path):
         "warning: nothing is profiled: config.profile covers steps 2 to 4, and this run is "
         "already at step 4"
     ]
-
-
-def test_a_trace_that_cannot_be_started_is_a_warning(tmp_path):
-    printed = []
-    with jax.profiler.trace(tmp_path / "other"):
-        own = tmp_path / "own"
-        assert profile_steps(own, printed, Pause(), start_step=2, num_steps=3) == 6
-    assert not own.exists()
-    (message,) = printed
-    assert message.startswith("warning: steps 2 to 4 are not profiled: ")
-
-
-def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path):
-    (tmp_path / "file").write_text("not a directory")
-    printed = []
-    assert profile_steps(tmp_path / "file", printed, Pause(), start_step=1, num_steps=1) == 6
-    assert len(printed) == 1
-    assert printed[0].startswith("warning: the profile of steps 1 to 1 is lost: ")

@@ -16,7 +16,8 @@ from etils import epath
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config
 from bert_jax.finetuning import run as finetuning
-from bert_jax.pretraining import run as pretraining
+from bert_jax.pretraining import checks
+from bert_jax.pretraining import train as pretraining
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.tracker import Tracker, check_installed
 from tests import runs
@@ -64,8 +65,8 @@ def fake(monkeypatch):
     module = SimpleNamespace(init=Fake, Settings=dict)
     monkeypatch.setitem(sys.modules, "wandb", module)
     monkeypatch.setattr(Fake, "runs", [])
-    for run in (pretraining, finetuning):
-        monkeypatch.setattr(run, "check_installed", lambda config: None)
+    for module_of_run in (checks, finetuning):
+        monkeypatch.setattr(module_of_run, "check_installed", lambda config: None)
     return module
 
 

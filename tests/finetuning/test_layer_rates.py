@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.finetuning.layer_rates import LayerRates
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.task_losses import Labels
-from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.trainer import Trainer
 from tests.small import flat, random_batch, small_config
@@ -22,7 +22,7 @@ def make_trainer(rates):
         Labels(),
         resolve_stages(config),
         flops_per_sequence=lambda model_config, stage: 0.0,
-        rates=rates,
+        scaling=rates and rates.scaling(),
         devices=jax.devices()[:1],
     )
 

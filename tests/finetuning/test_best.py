@@ -5,8 +5,8 @@ import json
 import jax.numpy as jnp
 import pytest
 
+from bert_jax.finetuning.best import Best
 from bert_jax.training import workdir
-from bert_jax.training.best import Best
 from bert_jax.training.state import TrainState
 
 

@@ -1,4 +1,4 @@
-"""The claim of a work directory by a run, and the refusal of other runs."""
+"""The start of a run: the claim of its work directory, and the refusal of other runs."""
 
 import json
 import re
@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
+from bert_jax import load_config
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config
-from bert_jax.training import workdir
+from bert_jax.config.command_line import ConfigSource
+from bert_jax.training import start, workdir
 
 
 class FakeTokenizer:
@@ -22,8 +24,8 @@ class FakeTokenizer:
 
 def claim(directory, config):
     """Checks and then claims a directory, like the start of a run."""
-    warnings = workdir.check(directory, config)
-    workdir.claim(directory, config)
+    warnings = start.check(directory, config)
+    start.claim(directory, config, ConfigSource("DIR/config.json", config, is_stored=True))
     return warnings
 
 
@@ -41,7 +43,6 @@ def test_first_claim_writes_the_config(tmp_path):
     ("path", "value"),
     [
         ("model.hidden_size", 96),
-        ("data.format", "jsonl"),
         ("seed", 1),
         ("train.batch_size", 512),
     ],
@@ -86,18 +87,6 @@ def test_keys_that_do_not_affect_the_result_may_change(tmp_path, path, value):
     assert claim(tmp_path, config) == []
     # The newest config is written.
     assert config_lib.to_dict(workdir.load_config(tmp_path)) == config_lib.to_dict(config)
-
-
-@pytest.mark.parametrize("key", ["vocab", "add_tokens"])
-def test_files_that_the_store_knows_by_content_may_move(tmp_path, key):
-    config = default_config()
-    config.data[key] = "there/words.txt"
-    claim(tmp_path, config)
-    config.data[key] = "here/words.txt"
-    assert claim(tmp_path, config) == []
-    config.data[key] = ""
-    with pytest.raises(UserError, match=f"config.data.{key} is 'here/words.txt', not ''"):
-        claim(tmp_path, config)
 
 
 def test_keys_added_later_get_their_defaults(tmp_path):
@@ -183,7 +172,7 @@ def test_directories_of_other_kinds_are_refused(tmp_path, file, content, words):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(content)
     with pytest.raises(UserError, match=words):
-        workdir.check(tmp_path, default_config())
+        start.check(tmp_path, default_config())
 
 
 def test_missing_work_directory(tmp_path):
@@ -205,20 +194,37 @@ def test_corpus_must_match_the_claimed_one(tmp_path):
     for folder in ("here", "there"):
         metadata["sources"] = [{"path": f"{folder}/a.txt", "bytes": 9}]
         metadata["options"] = {"vocab_path": f"{folder}/v", "add_tokens": f"{folder}/words.txt"}
-        workdir.claim_corpus(tmp_path, metadata, FakeTokenizer(), counts)
+        start.claim_corpus(tmp_path, metadata, FakeTokenizer(), counts)
     assert (tmp_path / "tokenizer" / "vocab.txt").exists()
     np.testing.assert_array_equal(np.load(tmp_path / "token_counts.npy"), counts)
     other = metadata | {"splits": {"train": {"documents": 4}}}
     with pytest.raises(UserError, match=r"splits.train.documents was 3.*is now 4"):
-        workdir.claim_corpus(tmp_path, other, FakeTokenizer(), counts)
+        start.claim_corpus(tmp_path, other, FakeTokenizer(), counts)
 
 
 def test_refused_start_leaves_no_new_directory(tmp_path):
     there = tmp_path / "there"
     there.mkdir()
     for name in ("there", "new", "used"):
-        with pytest.raises(UserError), workdir.lock(tmp_path / name):
+        with pytest.raises(UserError), start.lock(tmp_path / name):
             if name == "used":
                 (tmp_path / name / "config.json").touch()
             raise UserError("no")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there", "used"]
+
+
+def test_only_differences_from_the_file_are_printed(capsys):
+    config = load_config("tiny")
+    source = ConfigSource("tiny", config.copy_and_resolve_references())
+    start.print_differences(config, source)
+    config.train.num_steps = 7
+    start.print_differences(config, source)
+    expected = "config.train.num_steps is 7, not 2500 as in tiny\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_a_flag_gives_no_warning_about_its_own_key(capsys):
+    source = ConfigSource("tiny", load_config("tiny"), frozenset({"train.num_steps"}))
+    warnings = ["config.train.num_steps was 6 and is now 9", "config.train.num_steps_ is odd"]
+    start.print_warnings(warnings, source)
+    assert capsys.readouterr().out == "warning: config.train.num_steps_ is odd\n"

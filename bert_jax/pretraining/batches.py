@@ -1,0 +1,87 @@
+"""The batches that a run of pre-training makes from its token store."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import tokenizers
+from bert_jax.batches.stream import EVALUATION_SEED, Stream, StreamSpec
+from bert_jax.store.token_store import TokenStore, read_metadata
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training.stages import Stage
+
+
+@dataclasses.dataclass(frozen=True)
+class RunInput:
+    """The input of a run.
+
+    Attributes:
+      train: The training split.
+      heldout: The held-out split; None if no document was held out.
+      tokenizer: The tokenizer of both.
+      metadata: The metadata of the store.
+      other: The text of `config.eval.other_text`, and the mean length of its tokens; None if there
+        is none.
+    """
+
+    train: TokenStore
+    heldout: TokenStore | None
+    tokenizer: Tokenizer
+    metadata: dict[str, Any]
+    other: tuple[TokenStore, float] | None = None
+
+    def stream(
+        self, spec: StreamSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
+    ) -> Stream:
+        """Opens the batches of a stage; see `Stream`."""
+        return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
+
+    def describe(self) -> str:
+        """Describes the size of the input in a sentence."""
+        heldout = self.heldout.num_documents if self.heldout else 0
+        report = self.metadata.get("report", {})
+        ends = "the ends of " if report.get("heldout") == "ends" else ""
+        return (
+            f"{self.train.num_tokens:,} tokens of {self.train.num_documents:,} documents to train "
+            f"on, {ends}{heldout:,} documents held out"
+        )
+
+
+def open_store(config: ConfigDict, path: epath.Path) -> RunInput:
+    """Opens a finished token store."""
+    heldout = TokenStore(path / "heldout") if (path / "heldout").exists() else None
+    tokenizer = tokenizers.load(path / "tokenizer")
+    return RunInput(TokenStore(path / "train"), heldout, tokenizer, read_metadata(path))
+
+
+def heldout_characters_per_token(metadata: Mapping[str, Any]) -> float:
+    """Returns the mean length of the tokens of the held-out text; 0 if an old store lacks it."""
+    report = metadata.get("report", {})
+    return report.get("heldout_characters", 0) / max(1, report.get("heldout_tokens", 0))
+
+
+def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
+    """Makes the specification of a stage's batches from the config."""
+    names = {field.name for field in dataclasses.fields(StreamSpec)}
+    values = {**config.data, **vars(stage), "seed": config.seed, "stage": stage.index}
+    return StreamSpec(**{name: value for name, value in values.items() if name in names})
+
+
+def evaluation_spec(
+    config: ConfigDict, stage: Stage, num_data_shards: int, max_sequences: int
+) -> StreamSpec:
+    """Makes the specification of the held-out batches at the sequence length of a stage.
+
+    A batch has at most `max_sequences` rows, unless that is 0. Its size is rounded up to a multiple
+    of the data shards.
+    """
+    batch_size = min(config.eval.batch_size, max_sequences or config.eval.batch_size)
+    return dataclasses.replace(
+        stream_spec(config, stage),
+        batch_size=-(-batch_size // num_data_shards) * num_data_shards,
+        seed=EVALUATION_SEED,
+        stage=0,
+    )

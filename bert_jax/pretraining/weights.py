@@ -1,0 +1,231 @@
+"""The weights of a run: those that it is given, and its first state.
+
+A run starts in one of four ways: from its own newest checkpoint, from the state of another run
+(`config.resume_from`), from given weights (`config.init_from` or a teacher's), or from scratch.
+"""
+
+from contextlib import closing
+from typing import Any
+
+import flax.linen as nn
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import config as config_lib
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
+from bert_jax.config import teacher_layers
+from bert_jax.config.command_line import ConfigSource, load_config_file
+from bert_jax.interop.families import load_family
+from bert_jax.interop.formats import read_pretrained
+from bert_jax.interop.generator import PARTS as GENERATOR_PARTS
+from bert_jax.interop.generator import TERM as GENERATOR_TERM
+from bert_jax.interop.pretrained import INITIAL_LENGTH, Pretrained
+from bert_jax.interop.weights import (
+    Weights,
+    complete_weights,
+    head_labels,
+    head_of,
+    keep_layers,
+    model_shapes,
+    unflatten,
+)
+from bert_jax.objectives.language_model import MaskedTokenPrediction
+from bert_jax.objectives.terms import make_terms
+from bert_jax.parallel import multihost
+from bert_jax.pretraining.build import make_objective
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training import start, workdir
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.state import TrainState
+from bert_jax.training.trainer import Trainer
+
+
+def recipe_of(model: Pretrained) -> ConfigDict:
+    """Returns the config that a model is trained with, without terms that need a teacher.
+
+    It is that of the run that made the model or, for a released one, the config of its family.
+
+    Raises:
+      UserError: No config belongs to the model, its run had no term without a teacher or a part
+        from outside the package, or the model lacks its generator.
+    """
+    trained, family = model.training.get("config"), load_family(model.family)
+    if trained and not workdir.is_finetuning(trained):
+        config = config_lib.from_dict(trained)
+        # Refuses parts that only the stored config names.
+        make_objective(config)
+    elif family.recipe and not model.model["causal"]:
+        config = load_config_file(family.recipe)
+    else:
+        causal = " with config.model.causal" * model.model["causal"]
+        raise UserError(
+            f"no config belongs to {model.source}, of the family {model.family}{causal}: write "
+            f"a config for it, and give --config.init_from={model.source}"
+        )
+    terms = zip(config.objective.terms, config.objective.weights, strict=True)
+    kept = [(term, x) for term, x in terms if not make_terms([term])[0].needs_teacher]
+    if not kept:
+        raise UserError(
+            f"all terms of the run of {model.source} need a teacher: "
+            f"{', '.join(config.objective.terms)}; give its config with "
+            f"--config.init_from={model.source}"
+        )
+    if any(term == GENERATOR_TERM for term, _ in kept) and not model.model["generator_size"]:
+        raise UserError(
+            f"{model.source} is a discriminator without its generator, which trains it: put "
+            f"both models into one directory, as {' and '.join(GENERATOR_PARTS)}, and name that"
+        )
+    with config.unlocked():
+        config.objective.terms, config.objective.weights = zip(*kept, strict=True)
+    return config
+
+
+def guesses_at_random(config: ConfigDict, pretrained: Pretrained | None) -> bool:
+    """Returns whether the head that fills masks was drawn from the seed, not read with the rest."""
+    return pretrained is not None and any(
+        label in pretrained.untrained_heads
+        for name, term in zip(
+            config.objective.terms, make_terms(config.objective.terms), strict=True
+        )
+        if isinstance(term, MaskedTokenPrediction)
+        for label in head_labels(pretrained.model_config, [name]).values()
+    )
+
+
+def read_teacher(config: ConfigDict) -> Pretrained | None:
+    """Reads the teacher of a config; None if no term needs one, or none is named.
+
+    Raises:
+      UserError: The teacher cannot be read.
+    """
+    terms = make_terms(config.objective.terms)
+    if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
+        return None
+    try:
+        return read_pretrained(config.objective.teacher)
+    except UserError as error:
+        raise UserError(f"config.objective.teacher: {error}") from error
+
+
+def take_weights(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> Weights:
+    """Completes the model of `config.init_from` for pre-training and takes its weights.
+
+    Tokens that `tokenizer` adds get rows of their own. Missing heads are initialized from the seed,
+    with a warning.
+    """
+    # Weights without a vocabulary have a row for each token of the store; see `checks`.
+    if config.data.add_tokens and pretrained.tokenizer:
+        pretrained.extend(tokenizer)
+    pretrained.complete(config.seed, config.objective.terms)
+    for warning in pretrained.warnings:
+        say(f"warning: {warning}")
+    weights, pretrained.weights = pretrained.weights, {}
+    return weights
+
+
+def kept_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> Weights:
+    """Returns the weights of its teacher that a student begins with; see `teacher_layers`.
+
+    As in extract_distilbert.py of transformers' distillation project, the embeddings and the
+    decoder's bias are among them, but no other weights of the heads.
+
+    Raises:
+      UserError: The teacher lacks a layer, or its layers have another shape.
+    """
+    layers, depth = teacher_layers(config), teacher.model["num_hidden_layers"]
+    if not layers:
+        return {}
+    if len(layers) != config.model.num_hidden_layers or not set(layers) <= set(range(depth)):
+        raise UserError(
+            f"config.objective.teacher_layers is {config.objective.teacher_layers!r}; it must "
+            f"name config.model.num_hidden_layers={config.model.num_hidden_layers} layers from 0 "
+            f"to {depth - 1}"
+        )
+    weights = {
+        name: value
+        for name, value in keep_layers(teacher.weights, layers).items()
+        if not head_of(name) or name == "mlm/output_bias"
+    }
+    for name, shape in model_shapes(model).items():
+        if name in weights and weights[name].shape != shape:
+            raise UserError(
+                f"config.objective.teacher_layers is {config.objective.teacher_layers!r}, but "
+                f"{name} of {teacher.source} is {weights[name].shape}, not {shape}: give the "
+                "student the teacher's widths and positions, or leave teacher_layers empty"
+            )
+    return weights
+
+
+def first_state(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    trainer: Trainer,
+    checkpointer: Checkpointer,
+    pretrained: Pretrained | None,
+    teacher: Pretrained | None,
+    tokenizer: Tokenizer,
+) -> tuple[TrainState, dict[str, Any]]:
+    """Creates or restores the first state of a run of pre-training.
+
+    Args:
+      pretrained: The model of `config.init_from`, if the run begins with it.
+      teacher: The teacher, if there is one.
+      tokenizer: The tokenizer of the run, whose vocabulary may extend that of `pretrained`.
+
+    Returns:
+      The state, and what the checkpoint of this state stores beside it; empty for a new run.
+
+    Raises:
+      UserError: The other run was trained on another corpus, or no checkpoint can be read.
+    """
+    # The run continues from its own newest checkpoint, even if the config names another source.
+    if restored := checkpointer.restore_newest(trainer.abstract_state()):
+        return restored
+    if config.resume_from:
+        # The state of another run: weights, optimizer, step and position in the data.
+        start.check_same_corpus(config.resume_from, directory)
+        folder = epath.Path(config.resume_from) / workdir.CHECKPOINTS
+        with closing(Checkpointer(folder, read_only=True)) as checkpoints:
+            state, resume = checkpoints.restore_newest(trainer.abstract_state())
+        # This run has no evaluation yet.
+        return state, {**resume, "evaluated_step": -1}
+    if pretrained:
+        weights = take_weights(config, pretrained, tokenizer)
+    elif teacher and (layers := kept_layers(config, teacher, trainer.model)):
+        # All other weights are drawn from the seed.
+        weights, _ = complete_weights(trainer.model, layers, config.seed)
+    else:
+        return trainer.init_state(), {}
+    return trainer.state_of(unflatten(weights, trainer.model_config)), {}
+
+
+def claim(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    source: ConfigSource,
+    pretrained: Pretrained | None,
+) -> None:
+    """Writes the config, and the length of the sequences that initial weights were trained with."""
+    start.claim(directory, config, source)
+    record = epath.Path(directory) / workdir.INITIAL_TRAINING
+    other = epath.Path(config.resume_from) / workdir.INITIAL_TRAINING
+    if pretrained:
+        files.write_json(record, {INITIAL_LENGTH: pretrained.max_length})
+    elif config.resume_from and other.exists():
+        files.write_json(record, files.read_json(other))
+
+
+def copy_vocabulary(
+    config: ConfigDict, directory: epath.PathLike, given: Pretrained | None
+) -> None:
+    """Copies the vocabulary of given weights into the work directory, if the config names it."""
+    copy = copied_vocabulary(directory)
+    if given and config.data.vocab == copy and multihost.is_first():
+        given.tokenizer.save(epath.Path(copy))
+
+
+def copied_vocabulary(directory: epath.PathLike) -> str:
+    """Returns the path of the copy of the vocabulary of given weights in a work directory."""
+    return str(epath.Path(directory) / workdir.INITIAL_VOCABULARY)

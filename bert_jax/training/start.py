@@ -1,0 +1,312 @@
+"""The start of a run: locks its work directory, checks that it belongs to the run, and claims it.
+
+Runs of pre-training and of fine-tuning start alike.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import config as config_lib
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
+from bert_jax.config.command_line import ConfigSource
+from bert_jax.config.schema import Owner
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training import workdir
+from bert_jax.training.stages import settings_until
+
+_ACCUMULATION = "train.gradient_accumulation_steps"
+# The directories inside a work directory that a run writes.
+_DIRECTORIES = (
+    workdir.DATA,
+    workdir.TOKENIZER,
+    workdir.OTHER_TEXT,
+    workdir.CHECKPOINTS,
+    workdir.BEST,
+    workdir.PROFILE,
+)
+
+
+@contextlib.contextmanager
+def lock(directory: epath.PathLike) -> Iterator[None]:
+    """Creates the work directory and locks out other training processes on this machine.
+
+    A new directory in which nothing was written is removed again. Object storage has no locks.
+
+    Raises:
+      UserError: The path is a file, or another process is training in the directory.
+    """
+    path = epath.Path(files.checked_path(directory, "--workdir"))
+    _check_directory(path)
+    is_new = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    if jax.process_index() != 0:
+        yield
+        return
+    with files.lock_directory(path, f"another process is training in {path}"):
+        try:
+            yield
+        finally:
+            if is_new and not files.is_remote(path):
+                # rmdir fails if the directory is not empty, which is intended.
+                with contextlib.suppress(OSError, ValueError):
+                    path.rmdir()
+
+
+def check(directory: epath.PathLike, config: ConfigDict) -> list[str]:
+    """Checks that a work directory is new or belongs to this config. Writes nothing.
+
+    Returns:
+      Warnings, one sentence each, about changes that are allowed but affect the run.
+
+    Raises:
+      UserError: The directory holds another run; the message names the difference.
+    """
+    path = epath.Path(files.checked_path(directory, "--workdir"))
+    _check_directory(path)
+    if (path / workdir.SWEEP).exists() or any((path / workdir.RUNS).glob("rate_*")):
+        raise UserError(
+            f"{path} holds a sweep; choose another --workdir, or one of its runs in "
+            f"{path / workdir.RUNS}"
+        )
+    if not (path / workdir.CONFIG).exists():
+        if workdir.has_checkpoints(path):
+            raise UserError(f"{path} has checkpoints but no config.json; choose another --workdir")
+        if (path / "metadata.json").exists():
+            raise UserError(
+                f"{path} holds a token store (for --config.data.store); choose another --workdir"
+            )
+        return []
+    weights = f"to start from its weights: --config.init_from={shlex.quote(str(path))}"
+    is_converted = workdir.has_checkpoints(path) and not (path / workdir.CORPUS).exists()
+    if is_converted or "model_type" in files.read_json(path / workdir.CONFIG):
+        kind = "converted weights" if is_converted else "a Hugging Face model"
+        raise UserError(f"{path} holds {kind}, not a run; choose another --workdir ({weights})")
+    before = workdir.load_config(path)
+    if workdir.is_finetuning(before) != workdir.is_finetuning(config):
+        kind = "fine-tuning" if workdir.is_finetuning(before) else "pre-training"
+        raise UserError(f"{path} holds a {kind} run; choose another --workdir ({weights})")
+    changed = _changed(path, before, config)
+    if key := _fixed_key(config, changed, (Owner.WEIGHTS, Owner.RUN, Owner.THIS_RUN)):
+        (old, new), advice = changed[key], "choose another --workdir or give the same value"
+        if key.startswith("train.stages["):
+            advice = (
+                "the stages of the steps that have run must stay: append a stage, with fractions "
+                "of the new config.train.num_steps"
+            )
+        raise UserError(
+            f"{path} holds another run: its config.{key} is {old!r}, not {new!r}; {advice}"
+        )
+    warnings = []
+    if _ACCUMULATION in changed:
+        old, new = changed[_ACCUMULATION]
+        warnings.append(
+            f"later steps are the same only up to rounding: config.{_ACCUMULATION} was {old} and "
+            f"is now {new}"
+        )
+    if keys := [f"config.{key}" for key in ("train.num_steps", "train.stages") if key in changed]:
+        warnings.append(f"from now on, the learning rate follows the new {' and '.join(keys)}")
+    return warnings
+
+
+def check_no_run(directory: epath.PathLike) -> None:
+    """Refuses to start a sweep in a directory that holds a single run."""
+    if (epath.Path(directory) / workdir.CONFIG).exists():
+        raise UserError(f"{directory} holds a run, not a sweep; choose another --workdir")
+
+
+def check_same_run(other: epath.PathLike, config: ConfigDict) -> None:
+    """Checks that this config can continue from another run's state.
+
+    Args:
+      other: The other run's work directory.
+      config: The config of this run.
+
+    Raises:
+      UserError: There is no other run, or its model or batches differ.
+    """
+    other = epath.Path(files.checked_path(other, "config.resume_from"))
+    is_run = all((other / name).exists() for name in (workdir.CONFIG, workdir.CORPUS))
+    if not (is_run and workdir.has_checkpoints(other)):
+        raise UserError(
+            f"config.resume_from: {other} is not the work directory of a run with checkpoints "
+            "(to take only weights, use config.init_from)"
+        )
+    changed = _changed(other, workdir.load_config(other), config)
+    if key := _fixed_key(config, changed, (Owner.WEIGHTS, Owner.RUN)):
+        old, new = changed[key]
+        raise UserError(
+            f"config.resume_from: in {other} config.{key} is {old!r}, not {new!r}; give the "
+            "same value to continue from its state (to take only weights, use "
+            "config.init_from)"
+        )
+
+
+def check_same_corpus(other: epath.PathLike, directory: epath.PathLike) -> None:
+    """Refuses to continue another run if it was trained on a different corpus."""
+    corpora = (workdir.read_corpus(path) for path in (other, directory))
+    if difference := _difference(*corpora):
+        key, old, new = difference
+        raise UserError(
+            f"config.resume_from: {other} was trained on another corpus: its {key} is {old!r}, "
+            f"not {new!r}"
+        )
+
+
+def claim(directory: epath.PathLike, config: ConfigDict, source: ConfigSource) -> None:
+    """Writes the config, which `check` has accepted, and how it differs from the user's file."""
+    path = epath.Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    files.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
+    if not source.is_stored:
+        files.write_json(path / workdir.CONFIG_DIFFERENCES, _differences(config, source))
+
+
+def claim_corpus(
+    directory: epath.PathLike,
+    metadata: dict[str, Any],
+    tokenizer: Tokenizer,
+    token_counts_V: np.ndarray | None,
+) -> None:
+    """Checks that the run began with this corpus; a new run saves its metadata and vocabulary.
+
+    Args:
+      directory: The work directory.
+      metadata: The store's metadata.json; in fine-tuning, the values that identify the data.
+      tokenizer: The store's tokenizer.
+      token_counts_V: int64 counts of the training split; None in fine-tuning.
+
+    Raises:
+      UserError: The run began with another corpus; the message names the difference.
+    """
+    path = epath.Path(directory)
+    if (path / workdir.CORPUS).exists():
+        if difference := _difference(workdir.read_corpus(path), metadata):
+            key, old, new = difference
+            data = "data" if token_counts_V is None else "token store"
+            raise UserError(
+                f"the run in {path} began with another corpus: its {key} was {old!r} and is now "
+                f"{new!r} in the {data}; choose another --workdir"
+            )
+        has_counts = token_counts_V is None or (path / workdir.TOKEN_COUNTS).exists()
+        if (path / workdir.TOKENIZER).exists() and has_counts:
+            return
+    tokenizer.save(path / workdir.TOKENIZER)
+    if token_counts_V is not None:
+        counts = io.BytesIO()
+        np.save(counts, np.asarray(token_counts_V), allow_pickle=False)
+        files.write_whole(path / workdir.TOKEN_COUNTS, counts.getvalue())
+    # Written last: its presence means that the other two are complete.
+    files.write_json(path / workdir.CORPUS, metadata)
+
+
+def print_differences(config: ConfigDict, source: ConfigSource) -> None:
+    """Prints how the config differs from its file."""
+    found = _differences(config, source)
+    before, now = found.get("train.stages", ((), ()))
+    if len(before) == len(now):
+        # Only the keys that differ, instead of whole stages.
+        found.pop("train.stages", None)
+        for i, stages in enumerate(zip(before, now, strict=True)):
+            of_stage = config_lib.differences(*stages)
+            found |= {f"train.stages[{i}].{key}": values for key, values in of_stage.items()}
+    for key, (before, now) in found.items():
+        say(f"config.{key} is {json.dumps(now)}, not {json.dumps(before)} as in {source.name}")
+
+
+def print_warnings(warnings: Iterable[str], source: ConfigSource) -> None:
+    """Prints the warnings, but those about keys that the user has just set by a flag."""
+    subjects = tuple(f"config.{key} " for key in source.flags)
+    for warning in warnings:
+        if not warning.startswith(subjects):
+            say(f"warning: {warning}")
+
+
+def _differences(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any, Any]]:
+    """Returns the keys that differ from the config file, with both values."""
+    return config_lib.differences(config_lib.to_dict(source.values), config_lib.to_dict(config))
+
+
+def _changed(path: epath.Path, before: ConfigDict, now: ConfigDict) -> dict[str, tuple[Any, Any]]:
+    """Finds the keys that the config of the run in `path` has with other values, with both.
+
+    Stages are compared as a whole, and once more for the steps that have run.
+    """
+    changed = config_lib.differences(_comparable(before), _comparable(now))
+    if not workdir.is_finetuning(before):
+        ends = before.train.num_steps, now.train.num_steps
+        step = min(workdir.newest_checkpoint(path) or 0, *ends)
+        changed |= config_lib.differences(
+            *(settings_until(config, step) for config in (before, now))
+        )
+    return changed
+
+
+def _fixed_key(
+    config: ConfigDict, changed: Mapping[str, tuple[Any, Any]], owners: Collection[Owner]
+) -> str | None:
+    """Finds the first of the changed keys that one of the owners determines; None if none does.
+
+    The store compares its own keys, because files may have moved to another directory.
+    """
+    fields = config_lib.fields(config)
+    # The other run may be a fine-tuning run, whose config has other keys.
+    return next((key for key in changed if key not in fields or fields[key].owner in owners), None)
+
+
+def _check_directory(path: epath.Path) -> None:
+    for folder in (path, *(path / name for name in _DIRECTORIES)):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file; it must be a directory, or not exist yet")
+    files.check_no_pattern(path)
+    for child in path.iterdir() if path.exists() and not files.is_remote(path) else ():
+        # What a run writes and removes must be inside its directory.
+        if os.path.islink(child):
+            raise UserError(f"{child} is a symbolic link; remove it or choose another --workdir")
+
+
+def _comparable(config: ConfigDict) -> dict[str, Any]:
+    """Returns the values of a config, with the number of predictions instead of 0."""
+    values = config_lib.to_dict(config)
+    if not workdir.is_finetuning(config):
+        for plain, stage in zip(values["train"]["stages"], config.train.stages, strict=True):
+            plain["max_predictions_per_seq"] = config_lib.max_predictions(
+                stage, config.data.masked_lm_prob, config.data.max_pairs_per_row
+            )
+    return values
+
+
+def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
+    """Finds the first key that differs, with both values; for lists, with one differing item."""
+    # The other keys determine the report, and the paths of skipped documents change with a move.
+    ignored = ("report", "first_dropped")
+    before, now = ({k: v for k, v in d.items() if k not in ignored} for d in (before, now))
+    real = config_lib.differences(*map(_without_directories, (before, now)))
+    for key, (old, new) in config_lib.differences(before, now).items():
+        if key not in real:
+            continue
+        if isinstance(old, list) and isinstance(new, list):
+            only_old, only_new = ([e for e in a if e not in b] for a, b in ((old, new), (new, old)))
+            old, new = only_old[:1] or "missing", only_new[:1] or "missing"
+        return key, old, new
+    return None
+
+
+def _without_directories(corpus: dict[str, Any]) -> dict[str, Any]:
+    """Removes the directories of files, which may have moved, from a store's metadata."""
+    if not corpus.get("sources"):
+        return corpus
+    sources = [{**s, "path": os.path.basename(s.get("path", ""))} for s in corpus["sources"]]
+    options = (corpus.get("options") or {}) | {"input": "", "vocab_path": "", "add_tokens": ""}
+    return corpus | {"options": options, "sources": sorted(sources, key=json.dumps)}
