@@ -13,6 +13,11 @@ With `_v2` after the size, as in `base_v2`, the model has no dropout and takes 1
 3M, as in version 2 of the released models, whose further text is not public. `xxlarge` has no
 dropout in either version. Fine-tuning has its own keys for dropout; the authors keep the model's.
 
+What differs from the authors' program:
+- Pairs and masks are drawn anew in every epoch; it writes each document 40 times.
+- N-grams never cross the [SEP] between two segments.
+- SQuAD 2.0 has BERT's head.
+
 | size | parameters | MNLI | SST-2 | SQuAD 1.1 F1 | SQuAD 2.0 F1 | RACE |
 |---|---|---|---|---|---|---|
 | base | 12 M | 81.6 | 90.3 | 89.3 | 80.0 | 64.0 |

@@ -13,8 +13,13 @@ GPT-2's, as in RoBERTa; encoder, decoder and output share their word embeddings.
         --config.data.store=/data/corpus
 
 The argument is `base` (the default; 6 and 6 blocks, 139 M parameters), `large` (12 and 12, 406 M)
-or `tiny`. The paper turns dropout off for the last tenth of the steps. A run of bert_jax has one
-dropout for all steps.
+or `tiny`.
+
+What differs from the authors' training:
+- The paper turns dropout off for the last tenth of the steps. A run of bert_jax has one dropout for
+  all steps.
+- The sentences of the token store are permuted; fairseq ends a sentence at the piece ".".
+- Random tokens are never special, and an inserted token without room in the row is left out.
 
 Hardware: 256 TPU chips or more for `base` and `large` (the authors' command used 256 GPUs); two CPU
 cores and 2 GB of memory for `tiny`, whose recipe is ours and takes five to nine CPU minutes.

@@ -18,6 +18,11 @@ For other shapes set config.model and config.objective.teacher_layers, or leave 
 empty for new weights. If the widths of student and teacher differ, leave hidden_cosine out of the
 terms.
 
+What differs from the authors' program:
+- 15 % of each row are masked; it draws from all tokens of a batch at once.
+- The position table is trained; its command freezes it.
+- A sequence is a segment of a document, not a line.
+
 Hardware: the authors used 8 GPUs with 16 GB for 90 hours (base); two CPU cores (tiny).
 Expected: base: GLUE dev macro-score 77.0, the teacher 79.5 (README of the project). Not
 reproduced here. tiny: a held-out masked-LM loss of 5.50 (24.2 % right). The unigram baseline has

@@ -17,6 +17,12 @@ flops_computation.py of google-research/electra.
 
 `tiny` is our own recipe, which follows configs/tiny.py.
 
+What differs from the authors' program:
+- Positions are drawn without replacement.
+- Once the second segment has begun, all sentences go to it.
+- The loss divides by the sum of weights plus 1e-5, not 1e-6.
+- Classification has the two layers of transformers.
+
 For fine-tuning, the authors use layer_decay 0.8 (large: 0.9), squared at the top block (here it is
 not), a rate of 1e-4 (large: 5e-5) and 10 % warm-up:
 

@@ -20,6 +20,7 @@ What differs from the authors' program:
 - Its rows are cut from one stream of text at any token, and begin with the last token before. Here
   they begin with <s>, as in transformers, and end with a sentence (full_sentences); documents end
   with a second </s>. It never predicts the first token of a row; here <s> may be chosen.
+- A row has at most max_predictions_per_seq predictions; it has no limit.
 - Initial weights: it draws the tables with a deviation of 1/sqrt(H) and the kernels uniformly; here
   all are truncated normal, 0.02.
 - It can train with LayerDrop (`--layerdrop`), which bert_jax does not have.

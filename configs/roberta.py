@@ -16,6 +16,13 @@ and PhoBERT share model and recipe: to continue from one of them, set config.ini
 For fine-tuning, the paper's table 10 has batches of 16 or 32, rates of 1e-5, 2e-5 or 3e-5, a
 warm-up of 0.06 of the steps and at most 10 epochs; set these keys of configs/finetune/glue.py.
 
+What differs from fairseq:
+- A sentence too long for a row is divided; fairseq makes a row that is too long. Rows do not
+  continue from one block of documents to the next.
+- The first word after </s> is a word by itself; in fairseq, with GPT-2's vocabulary, it belongs to
+  the same word as the </s>.
+- A row has at most max_predictions_per_seq predictions; fairseq has no limit.
+
 Hardware: 256 TPU chips or more for `base` and `large` (the paper used 1,024 V100 GPUs for a day);
 two CPU cores and 2 GB of memory for `tiny`, which follows configs/tiny.py and takes two to five
 minutes.
