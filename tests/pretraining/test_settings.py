@@ -1,5 +1,7 @@
 """Who decides the values of a run's config."""
 
+import re
+
 import pytest
 
 from bert_jax.base.errors import UserError
@@ -13,20 +15,22 @@ from tests import stores
 from tests.interop.small_bert import make_pretrained
 
 FIELDS = dict(flatten(PRETRAINING))
-OWNED = {
-    "init_from": {
+
+
+def keys_of(*owners):
+    """Returns the keys of these owners but those of another tokenizer than WordPiece."""
+    others = re.compile("data.tokenizer=(?!wordpiece)")
+    return {
         key
         for key, field in FIELDS.items()
-        if field.owner in (Owner.WEIGHTS, Owner.TOKENIZER)
-        and field.only_with in ("", "data.tokenizer=wordpiece")
-    },
-    # The text of this store trains its vocabulary, so the shares of its sources belong to it too.
-    "data.store": {
-        key
-        for key, field in FIELDS.items()
-        if field.owner in (Owner.STORE, Owner.TOKENIZER)
-        and field.only_with in ("", "data.tokenizer=wordpiece")
+        if field.owner in owners and not others.match(field.only_with)
     }
+
+
+OWNED = {
+    "init_from": keys_of(Owner.WEIGHTS, Owner.TOKENIZER),
+    # The text of this store trains its vocabulary, so the shares of its sources belong to it too.
+    "data.store": keys_of(Owner.STORE, Owner.TOKENIZER)
     | {"model.vocab_size", "data.sampling_exponent", "data.source_weights"},
 }
 
