@@ -186,9 +186,6 @@ class Tokenizer(abc.ABC):
           added: The tokens by their ids, which are those of the vocabulary or follow them. Of the
             five special tokens, only the mask is used: it sets `mask_takes_space`.
           path: The file or directory, for messages.
-
-        Raises:
-          UserError: An id belongs to another token, or does not follow the vocabulary.
         """
         other = copy.copy(self)
         special, other.tokens, other.added = self.special_tokens, list(self.tokens), {}
@@ -268,6 +265,14 @@ class Tokenizer(abc.ABC):
         """Writes the files of the vocabulary into a directory."""
         for name, content in self.vocabulary_files.items():
             files.write_whole(directory / name, content)
+
+    def words(self, text: str) -> list[str]:
+        """Splits text into words that `word_pieces` takes, for kinds that can get more tokens."""
+        raise NotImplementedError
+
+    def word_pieces(self, word: str) -> list[int]:
+        """Returns the ids of a word that `words` returns, or of a token."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def is_word_start(self, token: str) -> bool:
@@ -387,49 +392,21 @@ def is_placeholder(token: str) -> bool:
     return token.startswith(_UNUSED)
 
 
-def read_vocabulary_file(path: epath.PathLike) -> bytes:
-    """Reads a file of a vocabulary."""
-    try:
-        return files.checked_path(path, "the vocabulary").read_bytes()
-    except OSError as e:
-        reason = e.strerror or "no such file"
-        raise UserError(f"cannot read the vocabulary {path}: {reason}") from None
-
-
-def vocabulary_lines(content: bytes, path: epath.PathLike) -> list[str]:
-    """Splits the content of a vocabulary file into lines.
+def vocabulary_lines(path: epath.PathLike) -> list[str]:
+    """Reads the lines of a vocabulary.
 
     Only "\\n" ends a line, because other line separators occur as tokens.
     """
-    try:
-        return content.decode().removesuffix("\n").split("\n")
-    except UnicodeDecodeError as e:
-        line = content.count(b"\n", 0, e.start) + 1
-        raise UserError(f"{path}:{line}: the vocabulary is not valid UTF-8") from None
-
-
-def read_json_vocabulary(path: epath.PathLike) -> dict[str, Any]:
-    """Reads a vocab.json or tokenizer.json."""
-    try:
-        content = json.loads(read_vocabulary_file(path))
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it must be a JSON object")
-    return content
+    return epath.Path(path).read_bytes().decode().removesuffix("\n").split("\n")
 
 
 def read_merges(path: epath.PathLike) -> list[tuple[str, str]]:
     """Reads the pairs of pieces that a BPE joins, a line each, maybe with a count after them."""
-    merges = []
-    for number, line in enumerate(vocabulary_lines(read_vocabulary_file(path), path), 1):
-        parts = line.split()
-        if not parts or number == 1 and line.startswith("#version"):
-            continue
-        if len(parts) < 2:
-            raise UserError(f"{path}:{number}: {line!r} must be two pieces")
-        merges.append((parts[0], parts[1]))
-    return merges
+    lines = vocabulary_lines(path)
+    if lines[0].startswith("#version"):
+        del lines[0]
+    parts = [line.split() for line in lines]
+    return [(first, second) for first, second, *_ in filter(None, parts)]
 
 
 def tokens_by_id(ids: Mapping[str, int], path: epath.PathLike, size: int = 0) -> list[str]:
@@ -441,9 +418,6 @@ def tokens_by_id(ids: Mapping[str, int], path: epath.PathLike, size: int = 0) ->
       ids: The id of each token.
       path: The file, for messages.
       size: The smallest number of tokens.
-
-    Raises:
-      UserError: Two tokens have the same id, or an id is not a number of a row.
     """
     by_id = {i: token for token, i in ids.items()}
     are_rows = all(type(i) is int and 0 <= i < _MAX_VOCABULARY for i in [*by_id, size])

@@ -13,6 +13,7 @@ model:
 import base64
 import functools
 import itertools
+import json
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -28,8 +29,6 @@ from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
     Tokenizer,
-    read_json_vocabulary,
-    read_vocabulary_file,
     require_special_tokens,
 )
 from bert_jax.tokenizers.wordpiece import WordSplitter
@@ -115,7 +114,6 @@ class SentencePieceTokenizer(Tokenizer):
         return [word for word in _split_cased(spaced) if word != WORD_START]
 
     def word_pieces(self, word: str) -> list[int]:
-        """Returns the ids of a word that `words` returns, or of a token."""
         return self._ids(self._of_words.encode(word, out_type=int)).tolist()
 
     @property
@@ -309,24 +307,14 @@ def _albert_sources(text: str, lowercase: bool) -> list[int]:
 
 
 def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOKENS) -> bytes:
-    """Reads a serialized model, changed so that text never becomes a special token except [UNK].
+    """Reads a serialized model or the Unigram model of a tokenizer.json.
 
-    Raises:
-      UserError: The file cannot be read, is not a SentencePiece model or a tokenizer.json with
-        a Unigram model, or lacks a special token.
+    It is changed so that text never becomes a special token except [UNK].
     """
-    model = sentencepiece_model_pb2.ModelProto()
+    content = epath.Path(path).read_bytes()
     if epath.Path(path).suffix == ".json":
-        try:
-            content = _from_unigram(read_json_vocabulary(path), special_tokens)
-        except ValueError as error:
-            raise UserError(f"{path} is not a SentencePiece tokenizer: {error}") from None
-    else:
-        content = read_vocabulary_file(path)
-    try:
-        model.ParseFromString(content)
-    except Exception:  # protobuf's DecodeError, whose module is not public
-        raise UserError(f"{path} is not a SentencePiece model") from None
+        content = _from_unigram(json.loads(content), special_tokens)
+    model = sentencepiece_model_pb2.ModelProto.FromString(content)
     tokens = around_pieces([piece.piece for piece in model.pieces], special_tokens)
     require_special_tokens(tokens, special_tokens, path)
     for piece in model.pieces:
@@ -343,9 +331,6 @@ def _from_unigram(content: dict[str, Any], special_tokens: SpecialTokens) -> byt
       content: The parsed file.
       special_tokens: If they go around the pieces of a model, the result leaves them out and
         begins with the three pieces <unk>, <s> and </s>.
-
-    Raises:
-      ValueError: The file has no Unigram model with SentencePiece's normalization.
     """
     model = content.get("model") or {}
     if model.get("type", "Unigram") != "Unigram" or "unk_id" not in model:

@@ -1,4 +1,4 @@
-"""Trains vocabularies with the `tokenizers` and `sentencepiece` libraries.
+"""Trains and extends vocabularies with the `tokenizers` and `sentencepiece` libraries.
 
 The same texts give the same bytes in every process, whatever the number of its threads. The
 `tokenizers` library breaks ties by ids, and gives pieces such as "##a" and "a</w>" ids in an order
@@ -15,16 +15,19 @@ from typing import Any
 
 import sentencepiece
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import AddedToken, models, pre_tokenizers, trainers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import SPECIAL_TOKENS, SpecialTokens, Tokenizer
+from bert_jax.tokenizers.extension import is_number, placed, words_of_file
 from bert_jax.tokenizers.factory import KINDS
-from bert_jax.tokenizers.moses_bpe import moses_words
-from bert_jax.tokenizers.sentencepiece import normalize
-from bert_jax.tokenizers.tokenizer_json import content_of
-from bert_jax.tokenizers.word_bpe import END, Merges
+from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer, normalize
+from bert_jax.tokenizers.tokenizer_json import JsonTokenizer, content_of
+from bert_jax.tokenizers.word_bpe import END, Merges, moses_words
 from bert_jax.tokenizers.wordpiece import WordSplitter
+
+# Words, and how often each occurs.
+WordCounts = Sequence[tuple[str, int]]
 
 # Pieces that occur once are noise.
 MIN_FREQUENCY = 2
@@ -33,12 +36,14 @@ MIN_FREQUENCY = 2
 MIN_ALPHABET = 1000
 # Longer words are left out or cut, because the time is quadratic in the length of a word.
 _LONGEST_WORD = 200
-SHORT = pre_tokenizers.FixedLength(length=_LONGEST_WORD)
+_SHORT = pre_tokenizers.FixedLength(length=_LONGEST_WORD)
 _split_cased = WordSplitter(lowercase=False).split
 # The number of threads affects rounding, so the number must not depend on the machine.
 _SENTENCEPIECE_THREADS = 2
 # Longer lines are cut, because the library would drop them.
 _SENTENCEPIECE_LINE = 4000
+# The first of the characters that stand for tokens; none of them is white space.
+_FIRST_CHARACTER = 0x10000
 
 
 def train(
@@ -63,9 +68,6 @@ def train(
       sentencepiece_type: "unigram" or "bpe".
       special_tokens: Defines the first and the last tokens.
       options: As for `from_file`.
-
-    Raises:
-      UserError: The text does not allow a vocabulary of this size.
     """
     known = KINDS[kind]
     own = known.own(options)
@@ -126,9 +128,9 @@ def _byte_bpe(
 ) -> str:
     base = [*special_tokens.first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     num_pieces = _num_pieces(vocab_size, special_tokens, base)
-    splitters = [pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space), SHORT]
+    splitters = [pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space), _SHORT]
     splitter = pre_tokenizers.Sequence(splitters)
-    tokens, merges = learn_merges(texts, base, num_pieces, splitter)
+    tokens, merges = _learn_merges(texts, base, num_pieces, splitter)
     tokens = _filled(tokens, vocab_size, special_tokens)
     return content_of("byte_bpe", tokens, merges, special_tokens)
 
@@ -173,13 +175,13 @@ def _train_on_words(
         dropped = dict.fromkeys(map(ord, rare))
         lines = [line.translate(dropped) for line in lines]
     splitter = pre_tokenizers.WhitespaceSplit()
-    tokens, merges = learn_merges(lines, base, num_pieces, splitter, **affix)
+    tokens, merges = _learn_merges(lines, base, num_pieces, splitter, **affix)
     others = [piece for character in rare for piece in (character, *inner(character))]
     tokens += others[: num_pieces - len(tokens)]
     return _filled(tokens, vocab_size, special_tokens), merges
 
 
-def learn_merges(
+def _learn_merges(
     texts: Iterable[str],
     base: Sequence[str],
     num_tokens: int,
@@ -293,3 +295,77 @@ _TRAINERS: dict[str, Callable[..., Any]] = {
     "moses_bpe": _moses_bpe,
     "bert_bpe": _bert_bpe,
 }
+
+
+def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokenizer:
+    """Returns a tokenizer with more tokens; the same counts give the same tokens, in any order.
+
+    Args:
+      tokenizer: A tokenizer that `extended_size` accepts.
+      add_tokens: See `config.data.add_tokens`. Of the words that WordPiece or SentencePiece splits,
+        those are chosen that save most tokens of the text.
+      counts: The words of the text.
+    """
+    if isinstance(tokenizer, JsonTokenizer):
+        found, vocabulary = _with_merges(tokenizer, int(add_tokens), counts)
+    else:
+        if is_number(add_tokens):
+            words = _words_that_save_most(tokenizer, counts)[: int(add_tokens)]
+        else:
+            words = words_of_file(add_tokens, tokenizer)
+        found, vocabulary = len(words), placed(tokenizer.tokens, words)
+        if isinstance(tokenizer, SentencePieceTokenizer):
+            vocabulary = tokenizer.with_tokens(vocabulary)
+    if is_number(add_tokens) and found < int(add_tokens):
+        raise UserError(
+            f"config.data.add_tokens is {add_tokens}, but the text has only {found} tokens to add "
+            f"that occur {MIN_FREQUENCY} times: set it to {found} or less"
+        )
+    options = {k: x for k, x in tokenizer.options.items() if k not in ("kind", "special_tokens")}
+    make = KINDS[tokenizer.kind].tokenizer
+    extended = make(vocabulary, special_tokens=tokenizer.special_tokens, **options)
+    # The text is no longer searched for placeholders that are gone.
+    added = {i: token for i, token in tokenizer.added.items() if token.content in extended.ids}
+    mask = AddedToken(tokenizer.special_tokens.mask, lstrip=tokenizer.mask_takes_space)
+    return extended.with_added(added | {tokenizer.mask_id: mask}, "config.data.add_tokens")
+
+
+def tokens_per_word(tokenizer: Tokenizer, counts: WordCounts) -> float:
+    """Returns the mean number of tokens of the words of a text."""
+    total = sum(count * len(tokenizer.word_pieces(word)) for word, count in counts)
+    return total / max(1, sum(count for _, count in counts))
+
+
+def _words_that_save_most(tokenizer: Tokenizer, counts: WordCounts) -> list[str]:
+    saved = []
+    for word, count in counts:
+        more = len(tokenizer.word_pieces(word)) - 1
+        if more and count >= MIN_FREQUENCY:
+            saved.append((-count * more, word))
+    return [word for _, word in sorted(saved)]
+
+
+def _with_merges(tokenizer: JsonTokenizer, number: int, counts: WordCounts) -> tuple[int, str]:
+    """Returns the number of tokens that were found, and a vocabulary with them."""
+    old = tokenizer.tokens
+    # The library joins characters, so each stands for a token.
+    texts = []
+    for word, count in counts:
+        characters = "".join(chr(_FIRST_CHARACTER + i) for i in tokenizer.word_pieces(word))
+        texts += [f"{characters} " * min(1000, count - first) for first in range(0, count, 1000)]
+    alphabet = sorted(set().union(*texts) - {" "})
+    splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), _SHORT])
+    # More than `number`, because some may be spelled as other tokens are.
+    _, learned = _learn_merges(texts, alphabet, len(alphabet) + 2 * number, splitter)
+    new: dict[str, None] = {}
+    merges = list(tokenizer.merges)
+    for pair in learned:
+        first, second = ("".join(old[ord(c) - _FIRST_CHARACTER] for c in part) for part in pair)
+        if first + second not in tokenizer.ids and first + second not in new:
+            if len(new) == number:
+                break
+            new[first + second] = None
+        merges.append((first, second))
+    special, composes = tokenizer.special_tokens, tokenizer.normalizer is not None
+    content = content_of("byte_bpe", placed(old, list(new)), merges, special, composes=composes)
+    return len(new), content

@@ -31,7 +31,6 @@ from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
     Tokenizer,
-    read_vocabulary_file,
     require_special_tokens,
     tokens_by_id,
     vocabulary_lines,
@@ -79,6 +78,13 @@ class WordPieceTokenizer(Tokenizer):
             lowercase=self.options["lowercase"],
         )
 
+    def words(self, text: str) -> list[str]:
+        longest = self.options["max_input_chars_per_word"]
+        return [word for word in self._splitter.split(text) if len(word) <= longest]
+
+    def word_pieces(self, word: str) -> list[int]:
+        return [piece.id for piece in self.library_model.tokenize(word)]
+
     def is_word_start(self, token: str) -> bool:
         return not token.startswith("##")
 
@@ -114,11 +120,8 @@ def read_vocabulary(
 
     As in `transformers`, a blank line is an id that no text produces, and so is a line that is
     repeated later; see `tokens_by_id`.
-
-    Raises:
-      UserError: The file cannot be read, or lacks a special token.
     """
-    lines = vocabulary_lines(read_vocabulary_file(path), path)
+    lines = vocabulary_lines(path)
     ids = {line.rstrip("\r"): i for i, line in enumerate(lines)}
     ids.pop("", None)
     require_special_tokens(ids, special_tokens, path)
