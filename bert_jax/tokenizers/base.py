@@ -297,19 +297,20 @@ class Tokenizer(abc.ABC):
         """
         if not self.added:
             return self._encode_batch(sentences)
-        found = [self._finder.find(sentence) for sentence in sentences]
+        parts = [self._finder.parts(sentence) for sentence in sentences]
         texts = [
-            text
-            for sentence, spans in zip(sentences, found, strict=True)
-            for text in _texts_between(sentence, spans)
+            sentence[start:end]
+            for sentence, parts_of_sentence in zip(sentences, parts, strict=True)
+            for start, end, i in parts_of_sentence
+            if i is None
         ]
         encoded = iter(self._encode_batch(texts))
         return [
             np.concatenate(
-                [next(encoded), *(x for i, _, _ in spans for x in ([i], next(encoded)))],
+                [next(encoded) if i is None else [i] for _, _, i in parts_of_sentence],
                 dtype=np.int32,
             )
-            for spans in found
+            for parts_of_sentence in parts
         ]
 
     @abc.abstractmethod
@@ -359,17 +360,14 @@ class Tokenizer(abc.ABC):
         """
         if not self.added:
             return self._encode_aligned(text)
-        found = self._finder.find(text)
-        starts = [0, *(end for _, _, end in found)]
         ids, spans = [], []
-        for number, part in enumerate(_texts_between(text, found)):
-            part_ids, part_spans = self._encode_aligned(part)
-            ids += part_ids.tolist()
-            spans += (part_spans + starts[number]).tolist()
-            for i, start, end in found[number : number + 1]:
-                ids.append(i)
-                spans.append((start, end))
-        return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
+        for start, end, i in self._finder.parts(text):
+            part_ids, part_spans = [i], np.array([[0, end - start]])
+            if i is None:
+                part_ids, part_spans = self._encode_aligned(text[start:end])
+            ids.append(part_ids)
+            spans.append(part_spans + start)
+        return np.concatenate(ids, dtype=np.int32), np.concatenate(spans, dtype=np.int32)
 
     @abc.abstractmethod
     def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -378,13 +376,6 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Converts ids to text, with special tokens spelled out."""
-
-
-def _texts_between(text: str, found: Sequence[tuple[int, int, int]]) -> list[str]:
-    """Returns the texts before, between and after the spans that a finder has found."""
-    starts = [0, *(end for _, _, end in found)]
-    ends = [*(start for _, start, _ in found), len(text)]
-    return [text[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def is_placeholder(token: str) -> bool:

@@ -122,29 +122,6 @@ class SentencePieceTokenizer(Tokenizer):
         model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
         return model.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM
 
-    def with_tokens(self, tokens: Sequence[str]) -> bytes:
-        """Returns the serialized model, which is a unigram model, with more or other pieces.
-
-        The score of a new piece is above that of the pieces that it replaces by 0.1 for each piece
-        that it saves. So text keeps its pieces, except where a new one stands for several of them,
-        or where two ways to split it were almost equally probable.
-
-        Args:
-          tokens: All pieces of the new model. Those that differ from this model's are words that
-            `words` returns.
-        """
-        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
-        # The score that the library gives an unknown character.
-        unknown = min(p.score for p in model.pieces if p.type == _Piece.NORMAL) - 10
-        scores = [unknown if p.type == _Piece.UNKNOWN else p.score for p in model.pieces]
-        for old, token in itertools.zip_longest(list(model.pieces), tokens):
-            if not old or old.piece != token:
-                piece, replaced = old or model.pieces.add(), self._of_words.encode(token)
-                piece.piece, piece.type = token, _Piece.NORMAL
-                piece.score = sum(scores[i] for i in replaced) + 0.1 * (len(replaced) - 1)
-        model.trainer_spec.vocab_size = len(model.pieces)
-        return model.SerializeToString()
-
     def is_word_start(self, token: str) -> bool:
         if token.startswith(WORD_START) or token in self.special_tokens.spellings:
             return True

@@ -10,11 +10,12 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, zip_longest
 from typing import Any
 
 import sentencepiece
 import tokenizers
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, models, pre_tokenizers, trainers
 
 from bert_jax.base.errors import UserError
@@ -315,7 +316,7 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
             words = words_of_file(add_tokens, tokenizer)
         found, vocabulary = len(words), placed(tokenizer.tokens, words)
         if isinstance(tokenizer, SentencePieceTokenizer):
-            vocabulary = tokenizer.with_tokens(vocabulary)
+            vocabulary = _with_pieces(tokenizer, vocabulary)
     if is_number(add_tokens) and found < int(add_tokens):
         raise UserError(
             f"config.data.add_tokens is {add_tokens}, but the text has only {found} tokens to add "
@@ -343,6 +344,26 @@ def _words_that_save_most(tokenizer: Tokenizer, counts: WordCounts) -> list[str]
         if more and count >= MIN_FREQUENCY:
             saved.append((-count * more, word))
     return [word for _, word in sorted(saved)]
+
+
+def _with_pieces(tokenizer: SentencePieceTokenizer, pieces: Sequence[str]) -> bytes:
+    """Returns the serialized unigram model with more or other pieces.
+
+    The score of a new piece is above that of the pieces that it replaces by 0.1 for each piece that
+    it saves. So text keeps its pieces, except where a new one stands for several of them, or where
+    two ways to split it were almost equally probable.
+    """
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    # The score that the library gives an unknown character.
+    unknown = min(p.score for p in model.pieces if p.type == p.NORMAL) - 10
+    scores = [unknown if p.type == p.UNKNOWN else p.score for p in model.pieces]
+    for old, new in zip_longest(list(model.pieces), pieces):
+        if not old or old.piece != new:
+            piece, replaced = old or model.pieces.add(), tokenizer.word_pieces(new)
+            piece.piece, piece.type = new, piece.NORMAL
+            piece.score = sum(scores[i] for i in replaced) + 0.1 * (len(replaced) - 1)
+    model.trainer_spec.vocab_size = len(model.pieces)
+    return model.SerializeToString()
 
 
 def _with_merges(tokenizer: JsonTokenizer, number: int, counts: WordCounts) -> tuple[int, str]:
