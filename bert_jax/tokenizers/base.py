@@ -274,9 +274,9 @@ class Tokenizer(abc.ABC):
         """Returns the ids of a word that `words` returns, or of a token."""
         raise NotImplementedError
 
-    @abc.abstractmethod
     def is_word_start(self, token: str) -> bool:
-        """Returns whether a token begins a word."""
+        """Returns whether a token begins a word; True if that depends on the token before it."""
+        return True
 
     def begins_word(self, ids: np.ndarray) -> np.ndarray:
         """Returns whether each token of running text begins a word; bool, of the shape of `ids`."""

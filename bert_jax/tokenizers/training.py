@@ -29,7 +29,7 @@ from bert_jax.tokenizers.wordpiece import WordSplitter
 
 # Words, and how often each occurs.
 WordCounts = Sequence[tuple[str, int]]
-
+Split = Callable[[str], list[str]]
 # Pieces that occur once are noise.
 MIN_FREQUENCY = 2
 # So many different characters of a text always get tokens. Further ones get them in up to half of
@@ -72,8 +72,8 @@ def train(
     """
     known = KINDS[kind]
     own = known.own(options)
-    to_train = own | ({"model_type": sentencepiece_type} if kind == "sentencepiece" else {})
-    vocabulary = _TRAINERS[kind](texts, vocab_size, special_tokens, **to_train)
+    more = {"model_type": sentencepiece_type} if kind == "sentencepiece" else {}
+    vocabulary = _TRAINERS[kind](texts, vocab_size, special_tokens, **own, **more)
     return known.tokenizer(vocabulary, special_tokens=special_tokens, **own)
 
 
@@ -96,21 +96,10 @@ def _wordpiece(
         continues = len(_split_cased(f"a{character}")) == 1
         return [f"##{character}"] if continues else []
 
+    split, affix = WordSplitter(lowercase).split, {"continuing_subword_prefix": "##"}
     # The tokenizer maps longer words to [UNK].
-    lines = _lines(texts, WordSplitter(lowercase).split, max_input_chars_per_word)
-    affix = {"continuing_subword_prefix": "##"}
-    return _train_on_words(lines, vocab_size, special_tokens, inner, affix)[0]
-
-
-def _word_bpe(
-    texts: Iterable[str],
-    split: Callable[[str], list[str]],
-    vocab_size: int,
-    special_tokens: SpecialTokens,
-) -> tuple[list[str], Merges]:
-    lines = _lines(texts, split, _LONGEST_WORD)
-    affix = {"end_of_word_suffix": END}
-    return _train_on_words(lines, vocab_size, special_tokens, lambda c: [c + END], affix)
+    longest = max_input_chars_per_word
+    return _of_words(texts, split, longest, vocab_size, special_tokens, inner, **affix)[0]
 
 
 def _moses_bpe(
@@ -120,8 +109,18 @@ def _moses_bpe(
 
 
 def _bert_bpe(texts: Iterable[str], vocab_size: int, special_tokens: SpecialTokens) -> str:
-    vocabulary = _word_bpe(texts, _split_cased, vocab_size, special_tokens)
-    return content_of("bert_bpe", *vocabulary, special_tokens)
+    tokens, merges = _word_bpe(texts, _split_cased, vocab_size, special_tokens)
+    return content_of("bert_bpe", tokens, merges, special_tokens)
+
+
+def _word_bpe(
+    texts: Iterable[str], split: Split, vocab_size: int, special_tokens: SpecialTokens
+) -> tuple[list[str], Merges]:
+    def ending(character: str) -> list[str]:
+        return [character + END]
+
+    longest, affix = _LONGEST_WORD, {"end_of_word_suffix": END}
+    return _of_words(texts, split, longest, vocab_size, special_tokens, ending, **affix)
 
 
 def _byte_bpe(
@@ -136,27 +135,26 @@ def _byte_bpe(
     return content_of("byte_bpe", tokens, merges, special_tokens)
 
 
-def _lines(texts: Iterable[str], split: Callable[[str], list[str]], longest: int) -> list[str]:
-    """Returns the texts with a space between words, without longer words."""
-    return [" ".join(word for word in split(text) if len(word) <= longest) for text in texts]
-
-
-def _train_on_words(
-    lines: Sequence[str],
+def _of_words(
+    texts: Iterable[str],
+    split: Split,
+    longest: int,
     vocab_size: int,
     special_tokens: SpecialTokens,
-    inner: Callable[[str], list[str]],
-    affix: dict[str, str],
+    other_pieces: Split,
+    **affix: str,
 ) -> tuple[list[str], Merges]:
-    """Trains a vocabulary and its merges.
+    """Trains a vocabulary on words, and its merges.
 
     After the special tokens come the characters and then their other pieces.
 
     Args:
-      lines: Words with spaces between them.
-      inner: Returns the other piece of a character ("##x", "x</w>"), if it has one.
+      split: Splits a text into words.
+      longest: The length of the longest words; others are left out.
+      other_pieces: Returns the other piece of a character ("##x", "x</w>"), if it has one.
       affix: The option of `BpeTrainer` that defines these pieces.
     """
+    lines = [" ".join(word for word in split(text) if len(word) <= longest) for text in texts]
     counts = Counter(chain.from_iterable(lines))
     del counts[" "]
     if not counts:
@@ -167,17 +165,17 @@ def _train_on_words(
         )
     by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
     half = (vocab_size - len(special_tokens.last)) // 2
-    sizes = accumulate(1 + len(inner(character)) for character in by_frequency)
+    sizes = accumulate(1 + len(other_pieces(character)) for character in by_frequency)
     number = max(MIN_ALPHABET, sum(size <= half for size in sizes))
     characters, rare = sorted(by_frequency[:number]), by_frequency[number:]
-    base = [*special_tokens.first, *characters, *chain.from_iterable(map(inner, characters))]
+    base = [*special_tokens.first, *characters, *chain.from_iterable(map(other_pieces, characters))]
     num_pieces = _num_pieces(vocab_size, special_tokens, base)
     if rare:
         dropped = dict.fromkeys(map(ord, rare))
         lines = [line.translate(dropped) for line in lines]
     splitter = pre_tokenizers.WhitespaceSplit()
     tokens, merges = _learn_merges(lines, base, num_pieces, splitter, **affix)
-    others = [piece for character in rare for piece in (character, *inner(character))]
+    others = [piece for character in rare for piece in (character, *other_pieces(character))]
     tokens += others[: num_pieces - len(tokens)]
     return _filled(tokens, vocab_size, special_tokens), merges
 

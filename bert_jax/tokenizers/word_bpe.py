@@ -94,9 +94,6 @@ class _WordBpe:
 class FastBpeTokenizer(Tokenizer):
     """A tokenizer of fastBPE's files; see `Tokenizer`.
 
-    Whether a token begins a word depends on the piece before it, so `is_word_start_V` is True
-    everywhere.
-
     Args:
       vocabulary: The contents of the two files by their names, the tokens of vocab.txt, and the
         merges.
@@ -116,9 +113,6 @@ class FastBpeTokenizer(Tokenizer):
         super().__init__({}, b"\0".join(contents.values()), contents, tokens, special_tokens)
         # bpe.codes marks pieces that end a word, not those that continue it.
         self._bpe = _WordBpe({_inner(word): self.ids[word] for word in words}, merges, self.unk_id)
-
-    def is_word_start(self, token: str) -> bool:
-        return True
 
     def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         return [self._bpe.encode(sentence.split()) for sentence in sentences]
@@ -185,9 +179,6 @@ class MosesBpeTokenizer(Tokenizer):
         self._bpe = _WordBpe(ids, merges, self.unk_id)
         self._words = moses_words(lowercase=lowercase)
         self._replaced = functools.lru_cache(CACHE_WORDS)(lambda c: "".join(self._words(c)))
-
-    def is_word_start(self, token: str) -> bool:
-        return True
 
     def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         return [self._bpe.encode(self._words(sentence)) for sentence in sentences]

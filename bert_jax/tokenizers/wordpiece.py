@@ -16,7 +16,6 @@ tests/tokenizers/test_parity.py checks:
   characters that these lack.
 """
 
-import functools
 import re
 import string
 import unicodedata
@@ -38,8 +37,6 @@ from bert_jax.tokenizers.base import (
 
 VOCABULARY_FILE = "vocab.txt"
 _ASCII_PUNCTUATION = [mark.encode() for mark in string.punctuation]
-# The accents of Latin, Greek and Cyrillic are U+0300 to U+036F.
-_LAST_ACCENT = 0x36F
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -206,25 +203,3 @@ class _CharacterTable(dict):
         words = self._splitter.pre_tokenize_str(f"a{text}a")
         text = self[code] = " ".join(word for word, _ in words)[1:-1]
         return text
-
-
-def num_lost(text: str) -> int:
-    """Counts the characters that lose a vowel sign or another mark to lower-casing.
-
-    Many scripts, such as Devanagari and Thai, write vowels as marks, which are stripped like
-    accents.
-    """
-    blocks = (text[first : first + 2**20] for first in range(0, len(text), 2**20))
-    return sum(_num_lost(block) for block in blocks if not block.isascii())
-
-
-def _num_lost(text: str) -> int:
-    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
-    found, counts = np.unique(codes[codes > _LAST_ACCENT], return_counts=True)
-    return sum(n for c, n in zip(map(chr, found), counts.tolist(), strict=True) if _is_lost(c))
-
-
-@functools.cache
-def _is_lost(character: str) -> bool:
-    parts = unicodedata.normalize("NFD", character)
-    return any(unicodedata.category(c) == "Mn" and not "\u0300" <= c < "\u0370" for c in parts)
