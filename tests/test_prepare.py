@@ -167,7 +167,7 @@ def test_given_vocabulary(store, speeches, tmp_path):
     assert metadata["splits"] == store[0]["splits"]
     with pytest.raises(UserError, match="model.vocab_size is 500, but .* has 400 tokens"):
         make(options(speeches, vocab=vocab), tmp_path / "other", 500)
-    with pytest.raises(UserError, match="data.vocab: cannot read the vocabulary nothing.txt"):
+    with pytest.raises(UserError, match="data.vocab: .*No such file or directory: 'nothing.txt'"):
         make(options(speeches, vocab="nothing.txt"), tmp_path / "other")
 
 
@@ -182,7 +182,7 @@ def test_a_finished_store_does_not_need_the_vocabulary_again(store, speeches, tm
     assert make(options(speeches, vocab=str(other)), tmp_path / "store") == metadata
     with pytest.raises(UserError, match="data.vocab: cannot read .*third.txt"):
         make(options(speeches, vocab=str(tmp_path / "third.txt")), tmp_path / "store")
-    with pytest.raises(UserError, match="data.vocab: cannot read .*vocab.txt"):
+    with pytest.raises(UserError, match="data.vocab: .*No such file or directory.*vocab.txt"):
         make(data, tmp_path / "other")
     with pytest.raises(UserError, match="data.lowercase=True, not False"):
         make(options(speeches, vocab=str(vocab), lowercase=False), tmp_path / "store")

@@ -63,7 +63,7 @@ def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenize
     """
     try:
         tokenizer = tokenizers.from_file(data.tokenizer, data.vocab, **tokenizer_options(data))
-    except UserError as error:
+    except (UserError, OSError) as error:
         raise UserError(f"config.data.vocab: {error}") from error
     size, added = tokenizer.vocab_size, ""
     if data.add_tokens:

@@ -69,7 +69,7 @@ from bert_jax.text.named_sources import (
 )
 from bert_jax.text.sentences import LANGUAGES
 from bert_jax.text.sources import join_inputs, source_name, split_inputs
-from bert_jax.tokenizers import extension, training
+from bert_jax.tokenizers import training
 
 # The most text that a vocabulary is made from. Frequencies hardly change with more text, but more
 # memory is needed, most of all by SentencePiece's trainer.
@@ -299,12 +299,11 @@ def make_tokenizer(
     if data.vocab:
         tokenizer = given_tokenizer(data, vocab_size)
         if data.add_tokens:
-            words_of = extension.words_of(tokenizer)
-            of_texts = map(words_of, _sentences(output, plan))
+            of_texts = map(tokenizer.words, _sentences(output, plan))
             counts = list(Counter(chain.from_iterable(of_texts)).items())
-            words["tokens_per_word_before"] = extension.tokens_per_word(tokenizer, counts)
-            tokenizer = extension.extend(tokenizer, data.add_tokens, counts)
-            words["tokens_per_word"] = extension.tokens_per_word(tokenizer, counts)
+            words["tokens_per_word_before"] = training.tokens_per_word(tokenizer, counts)
+            tokenizer = training.extend(tokenizer, data.add_tokens, counts)
+            words["tokens_per_word"] = training.tokens_per_word(tokenizer, counts)
             before, after = words.values()
             say(f"a word of the text has {after:.3f} tokens; {before:.3f} without data.add_tokens")
     else:

@@ -3,7 +3,9 @@
 `document_to_tokens` is a pure function of a document and a tokenizer.
 """
 
+import functools
 import os
+import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -18,13 +20,14 @@ from bert_jax.base.processes import worker_processes
 from bert_jax.text.corpus import Document
 from bert_jax.text.sentences import split_sentences
 from bert_jax.text.sources import Place
-from bert_jax.tokenizers.wordpiece import num_lost
 
 # The size of the chunks that are sent to workers. Messages of this size cost little, and the
 # chunks in flight need far less memory than a process.
 CHUNK_CHARACTERS = 2**20
 # The most text in flight, in chunks per worker.
 _IN_FLIGHT = 3
+# The accents of Latin, Greek and Cyrillic are U+0300 to U+036F.
+_LAST_ACCENT = 0x36F
 # The message when a worker process ends before its work.
 KILLED = (
     "a tokenizing process was killed, perhaps for lack of memory: lower data.num_processes and "
@@ -195,6 +198,28 @@ def _tokenize(
         *(document.place, len(text.encode()), tokens, lengths, counts),
         *(begins_word, document.is_heldout),
     )
+
+
+def num_lost(text: str) -> int:
+    """Counts the characters that lose a vowel sign or another mark to lower-casing.
+
+    Many scripts, such as Devanagari and Thai, write vowels as marks, which are stripped like
+    accents.
+    """
+    blocks = (text[first : first + 2**20] for first in range(0, len(text), 2**20))
+    return sum(_num_lost(block) for block in blocks if not block.isascii())
+
+
+def _num_lost(text: str) -> int:
+    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
+    found, counts = np.unique(codes[codes > _LAST_ACCENT], return_counts=True)
+    return sum(n for c, n in zip(map(chr, found), counts.tolist(), strict=True) if _is_lost(c))
+
+
+@functools.cache
+def _is_lost(character: str) -> bool:
+    parts = unicodedata.normalize("NFD", character)
+    return any(unicodedata.category(c) == "Mn" and not "\u0300" <= c < "\u0370" for c in parts)
 
 
 def _result(future: Future) -> list[TokenizedDocument]:

@@ -16,7 +16,6 @@ from bert_jax.base import files
 
 # The file beside those of a vocabulary. Added_tokens.json would be the file of transformers.
 ADDED_FILE = "bert_jax_added_tokens.json"
-_EXAMPLE = {"added_tokens?": [{"content": "", "id": 0}]}
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
@@ -36,14 +35,18 @@ class AddedTokenFinder:
         self._ids = list(added)
         self._library.add_tokens(list(added.values()))
 
-    def find(self, text: str) -> list[tuple[int, int, int]]:
-        """Returns the id, the start and the end of each added token, in order."""
+    def parts(self, text: str) -> list[tuple[int, int, int | None]]:
+        """Returns the start and the end of each part of a text, and the id of an added token.
+
+        Every second part, from the first to the last, is text, maybe empty, with None as its id.
+        """
         encoded = self._library.encode(text, add_special_tokens=False)
-        return [
-            (self._ids[i - 1], start, end)
-            for i, (start, end) in zip(encoded.ids, encoded.offsets, strict=True)
-            if i
-        ]
+        found, last = [], 0
+        for i, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
+            if i:
+                found += [(last, start, None), (start, end, self._ids[i - 1])]
+                last = end
+        return [*found, (last, len(text), None)]
 
 
 def added_content(added: Mapping[int, AddedToken]) -> bytes:
@@ -54,7 +57,7 @@ def added_content(added: Mapping[int, AddedToken]) -> bytes:
 
 def read_added(path: epath.PathLike) -> dict[int, AddedToken]:
     """Reads the added tokens of an ADDED_FILE or a tokenizer.json, by their ids."""
-    listed = files.read_json(epath.Path(path), _EXAMPLE).get("added_tokens") or ()
+    listed = files.read_json(epath.Path(path)).get("added_tokens") or ()
     return {token["id"]: token_of(token["content"], token) for token in listed}
 
 

@@ -186,9 +186,6 @@ class Tokenizer(abc.ABC):
           added: The tokens by their ids, which are those of the vocabulary or follow them. Of the
             five special tokens, only the mask is used: it sets `mask_takes_space`.
           path: The file or directory, for messages.
-
-        Raises:
-          UserError: An id belongs to another token, or does not follow the vocabulary.
         """
         other = copy.copy(self)
         special, other.tokens, other.added = self.special_tokens, list(self.tokens), {}
@@ -269,9 +266,17 @@ class Tokenizer(abc.ABC):
         for name, content in self.vocabulary_files.items():
             files.write_whole(directory / name, content)
 
-    @abc.abstractmethod
+    def words(self, text: str) -> list[str]:
+        """Splits text into words that `word_pieces` takes, for kinds that can get more tokens."""
+        raise NotImplementedError
+
+    def word_pieces(self, word: str) -> list[int]:
+        """Returns the ids of a word that `words` returns, or of a token."""
+        raise NotImplementedError
+
     def is_word_start(self, token: str) -> bool:
-        """Returns whether a token begins a word."""
+        """Returns whether a token begins a word; True if that depends on the token before it."""
+        return True
 
     def begins_word(self, ids: np.ndarray) -> np.ndarray:
         """Returns whether each token of running text begins a word; bool, of the shape of `ids`."""
@@ -292,19 +297,20 @@ class Tokenizer(abc.ABC):
         """
         if not self.added:
             return self._encode_batch(sentences)
-        found = [self._finder.find(sentence) for sentence in sentences]
+        parts = [self._finder.parts(sentence) for sentence in sentences]
         texts = [
-            text
-            for sentence, spans in zip(sentences, found, strict=True)
-            for text in _texts_between(sentence, spans)
+            sentence[start:end]
+            for sentence, parts_of_sentence in zip(sentences, parts, strict=True)
+            for start, end, i in parts_of_sentence
+            if i is None
         ]
         encoded = iter(self._encode_batch(texts))
         return [
             np.concatenate(
-                [next(encoded), *(x for i, _, _ in spans for x in ([i], next(encoded)))],
+                [next(encoded) if i is None else [i] for _, _, i in parts_of_sentence],
                 dtype=np.int32,
             )
-            for spans in found
+            for parts_of_sentence in parts
         ]
 
     @abc.abstractmethod
@@ -354,17 +360,14 @@ class Tokenizer(abc.ABC):
         """
         if not self.added:
             return self._encode_aligned(text)
-        found = self._finder.find(text)
-        starts = [0, *(end for _, _, end in found)]
         ids, spans = [], []
-        for number, part in enumerate(_texts_between(text, found)):
-            part_ids, part_spans = self._encode_aligned(part)
-            ids += part_ids.tolist()
-            spans += (part_spans + starts[number]).tolist()
-            for i, start, end in found[number : number + 1]:
-                ids.append(i)
-                spans.append((start, end))
-        return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
+        for start, end, i in self._finder.parts(text):
+            part_ids, part_spans = [i], np.array([[0, end - start]])
+            if i is None:
+                part_ids, part_spans = self._encode_aligned(text[start:end])
+            ids.append(part_ids)
+            spans.append(part_spans + start)
+        return np.concatenate(ids, dtype=np.int32), np.concatenate(spans, dtype=np.int32)
 
     @abc.abstractmethod
     def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -375,61 +378,26 @@ class Tokenizer(abc.ABC):
         """Converts ids to text, with special tokens spelled out."""
 
 
-def _texts_between(text: str, found: Sequence[tuple[int, int, int]]) -> list[str]:
-    """Returns the texts before, between and after the spans that a finder has found."""
-    starts = [0, *(end for _, _, end in found)]
-    ends = [*(start for _, start, _ in found), len(text)]
-    return [text[start:end] for start, end in zip(starts, ends, strict=True)]
-
-
 def is_placeholder(token: str) -> bool:
     """Returns whether a token stands for an id that text never produces: "[unused0]"."""
     return token.startswith(_UNUSED)
 
 
-def read_vocabulary_file(path: epath.PathLike) -> bytes:
-    """Reads a file of a vocabulary."""
-    try:
-        return files.checked_path(path, "the vocabulary").read_bytes()
-    except OSError as e:
-        reason = e.strerror or "no such file"
-        raise UserError(f"cannot read the vocabulary {path}: {reason}") from None
-
-
-def vocabulary_lines(content: bytes, path: epath.PathLike) -> list[str]:
-    """Splits the content of a vocabulary file into lines.
+def vocabulary_lines(path: epath.PathLike) -> list[str]:
+    """Reads the lines of a vocabulary.
 
     Only "\\n" ends a line, because other line separators occur as tokens.
     """
-    try:
-        return content.decode().removesuffix("\n").split("\n")
-    except UnicodeDecodeError as e:
-        line = content.count(b"\n", 0, e.start) + 1
-        raise UserError(f"{path}:{line}: the vocabulary is not valid UTF-8") from None
-
-
-def read_json_vocabulary(path: epath.PathLike) -> dict[str, Any]:
-    """Reads a vocab.json or tokenizer.json."""
-    try:
-        content = json.loads(read_vocabulary_file(path))
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it must be a JSON object")
-    return content
+    return epath.Path(path).read_bytes().decode().removesuffix("\n").split("\n")
 
 
 def read_merges(path: epath.PathLike) -> list[tuple[str, str]]:
     """Reads the pairs of pieces that a BPE joins, a line each, maybe with a count after them."""
-    merges = []
-    for number, line in enumerate(vocabulary_lines(read_vocabulary_file(path), path), 1):
-        parts = line.split()
-        if not parts or number == 1 and line.startswith("#version"):
-            continue
-        if len(parts) < 2:
-            raise UserError(f"{path}:{number}: {line!r} must be two pieces")
-        merges.append((parts[0], parts[1]))
-    return merges
+    lines = vocabulary_lines(path)
+    if lines[0].startswith("#version"):
+        del lines[0]
+    parts = [line.split() for line in lines]
+    return [(first, second) for first, second, *_ in filter(None, parts)]
 
 
 def tokens_by_id(ids: Mapping[str, int], path: epath.PathLike, size: int = 0) -> list[str]:
@@ -441,9 +409,6 @@ def tokens_by_id(ids: Mapping[str, int], path: epath.PathLike, size: int = 0) ->
       ids: The id of each token.
       path: The file, for messages.
       size: The smallest number of tokens.
-
-    Raises:
-      UserError: Two tokens have the same id, or an id is not a number of a row.
     """
     by_id = {i: token for token, i in ids.items()}
     are_rows = all(type(i) is int and 0 <= i < _MAX_VOCABULARY for i in [*by_id, size])

@@ -8,14 +8,7 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
-from bert_jax.tokenizers import (
-    fastbpe,
-    moses_bpe,
-    sentencepiece,
-    tokenizer_json,
-    wordpiece,
-)
+from bert_jax.tokenizers import sentencepiece, tokenizer_json, word_bpe, wordpiece
 from bert_jax.tokenizers.added import ADDED_FILE, read_added
 from bert_jax.tokenizers.base import (
     CONVENTIONS,
@@ -70,11 +63,11 @@ KINDS = {
         tokenizer_json.MERGES_FILE,
     ),
     "fastbpe": _Kind(
-        fastbpe.FastBpeTokenizer,
-        lambda *paths, special_tokens: fastbpe.read_files(*paths),
+        word_bpe.FastBpeTokenizer,
+        lambda *paths, special_tokens: word_bpe.read_fastbpe(*paths),
         {},
-        (fastbpe.VOCABULARY_FILE,),
-        fastbpe.CODES_FILE,
+        (word_bpe.FASTBPE_FILE,),
+        word_bpe.CODES_FILE,
     ),
     "tokenizer_json": _Kind(
         partial(JsonTokenizer, kind="tokenizer_json"),
@@ -83,11 +76,11 @@ KINDS = {
         (LIBRARY_FILE,),
     ),
     "moses_bpe": _Kind(
-        moses_bpe.MosesBpeTokenizer,
-        moses_bpe.read_vocabulary,
+        word_bpe.MosesBpeTokenizer,
+        word_bpe.read_moses,
         {"lowercase": False},
-        (moses_bpe.VOCABULARY_FILE,),
-        moses_bpe.MERGES_FILE,
+        (word_bpe.MOSES_FILE,),
+        word_bpe.MERGES_FILE,
     ),
     "bert_bpe": _Kind(
         partial(JsonTokenizer, kind="bert_bpe"),
@@ -97,39 +90,20 @@ KINDS = {
         tokenizer_json.MERGES_FILE,
     ),
 }
-# An example of an options file: the kind, and options of all kinds.
-_EXAMPLE = {"kind": ""}
-for _kind in KINDS.values():
-    _EXAMPLE |= {f"{option}?": default for option, default in _kind.options.items()}
 
 
 def load(directory: epath.PathLike) -> Tokenizer:
-    """Reads a directory that `Tokenizer.save` wrote.
-
-    Raises:
-      UserError: The directory has no tokenizer, or a damaged one.
-    """
+    """Reads a directory that `Tokenizer.save` wrote."""
     directory = files.checked_path(directory, "the tokenizer's directory")
     path = directory / OPTIONS_FILE
-    try:
-        stored = files.read_json(path, _EXAMPLE)
-    except FileNotFoundError:
-        raise UserError(f"{directory} holds no tokenizer: {OPTIONS_FILE} is missing") from None
-    options = {key: value for key, value in stored.items() if value is not None}
-    kind, named = options.pop("kind"), options.pop("special_tokens", "bert")
-    if isinstance(named, str):
-        special_tokens = CONVENTIONS.get(named)
-    else:
-        try:
-            special_tokens = SpecialTokens(*(tuple(v) if isinstance(v, list) else v for v in named))
-        except TypeError:
-            special_tokens = None
-    if kind in KINDS and special_tokens:
-        tokenizer = from_file(kind, directory, special_tokens=special_tokens, **options)
-        # An undamaged file has exactly the options of its tokenizer, where lists are tuples.
-        if tokenizer.options | {"special_tokens": named} == stored | {"special_tokens": named}:
-            return tokenizer
-    raise UserError(f"{path} is damaged: it must have the `kind` of a tokenizer and its options")
+    options = files.read_json(path, {"kind": ""})
+    with files.naming(path):
+        named = options.pop("special_tokens", "bert")
+        if isinstance(named, str):
+            special_tokens = CONVENTIONS[named]
+        else:
+            special_tokens = SpecialTokens(*(tuple(x) if isinstance(x, list) else x for x in named))
+        return from_file(path=directory, special_tokens=special_tokens, **options)
 
 
 def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Path]:
@@ -170,15 +144,12 @@ def from_file(
         of a tokenizer.json.
       special_tokens: See `Tokenizer`.
       options: Options of any kind; this kind ignores those that it does not have.
-
-    Raises:
-      UserError: A file cannot be used; see `read_vocabulary`, `read_model` and `read_files`.
     """
     known = KINDS[kind]
     paths = vocabulary_files(kind, files.checked_path(path, "the vocabulary"))
     source = paths.pop() if paths[-1].name == ADDED_FILE else paths[0]
-    vocabulary = known.read(*paths, special_tokens=special_tokens)
+    with files.naming(" and ".join(map(str, paths))):
+        vocabulary = known.read(*paths, special_tokens=special_tokens)
+        added = read_added(source) if source.name in (ADDED_FILE, LIBRARY_FILE) else {}
     tokenizer = known.tokenizer(vocabulary, special_tokens=special_tokens, **known.own(options))
-    if source.name not in (ADDED_FILE, LIBRARY_FILE):
-        return tokenizer
-    return tokenizer.with_added(read_added(source), source)
+    return tokenizer.with_added(added, source)

@@ -13,6 +13,7 @@ model:
 import base64
 import functools
 import itertools
+import json
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -28,8 +29,6 @@ from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
     Tokenizer,
-    read_json_vocabulary,
-    read_vocabulary_file,
     require_special_tokens,
 )
 from bert_jax.tokenizers.wordpiece import WordSplitter
@@ -115,7 +114,6 @@ class SentencePieceTokenizer(Tokenizer):
         return [word for word in _split_cased(spaced) if word != WORD_START]
 
     def word_pieces(self, word: str) -> list[int]:
-        """Returns the ids of a word that `words` returns, or of a token."""
         return self._ids(self._of_words.encode(word, out_type=int)).tolist()
 
     @property
@@ -123,29 +121,6 @@ class SentencePieceTokenizer(Tokenizer):
         """Whether the most probable pieces are chosen; otherwise pieces are merged ("bpe")."""
         model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
         return model.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM
-
-    def with_tokens(self, tokens: Sequence[str]) -> bytes:
-        """Returns the serialized model, which is a unigram model, with more or other pieces.
-
-        The score of a new piece is above that of the pieces that it replaces by 0.1 for each piece
-        that it saves. So text keeps its pieces, except where a new one stands for several of them,
-        or where two ways to split it were almost equally probable.
-
-        Args:
-          tokens: All pieces of the new model. Those that differ from this model's are words that
-            `words` returns.
-        """
-        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
-        # The score that the library gives an unknown character.
-        unknown = min(p.score for p in model.pieces if p.type == _Piece.NORMAL) - 10
-        scores = [unknown if p.type == _Piece.UNKNOWN else p.score for p in model.pieces]
-        for old, token in itertools.zip_longest(list(model.pieces), tokens):
-            if not old or old.piece != token:
-                piece, replaced = old or model.pieces.add(), self._of_words.encode(token)
-                piece.piece, piece.type = token, _Piece.NORMAL
-                piece.score = sum(scores[i] for i in replaced) + 0.1 * (len(replaced) - 1)
-        model.trainer_spec.vocab_size = len(model.pieces)
-        return model.SerializeToString()
 
     def is_word_start(self, token: str) -> bool:
         if token.startswith(WORD_START) or token in self.special_tokens.spellings:
@@ -309,24 +284,14 @@ def _albert_sources(text: str, lowercase: bool) -> list[int]:
 
 
 def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOKENS) -> bytes:
-    """Reads a serialized model, changed so that text never becomes a special token except [UNK].
+    """Reads a serialized model or the Unigram model of a tokenizer.json.
 
-    Raises:
-      UserError: The file cannot be read, is not a SentencePiece model or a tokenizer.json with
-        a Unigram model, or lacks a special token.
+    It is changed so that text never becomes a special token except [UNK].
     """
-    model = sentencepiece_model_pb2.ModelProto()
+    content = epath.Path(path).read_bytes()
     if epath.Path(path).suffix == ".json":
-        try:
-            content = _from_unigram(read_json_vocabulary(path), special_tokens)
-        except ValueError as error:
-            raise UserError(f"{path} is not a SentencePiece tokenizer: {error}") from None
-    else:
-        content = read_vocabulary_file(path)
-    try:
-        model.ParseFromString(content)
-    except Exception:  # protobuf's DecodeError, whose module is not public
-        raise UserError(f"{path} is not a SentencePiece model") from None
+        content = _from_unigram(json.loads(content), special_tokens)
+    model = sentencepiece_model_pb2.ModelProto.FromString(content)
     tokens = around_pieces([piece.piece for piece in model.pieces], special_tokens)
     require_special_tokens(tokens, special_tokens, path)
     for piece in model.pieces:
@@ -343,9 +308,6 @@ def _from_unigram(content: dict[str, Any], special_tokens: SpecialTokens) -> byt
       content: The parsed file.
       special_tokens: If they go around the pieces of a model, the result leaves them out and
         begins with the three pieces <unk>, <s> and </s>.
-
-    Raises:
-      ValueError: The file has no Unigram model with SentencePiece's normalization.
     """
     model = content.get("model") or {}
     if model.get("type", "Unigram") != "Unigram" or "unk_id" not in model:

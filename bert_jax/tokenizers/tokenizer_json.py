@@ -34,7 +34,6 @@ from bert_jax.tokenizers.base import (
     CACHE_WORDS,
     SpecialTokens,
     Tokenizer,
-    read_json_vocabulary,
     read_merges,
     require_special_tokens,
     tokens_by_id,
@@ -97,9 +96,11 @@ class JsonTokenizer(Tokenizer):
         return self._backend.normalizer
 
     def words(self, text: str) -> list[str]:
-        """Splits text into normalized words, as the tokens spell them."""
         text = self._with_space(self.normalizer.normalize_str(text) if self.normalizer else text)
         return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(text)]
+
+    def word_pieces(self, word: str) -> list[int]:
+        return [piece.id for piece in self.library_model.tokenize(word)]
 
     def is_word_start(self, token: str) -> bool:
         return token.startswith(self.word_start) or token in self.special_tokens.spellings
@@ -210,21 +211,13 @@ def read_vocabulary(
       path: A tokenizer.json, or a vocab.json of the other two kinds.
       merges_path: The merges.txt of a vocab.json.
       special_tokens: See `Tokenizer`.
-
-    Raises:
-      UserError: A file is damaged, has no BPE, or lacks a special token.
     """
-    content = read_json_vocabulary(path)
-    try:
-        if merges_path:
-            tokens, merges = tokens_by_id(content, path), read_merges(merges_path)
-            result = content_of(kind, tokens, merges, special_tokens)
-        else:
-            result = _from_library_file(kind, content, path, special_tokens)
-    except UserError:
-        raise
-    except Exception as error:  # The library raises nothing more specific.
-        raise UserError(f"{path} is damaged or another program's: {error}") from None
+    content = json.loads(path.read_bytes())
+    if merges_path:
+        tokens, merges = tokens_by_id(content, path), read_merges(merges_path)
+        result = content_of(kind, tokens, merges, special_tokens)
+    else:
+        result = _from_library_file(kind, content, path, special_tokens)
     tokens = tokens_by_id(json.loads(result)["model"]["vocab"], path)
     require_special_tokens(tokens, special_tokens, path)
     return result

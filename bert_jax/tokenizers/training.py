@@ -1,4 +1,4 @@
-"""Trains vocabularies with the `tokenizers` and `sentencepiece` libraries.
+"""Trains and extends vocabularies with the `tokenizers` and `sentencepiece` libraries.
 
 The same texts give the same bytes in every process, whatever the number of its threads. The
 `tokenizers` library breaks ties by ids, and gives pieces such as "##a" and "a</w>" ids in an order
@@ -10,22 +10,26 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, zip_longest
 from typing import Any
 
 import sentencepiece
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import AddedToken, models, pre_tokenizers, trainers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import SPECIAL_TOKENS, SpecialTokens, Tokenizer
+from bert_jax.tokenizers.extension import is_number, placed, words_of_file
 from bert_jax.tokenizers.factory import KINDS
-from bert_jax.tokenizers.moses_bpe import moses_words
-from bert_jax.tokenizers.sentencepiece import normalize
-from bert_jax.tokenizers.tokenizer_json import content_of
-from bert_jax.tokenizers.word_bpe import END, Merges
+from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer, normalize
+from bert_jax.tokenizers.tokenizer_json import JsonTokenizer, content_of
+from bert_jax.tokenizers.word_bpe import END, Merges, moses_words
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
+# Words, and how often each occurs.
+WordCounts = Sequence[tuple[str, int]]
+Split = Callable[[str], list[str]]
 # Pieces that occur once are noise.
 MIN_FREQUENCY = 2
 # So many different characters of a text always get tokens. Further ones get them in up to half of
@@ -33,12 +37,14 @@ MIN_FREQUENCY = 2
 MIN_ALPHABET = 1000
 # Longer words are left out or cut, because the time is quadratic in the length of a word.
 _LONGEST_WORD = 200
-SHORT = pre_tokenizers.FixedLength(length=_LONGEST_WORD)
+_SHORT = pre_tokenizers.FixedLength(length=_LONGEST_WORD)
 _split_cased = WordSplitter(lowercase=False).split
 # The number of threads affects rounding, so the number must not depend on the machine.
 _SENTENCEPIECE_THREADS = 2
 # Longer lines are cut, because the library would drop them.
 _SENTENCEPIECE_LINE = 4000
+# The first of the characters that stand for tokens; none of them is white space.
+_FIRST_CHARACTER = 0x10000
 
 
 def train(
@@ -63,14 +69,11 @@ def train(
       sentencepiece_type: "unigram" or "bpe".
       special_tokens: Defines the first and the last tokens.
       options: As for `from_file`.
-
-    Raises:
-      UserError: The text does not allow a vocabulary of this size.
     """
     known = KINDS[kind]
     own = known.own(options)
-    to_train = own | ({"model_type": sentencepiece_type} if kind == "sentencepiece" else {})
-    vocabulary = _TRAINERS[kind](texts, vocab_size, special_tokens, **to_train)
+    more = {"model_type": sentencepiece_type} if kind == "sentencepiece" else {}
+    vocabulary = _TRAINERS[kind](texts, vocab_size, special_tokens, **own, **more)
     return known.tokenizer(vocabulary, special_tokens=special_tokens, **own)
 
 
@@ -93,21 +96,10 @@ def _wordpiece(
         continues = len(_split_cased(f"a{character}")) == 1
         return [f"##{character}"] if continues else []
 
+    split, affix = WordSplitter(lowercase).split, {"continuing_subword_prefix": "##"}
     # The tokenizer maps longer words to [UNK].
-    lines = _lines(texts, WordSplitter(lowercase).split, max_input_chars_per_word)
-    affix = {"continuing_subword_prefix": "##"}
-    return _train_on_words(lines, vocab_size, special_tokens, inner, affix)[0]
-
-
-def _word_bpe(
-    texts: Iterable[str],
-    split: Callable[[str], list[str]],
-    vocab_size: int,
-    special_tokens: SpecialTokens,
-) -> tuple[list[str], Merges]:
-    lines = _lines(texts, split, _LONGEST_WORD)
-    affix = {"end_of_word_suffix": END}
-    return _train_on_words(lines, vocab_size, special_tokens, lambda c: [c + END], affix)
+    longest = max_input_chars_per_word
+    return _of_words(texts, split, longest, vocab_size, special_tokens, inner, **affix)[0]
 
 
 def _moses_bpe(
@@ -117,8 +109,18 @@ def _moses_bpe(
 
 
 def _bert_bpe(texts: Iterable[str], vocab_size: int, special_tokens: SpecialTokens) -> str:
-    vocabulary = _word_bpe(texts, _split_cased, vocab_size, special_tokens)
-    return content_of("bert_bpe", *vocabulary, special_tokens)
+    tokens, merges = _word_bpe(texts, _split_cased, vocab_size, special_tokens)
+    return content_of("bert_bpe", tokens, merges, special_tokens)
+
+
+def _word_bpe(
+    texts: Iterable[str], split: Split, vocab_size: int, special_tokens: SpecialTokens
+) -> tuple[list[str], Merges]:
+    def ending(character: str) -> list[str]:
+        return [character + END]
+
+    longest, affix = _LONGEST_WORD, {"end_of_word_suffix": END}
+    return _of_words(texts, split, longest, vocab_size, special_tokens, ending, **affix)
 
 
 def _byte_bpe(
@@ -126,34 +128,33 @@ def _byte_bpe(
 ) -> str:
     base = [*special_tokens.first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     num_pieces = _num_pieces(vocab_size, special_tokens, base)
-    splitters = [pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space), SHORT]
+    splitters = [pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space), _SHORT]
     splitter = pre_tokenizers.Sequence(splitters)
-    tokens, merges = learn_merges(texts, base, num_pieces, splitter)
+    tokens, merges = _learn_merges(texts, base, num_pieces, splitter)
     tokens = _filled(tokens, vocab_size, special_tokens)
     return content_of("byte_bpe", tokens, merges, special_tokens)
 
 
-def _lines(texts: Iterable[str], split: Callable[[str], list[str]], longest: int) -> list[str]:
-    """Returns the texts with a space between words, without longer words."""
-    return [" ".join(word for word in split(text) if len(word) <= longest) for text in texts]
-
-
-def _train_on_words(
-    lines: Sequence[str],
+def _of_words(
+    texts: Iterable[str],
+    split: Split,
+    longest: int,
     vocab_size: int,
     special_tokens: SpecialTokens,
-    inner: Callable[[str], list[str]],
-    affix: dict[str, str],
+    other_pieces: Split,
+    **affix: str,
 ) -> tuple[list[str], Merges]:
-    """Trains a vocabulary and its merges.
+    """Trains a vocabulary on words, and its merges.
 
     After the special tokens come the characters and then their other pieces.
 
     Args:
-      lines: Words with spaces between them.
-      inner: Returns the other piece of a character ("##x", "x</w>"), if it has one.
+      split: Splits a text into words.
+      longest: The length of the longest words; others are left out.
+      other_pieces: Returns the other piece of a character ("##x", "x</w>"), if it has one.
       affix: The option of `BpeTrainer` that defines these pieces.
     """
+    lines = [" ".join(word for word in split(text) if len(word) <= longest) for text in texts]
     counts = Counter(chain.from_iterable(lines))
     del counts[" "]
     if not counts:
@@ -164,22 +165,22 @@ def _train_on_words(
         )
     by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
     half = (vocab_size - len(special_tokens.last)) // 2
-    sizes = accumulate(1 + len(inner(character)) for character in by_frequency)
+    sizes = accumulate(1 + len(other_pieces(character)) for character in by_frequency)
     number = max(MIN_ALPHABET, sum(size <= half for size in sizes))
     characters, rare = sorted(by_frequency[:number]), by_frequency[number:]
-    base = [*special_tokens.first, *characters, *chain.from_iterable(map(inner, characters))]
+    base = [*special_tokens.first, *characters, *chain.from_iterable(map(other_pieces, characters))]
     num_pieces = _num_pieces(vocab_size, special_tokens, base)
     if rare:
         dropped = dict.fromkeys(map(ord, rare))
         lines = [line.translate(dropped) for line in lines]
     splitter = pre_tokenizers.WhitespaceSplit()
-    tokens, merges = learn_merges(lines, base, num_pieces, splitter, **affix)
-    others = [piece for character in rare for piece in (character, *inner(character))]
+    tokens, merges = _learn_merges(lines, base, num_pieces, splitter, **affix)
+    others = [piece for character in rare for piece in (character, *other_pieces(character))]
     tokens += others[: num_pieces - len(tokens)]
     return _filled(tokens, vocab_size, special_tokens), merges
 
 
-def learn_merges(
+def _learn_merges(
     texts: Iterable[str],
     base: Sequence[str],
     num_tokens: int,
@@ -293,3 +294,97 @@ _TRAINERS: dict[str, Callable[..., Any]] = {
     "moses_bpe": _moses_bpe,
     "bert_bpe": _bert_bpe,
 }
+
+
+def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokenizer:
+    """Returns a tokenizer with more tokens; the same counts give the same tokens, in any order.
+
+    Args:
+      tokenizer: A tokenizer that `extended_size` accepts.
+      add_tokens: See `config.data.add_tokens`. Of the words that WordPiece or SentencePiece splits,
+        those are chosen that save most tokens of the text.
+      counts: The words of the text.
+    """
+    if isinstance(tokenizer, JsonTokenizer):
+        found, vocabulary = _with_merges(tokenizer, int(add_tokens), counts)
+    else:
+        if is_number(add_tokens):
+            words = _words_that_save_most(tokenizer, counts)[: int(add_tokens)]
+        else:
+            words = words_of_file(add_tokens, tokenizer)
+        found, vocabulary = len(words), placed(tokenizer.tokens, words)
+        if isinstance(tokenizer, SentencePieceTokenizer):
+            vocabulary = _with_pieces(tokenizer, vocabulary)
+    if is_number(add_tokens) and found < int(add_tokens):
+        raise UserError(
+            f"config.data.add_tokens is {add_tokens}, but the text has only {found} tokens to add "
+            f"that occur {MIN_FREQUENCY} times: set it to {found} or less"
+        )
+    options = {k: x for k, x in tokenizer.options.items() if k not in ("kind", "special_tokens")}
+    make = KINDS[tokenizer.kind].tokenizer
+    extended = make(vocabulary, special_tokens=tokenizer.special_tokens, **options)
+    # The text is no longer searched for placeholders that are gone.
+    added = {i: token for i, token in tokenizer.added.items() if token.content in extended.ids}
+    mask = AddedToken(tokenizer.special_tokens.mask, lstrip=tokenizer.mask_takes_space)
+    return extended.with_added(added | {tokenizer.mask_id: mask}, "config.data.add_tokens")
+
+
+def tokens_per_word(tokenizer: Tokenizer, counts: WordCounts) -> float:
+    """Returns the mean number of tokens of the words of a text."""
+    total = sum(count * len(tokenizer.word_pieces(word)) for word, count in counts)
+    return total / max(1, sum(count for _, count in counts))
+
+
+def _words_that_save_most(tokenizer: Tokenizer, counts: WordCounts) -> list[str]:
+    saved = []
+    for word, count in counts:
+        more = len(tokenizer.word_pieces(word)) - 1
+        if more and count >= MIN_FREQUENCY:
+            saved.append((-count * more, word))
+    return [word for _, word in sorted(saved)]
+
+
+def _with_pieces(tokenizer: SentencePieceTokenizer, pieces: Sequence[str]) -> bytes:
+    """Returns the serialized unigram model with more or other pieces.
+
+    The score of a new piece is above that of the pieces that it replaces by 0.1 for each piece that
+    it saves. So text keeps its pieces, except where a new one stands for several of them, or where
+    two ways to split it were almost equally probable.
+    """
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    # The score that the library gives an unknown character.
+    unknown = min(p.score for p in model.pieces if p.type == p.NORMAL) - 10
+    scores = [unknown if p.type == p.UNKNOWN else p.score for p in model.pieces]
+    for old, new in zip_longest(list(model.pieces), pieces):
+        if not old or old.piece != new:
+            piece, replaced = old or model.pieces.add(), tokenizer.word_pieces(new)
+            piece.piece, piece.type = new, piece.NORMAL
+            piece.score = sum(scores[i] for i in replaced) + 0.1 * (len(replaced) - 1)
+    model.trainer_spec.vocab_size = len(model.pieces)
+    return model.SerializeToString()
+
+
+def _with_merges(tokenizer: JsonTokenizer, number: int, counts: WordCounts) -> tuple[int, str]:
+    """Returns the number of tokens that were found, and a vocabulary with them."""
+    old = tokenizer.tokens
+    # The library joins characters, so each stands for a token.
+    texts = []
+    for word, count in counts:
+        characters = "".join(chr(_FIRST_CHARACTER + i) for i in tokenizer.word_pieces(word))
+        texts += [f"{characters} " * min(1000, count - first) for first in range(0, count, 1000)]
+    alphabet = sorted(set().union(*texts) - {" "})
+    splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), _SHORT])
+    # More than `number`, because some may be spelled as other tokens are.
+    _, learned = _learn_merges(texts, alphabet, len(alphabet) + 2 * number, splitter)
+    new: dict[str, None] = {}
+    merges = list(tokenizer.merges)
+    for pair in learned:
+        first, second = ("".join(old[ord(c) - _FIRST_CHARACTER] for c in part) for part in pair)
+        if first + second not in tokenizer.ids and first + second not in new:
+            if len(new) == number:
+                break
+            new[first + second] = None
+        merges.append((first, second))
+    special, composes = tokenizer.special_tokens, tokenizer.normalizer is not None
+    content = content_of("byte_bpe", placed(old, list(new)), merges, special, composes=composes)
+    return len(new), content

@@ -16,7 +16,6 @@ tests/tokenizers/test_parity.py checks:
   characters that these lack.
 """
 
-import functools
 import re
 import string
 import unicodedata
@@ -31,7 +30,6 @@ from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
     Tokenizer,
-    read_vocabulary_file,
     require_special_tokens,
     tokens_by_id,
     vocabulary_lines,
@@ -39,8 +37,6 @@ from bert_jax.tokenizers.base import (
 
 VOCABULARY_FILE = "vocab.txt"
 _ASCII_PUNCTUATION = [mark.encode() for mark in string.punctuation]
-# The accents of Latin, Greek and Cyrillic are U+0300 to U+036F.
-_LAST_ACCENT = 0x36F
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -79,6 +75,13 @@ class WordPieceTokenizer(Tokenizer):
             lowercase=self.options["lowercase"],
         )
 
+    def words(self, text: str) -> list[str]:
+        longest = self.options["max_input_chars_per_word"]
+        return [word for word in self._splitter.split(text) if len(word) <= longest]
+
+    def word_pieces(self, word: str) -> list[int]:
+        return [piece.id for piece in self.library_model.tokenize(word)]
+
     def is_word_start(self, token: str) -> bool:
         return not token.startswith("##")
 
@@ -114,11 +117,8 @@ def read_vocabulary(
 
     As in `transformers`, a blank line is an id that no text produces, and so is a line that is
     repeated later; see `tokens_by_id`.
-
-    Raises:
-      UserError: The file cannot be read, or lacks a special token.
     """
-    lines = vocabulary_lines(read_vocabulary_file(path), path)
+    lines = vocabulary_lines(path)
     ids = {line.rstrip("\r"): i for i, line in enumerate(lines)}
     ids.pop("", None)
     require_special_tokens(ids, special_tokens, path)
@@ -203,25 +203,3 @@ class _CharacterTable(dict):
         words = self._splitter.pre_tokenize_str(f"a{text}a")
         text = self[code] = " ".join(word for word, _ in words)[1:-1]
         return text
-
-
-def num_lost(text: str) -> int:
-    """Counts the characters that lose a vowel sign or another mark to lower-casing.
-
-    Many scripts, such as Devanagari and Thai, write vowels as marks, which are stripped like
-    accents.
-    """
-    blocks = (text[first : first + 2**20] for first in range(0, len(text), 2**20))
-    return sum(_num_lost(block) for block in blocks if not block.isascii())
-
-
-def _num_lost(text: str) -> int:
-    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
-    found, counts = np.unique(codes[codes > _LAST_ACCENT], return_counts=True)
-    return sum(n for c, n in zip(map(chr, found), counts.tolist(), strict=True) if _is_lost(c))
-
-
-@functools.cache
-def _is_lost(character: str) -> bool:
-    parts = unicodedata.normalize("NFD", character)
-    return any(unicodedata.category(c) == "Mn" and not "\u0300" <= c < "\u0370" for c in parts)

@@ -58,9 +58,6 @@ def test_a_vocabulary_alone_follows_the_rules_of_its_program(directory, ours):
     assert read(directory).fingerprint == ours.fingerprint
     google = files.read_google_vocabulary(directory / "vocab.txt").options
     assert google == ours.options | {"max_input_chars_per_word": 200}
-    (directory / "vocab.txt").write_bytes(b"[PAD]\n\xff\n")
-    with pytest.raises(UserError, match="vocab.txt:2: the vocabulary is not valid UTF-8"):
-        read(directory)
     (directory / "vocab.txt").unlink()
     assert read(directory) is None
 
@@ -205,7 +202,7 @@ def test_a_damaged_sentencepiece_export_is_refused(tmp_path):
     files.write_huggingface_tokenizer(train("bpe", True), tmp_path, BERT, 512)
     model = tmp_path / "sentencepiece.model"
     model.write_bytes(model.read_bytes()[:1000])
-    with pytest.raises(UserError, match="sentencepiece.model is not a SentencePiece model"):
+    with pytest.raises(UserError, match="sentencepiece.model is damaged or another program's"):
         read(tmp_path)
     (tmp_path / files.OPTIONS_FILE).unlink()
     with pytest.raises(UserError, match="needs bert_jax_tokenizer.json beside it"):

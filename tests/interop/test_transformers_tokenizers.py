@@ -19,9 +19,9 @@ from benchmarks.golden.tokenization import VOCABULARY
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
 from bert_jax.tokenizers import CONVENTIONS, from_file
-from bert_jax.tokenizers.extension import extend, words_of
 from bert_jax.tokenizers.factory import KINDS
 from bert_jax.tokenizers.tokenizer_json import content_of
+from bert_jax.tokenizers.training import extend
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
 from tests.golden.inputs import read_json
 from tests.interop.small_tokenizers import gemma_like, train
@@ -104,7 +104,7 @@ def wordpiece(lowercase, max_chars=100):
 
 def with_words(tokenizer):
     """Adds tokens for words of the texts."""
-    counts = Counter(word for text in TEXTS for word in words_of(tokenizer)(text))
+    counts = Counter(word for text in TEXTS for word in tokenizer.words(text))
     return extend(tokenizer, "40", list(counts.items()))
 
 

@@ -5,7 +5,7 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
-from bert_jax.tokenizers.extension import extend
+from bert_jax.tokenizers.training import extend
 from tests.interop.small_bert import TOKENS, copies, make_pretrained, same_weights
 
 TABLE, BIAS = "bert/embeddings/word_embeddings", "mlm/output_bias"

@@ -195,10 +195,6 @@ def test_a_prepared_store_brings_its_tokens(source, new_texts, run, tmp_path):
         ),
         ({"model.hidden_size": 32}, "config.model.hidden_size is 32, but the weights .* have 16"),
         ({"data.add_tokens": "900"}, "is 900, but the text has only .* tokens to add that occur"),
-        (
-            {"data.add_tokens": "no.txt"},
-            "a number of tokens or a file .* cannot read .*no.txt: No such",
-        ),
         ({"eval.other_text": ("no/*.txt",)}, "config.eval.other_text: .*no/\\*.txt"),
     ],
 )

@@ -6,10 +6,9 @@ import shutil
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.store.tokenization import SentenceRules, tokenize_documents
+from bert_jax.store.tokenization import SentenceRules, num_lost, tokenize_documents
 from bert_jax.text.corpus import Document
 from bert_jax.tokenizers import training
-from bert_jax.tokenizers.wordpiece import num_lost
 
 WORDS = [f"w{i}" for i in range(1000)]
 

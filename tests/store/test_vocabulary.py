@@ -10,7 +10,7 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.store.heldout import HeldOut
 from bert_jax.store.preparation import prepare
-from bert_jax.tokenizers import extension
+from bert_jax.tokenizers import training
 from tests.stores import VOCAB_SIZE, digest, make, options, parts_of, write_speeches
 
 
@@ -61,10 +61,10 @@ class TestAddedTokens:
         old, counts = tokenizers.from_file("wordpiece", vocab, lowercase=True), Counter()
         for number, source in enumerate(one["sources"]):
             if number not in HeldOut(0.05):
-                counts.update(extension.words_of(old)(Path(source["path"]).read_text("utf-8")))
-        assert tokens == extension.extend(old, "30", [*counts.items()]).tokens
+                counts.update(old.words(Path(source["path"]).read_text("utf-8")))
+        assert tokens == training.extend(old, "30", [*counts.items()]).tokens
         report = one["report"]
-        assert report["tokens_per_word_before"] == extension.tokens_per_word(old, [*counts.items()])
+        assert report["tokens_per_word_before"] == training.tokens_per_word(old, [*counts.items()])
         assert report["tokens_per_word"] < report["tokens_per_word_before"]
         # The same settings find the store finished; others are refused.
         assert prepare(data, VOCAB_SIZE + 30, tmp_path / "one") == one

@@ -297,23 +297,23 @@ BYTES = '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5, "ab": 6, 
 @pytest.mark.parametrize(
     "kind, first, second, words",
     [
-        ("byte_bpe", BYTES, None, "merges.txt: No such file"),
-        ("byte_bpe", BYTES, "a b\nab b\n", "vocab.json is damaged .*Token `abb` out of vocabulary"),
+        ("byte_bpe", BYTES, "a b\nab b\n", "vocab.json .*is damaged .*Token `abb` out of voc"),
         ("byte_bpe", BYTES.replace("7", "6"), "a b\n", "8 tokens must be different row numbers"),
         ("byte_bpe", BYTES.replace("<mask>", "mask"), "a b\n", "has no <mask>"),
-        ("byte_bpe", "[1]", "a b\n", "vocab.json is damaged"),
         ("fastbpe", "a 1\na 2\n", "a b 1\n", "vocab.txt:2: 'a 2' must be a new token and its"),
         ("fastbpe", "a 1\nb\n", "a b 1\n", "vocab.txt:2: 'b' must be a new token and its count"),
-        ("fastbpe", "a 1\n", "a b 1\na\n", "bpe.codes:2: 'a' must be two pieces"),
-        ("fastbpe", "a 1\n", None, "bpe.codes: No such file"),
-        ("bert_bpe", BYTES, "#version: 0.2\na b\na\n", "merges.txt:3: 'a' must be two pieces"),
+        (
+            "bert_bpe",
+            BYTES,
+            "#version: 0.2\na b\na\n",
+            "merges.txt is damaged or another prog",
+        ),
         ("moses_bpe", BYTES.replace("<mask>", "mask"), "a b\n", "has no <mask>"),
     ],
 )
 def test_unusable_vocabularies_are_refused(kind, first, second, words, tmp_path):
     for file_name, content in zip(FILES[kind], (first, second), strict=True):
-        if content is not None:
-            (tmp_path / file_name).write_text(content)
+        (tmp_path / file_name).write_text(content)
     with pytest.raises(UserError, match=words):
         tokenizers.from_file(kind, tmp_path, special_tokens=CONVENTIONS["roberta"])
 
@@ -332,7 +332,7 @@ def test_unusable_vocabularies_are_refused(kind, first, second, words, tmp_path)
             "other rules than byte_bpe",
         ),
         ("bert_bpe", {}, "has other rules than bert_bpe"),
-        ("sentencepiece", {}, "is not a SentencePiece tokenizer: its model is not Unigram"),
+        ("sentencepiece", {}, "is damaged or another program's: .* its model is not Unigram"),
         ("byte_bpe", {}, ""),
     ],
 )

@@ -84,10 +84,7 @@ def test_directories_of_mmbert_keep_the_fingerprint(path, tmp_path):
     [
         (lambda c: c.update(model={"type": "Unigram"}), "has no BPE model that joins"),
         (lambda c: c["model"].update(ignore_merges=True), "has no BPE model that joins"),
-        (lambda c: c.update(model=3), "has no BPE model that joins"),
         (lambda c: c["model"].update(vocab=[]), "is damaged or another program's"),
-        (lambda c: c.update(added_tokens=5), "is damaged or another program's"),
-        (lambda c: c.update(decoder={"type": "x"}), "is damaged or another program's"),
         (lambda c: c["model"]["vocab"].update(x=2**31), "must be different row numbers"),
     ],
 )

@@ -134,15 +134,13 @@ def test_words_of_running_text(convention):
     [
         ("wordpiece", b"[PAD]\n[UNK]\n[CLS]\na\n", r"has no \[SEP\] \[MASK\], which BERT needs"),
         ("wordpiece", b"", r"has no \[PAD\]"),
-        ("wordpiece", b"[PAD]\n[UNK]\n\xff\xfe\n", "vocabulary:3: .* not valid UTF-8"),
-        ("sentencepiece", b"[PAD]\n[UNK]\n\xff\xfe\n", "is not a SentencePiece model"),
-        ("wordpiece", None, "cannot read .*vocabulary: No such file"),
+        ("wordpiece", b"[PAD]\n[UNK]\n\xff\xfe\n", "vocabulary is damaged or another program's"),
+        ("sentencepiece", b"[PAD]\n[UNK]\n\xff\xfe\n", "vocabulary is damaged or another"),
     ],
 )
 def test_unusable_vocabularies_are_refused(kind, content, words, tmp_path):
     path = tmp_path / "vocabulary"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(UserError, match=words):
         from_file(kind, path)
 
@@ -175,15 +173,12 @@ def test_text_cannot_spell_user_defined_specials(tmp_path):
     assert not {tokenizer.mask_id, tokenizer.cls_id} & set(ids.tolist())
 
 
-def test_load_needs_a_saved_tokenizer(tmp_path):
-    with pytest.raises(UserError, match="bert_jax_tokenizer.json is missing"):
-        tokenizers.load(tmp_path)
+def test_damaged_options_are_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS))
     whole = b'{"kind": "wordpiece", "lowercase": true, "max_input_chars_per_word": 9}'
     (tmp_path / "bert_jax_tokenizer.json").write_bytes(whole)
     assert tokenizers.load(tmp_path).options["max_input_chars_per_word"] == 9
-    damaged = (b"[1]", b"{", b'{"kind": "wordpiece"}', b'{"kind": "x"}', b'{"kind": "\xff"}')
-    for content in (*damaged, whole.replace(b"9", b'9, "unknown": 1')):
+    for content in (b"[1]", b"{", b'{"kind": "x"}', whole.replace(b"9", b'"9"')):
         (tmp_path / "bert_jax_tokenizer.json").write_bytes(content)
         with pytest.raises(UserError, match="bert_jax_tokenizer.json is (damaged|not valid JSON)"):
             tokenizers.load(tmp_path)
