@@ -199,9 +199,12 @@ def naming(path: epath.PathLike) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, OSError, MemoryError):
+    except (UserError, MemoryError):
         raise
     except Exception as error:
+        # Some libraries, such as gzip, raise an OSError for what a file has in it.
+        if isinstance(error, OSError) and (error.errno or storage_problem(error)):
+            raise
         problem = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{path} is damaged or another program's: {problem}") from error
 
