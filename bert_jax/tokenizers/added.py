@@ -16,7 +16,6 @@ from bert_jax.base import files
 
 # The file beside those of a vocabulary. Added_tokens.json would be the file of transformers.
 ADDED_FILE = "bert_jax_added_tokens.json"
-_EXAMPLE = {"added_tokens?": [{"content": "", "id": 0}]}
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
@@ -54,7 +53,7 @@ def added_content(added: Mapping[int, AddedToken]) -> bytes:
 
 def read_added(path: epath.PathLike) -> dict[int, AddedToken]:
     """Reads the added tokens of an ADDED_FILE or a tokenizer.json, by their ids."""
-    listed = files.read_json(epath.Path(path), _EXAMPLE).get("added_tokens") or ()
+    listed = files.read_json(epath.Path(path)).get("added_tokens") or ()
     return {token["id"]: token_of(token["content"], token) for token in listed}
 
 

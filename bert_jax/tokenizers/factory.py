@@ -97,10 +97,6 @@ KINDS = {
         tokenizer_json.MERGES_FILE,
     ),
 }
-# An example of an options file: the kind, and options of all kinds.
-_EXAMPLE = {"kind": ""}
-for _kind in KINDS.values():
-    _EXAMPLE |= {f"{option}?": default for option, default in _kind.options.items()}
 
 
 def load(directory: epath.PathLike) -> Tokenizer:
@@ -112,7 +108,7 @@ def load(directory: epath.PathLike) -> Tokenizer:
     directory = files.checked_path(directory, "the tokenizer's directory")
     path = directory / OPTIONS_FILE
     try:
-        stored = files.read_json(path, _EXAMPLE)
+        stored = files.read_json(path)
     except FileNotFoundError:
         raise UserError(f"{directory} holds no tokenizer: {OPTIONS_FILE} is missing") from None
     options = {key: value for key, value in stored.items() if value is not None}
