@@ -149,7 +149,7 @@ def naming(path: epath.PathLike) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, MemoryError):
+    except (UserError, MemoryError, FileNotFoundError):
         raise
     except Exception as error:
         # Some libraries, such as gzip, raise an OSError for what a file has in it.
