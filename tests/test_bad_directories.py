@@ -42,11 +42,6 @@ def test_a_work_directory_that_is_a_file(texts, tmp_path, refusal):
         assert not (directory / "data").exists()
 
 
-def test_a_work_directory_that_cannot_be_made(texts, refusal):
-    sentence = refusal(lambda: pretrain.train(small_run(texts), "/proc/foo"))
-    assert sentence == "--workdir is /proc/foo, which cannot be made: No such file or directory"
-
-
 def test_a_name_that_orbax_reads_as_a_pattern(texts, tmp_path, refusal):
     sentence = refusal(lambda: pretrain.train(small_run(texts), tmp_path / "a [red]"))
     assert sentence.endswith("a [red] has one of the characters * ? [ in it; choose another name")

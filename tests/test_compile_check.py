@@ -115,7 +115,6 @@ def test_a_step_with_the_attention_kernel(tmp_path, sharding):
     assert finished.returncode == 0 and finished.stderr == "", finished.stderr
     found = json.loads(output.read_text())
     assert found["estimate"]["kernel_seconds"] > 0
-    assert found["estimate"]["kernels_without_cost"] == 0
 
 
 @needs_libtpu

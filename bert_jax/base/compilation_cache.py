@@ -6,9 +6,7 @@ import os
 import platform
 import re
 import time
-import warnings
 from pathlib import Path
-from typing import Any
 
 from bert_jax.base import files
 from bert_jax.base.processes import num_cores
@@ -18,8 +16,6 @@ _KEPT_SECONDS = 30 * 24 * 3600
 # Version 0.10.2 of jaxlib is the first to read what it wrote on a CPU with AVX-512 without printing
 # errors (jax-ml/jax#38445).
 _FIRST_VERSION = (0, 10, 2)
-# JAX's warning about an entry that it cannot read or write.
-_FAILED = re.compile(r"Error (?:reading|writing) persistent compilation cache entry for '(\w+)'")
 
 
 def keep_compiled_programs(directory: str | None = None) -> None:
@@ -28,15 +24,12 @@ def keep_compiled_programs(directory: str | None = None) -> None:
     Without a directory, it does nothing if the user has set `JAX_COMPILATION_CACHE_DIR` or turned
     the cache off with `JAX_ENABLE_COMPILATION_CACHE=false`, or if the folder cannot be written. It
     imports JAX.
-
-    Raises:
-      UserError: The directory cannot be made.
     """
     import jax
 
     if directory:
         path = files.checked_path(directory, "--compilation_cache_dir")
-        files.make_directory(path, "--compilation_cache_dir")
+        path.mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", str(path))
         return
     if jax.config.jax_compilation_cache_dir is not None:
@@ -52,7 +45,6 @@ def keep_compiled_programs(directory: str | None = None) -> None:
         return
     if not os.access(folder, os.W_OK):
         return
-    _remove_damaged(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -79,21 +71,3 @@ def _remove_old(folder: Path) -> None:
         times = entry.stat()
         if time.time() - max(times.st_atime, times.st_mtime) > _KEPT_SECONDS:
             entry.unlink(missing_ok=True)
-
-
-def _remove_damaged(folder: Path) -> None:
-    """Removes programs that JAX cannot read, instead of showing its warning.
-
-    A process that was killed or had no space may have written a part of a file. JAX compiles the
-    program again, but writes no file that exists.
-    """
-    show = warnings.showwarning
-
-    def remove_or_show(message: Warning | str, *details: Any) -> None:
-        if not (failed := _FAILED.match(str(message))):
-            show(message, *details)
-            return
-        for entry in folder.glob(f"{failed[1]}-*"):
-            entry.unlink(missing_ok=True)
-
-    warnings.showwarning = remove_or_show

@@ -13,14 +13,11 @@ import io
 import json
 import logging
 import os
-import re
 import secrets
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import fsspec
@@ -38,17 +35,6 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 # applies it to etils' file system as well.
 fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 _READ_BYTES = 2**20
-_JSON_TYPES = {
-    dict: "a JSON object",
-    list: "a list",
-    str: "a text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-}
-# A temporary file of `new_file` that has not changed for this time belongs to a killed process.
-# Locks would show this sooner, but many shared file systems have none.
-_REMAINS_SECONDS = 3600
 # Packages whose exceptions mean that storage or the network failed.
 _CLIENTS = ("gcsfs.", "google.auth.", "google.api_core.", "google.cloud.", "aiohttp.", "requests.")
 _CLIENTS += ("huggingface_hub.", "httpx")
@@ -65,9 +51,6 @@ def check_scheme(path: epath.PathLike, what: str) -> None:
     Args:
       path: The path as the user gave it.
       what: The key or flag that gave it, for the message.
-
-    Raises:
-      UserError: The scheme is not supported, or gs:// has no bucket.
     """
     scheme, separator, rest = os.fspath(path).partition("://")
     supported = ("gs", "hf") if what.endswith(("data.input", "data.sources")) else ("gs",)
@@ -86,9 +69,6 @@ def checked_path(path: epath.PathLike, what: str) -> Path | epath.Path:
     Args:
       path: A local path or gs://BUCKET/NAME.
       what: The key or flag that gave it, for messages.
-
-    Raises:
-      UserError: The scheme is not supported, or the bucket cannot be used.
     """
     check_scheme(path, what)
     if not is_remote(path):
@@ -103,11 +83,7 @@ def checked_path(path: epath.PathLike, what: str) -> Path | epath.Path:
 def check_output(
     output: epath.PathLike, suffixes: Sequence[str], source: epath.PathLike | None = None
 ) -> None:
-    """Checks the path of --output.
-
-    Raises:
-      UserError: The output has another suffix, is a directory, or is the file of --input.
-    """
+    """Refuses an --output that has another suffix, is a directory, or is the file of --input."""
     path = checked_path(output, "--output")
     if path.suffix not in suffixes or path.is_dir():
         known = " or ".join(f"FILE{suffix}" for suffix in suffixes)
@@ -121,15 +97,13 @@ def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
     """Yields a seekable file that appears under its name once the block ends without an error.
 
     It is created exclusively, under a random name in the same directory, so that no link is
-    followed and no other process writes to it. The remains of killed processes are removed after
-    an hour.
+    followed and no other process writes to it.
     """
     with contextlib.ExitStack() as stack:
         if is_remote(path):
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_jax_"))
             partial = Path(scratch, "file")
         else:
-            _remove_remains(Path(path))
             partial = Path(f"{os.fspath(path)}.{secrets.token_hex(4)}.partial")
         with with_filename(path, partial):
             with partial.open("xb") as stream:
@@ -141,17 +115,6 @@ def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
                 filesystem().put_file(str(partial), os.fspath(path))
             else:
                 partial.replace(path)
-
-
-def _remove_remains(path: Path) -> None:
-    """Removes the files of killed processes that were in `new_file`."""
-    ours = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}\.partial")
-    for file in path.parent.glob("*.partial"):
-        if ours.fullmatch(file.name) and file.is_file() and not file.is_symlink():
-            # Another process may have removed it.
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - file.stat().st_mtime > _REMAINS_SECONDS:
-                    file.unlink()
 
 
 def write_whole(path: epath.PathLike, content: bytes) -> None:
@@ -166,25 +129,14 @@ def write_json(path: epath.PathLike, values: Any) -> None:
     write_whole(checked_path(path, "the file to write"), text.encode())
 
 
-def read_json(
-    path: Path | epath.Path, like: Mapping[str, Any] = MappingProxyType({})
-) -> dict[str, Any]:
-    """Reads a file that holds one JSON object.
-
-    Args:
-      path: The file.
-      like: The keys that are used, with examples of their values; see `mismatch`.
-
-    Raises:
-      UserError: The file holds something else.
-      FileNotFoundError: The file does not exist.
-    """
+def read_json(path: Path | epath.Path) -> dict[str, Any]:
+    """Reads a file that holds one JSON object; raises UserError if it holds something else."""
     try:
         values = json.loads(epath.Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}") from None
-    if problem := mismatch(values, dict(like)):
-        raise UserError(f"{path} is damaged or another program's: {problem}")
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is damaged or another program's: it is not a JSON object")
     return values
 
 
@@ -193,53 +145,26 @@ def naming(path: epath.PathLike) -> Iterator[None]:
     """Names a file or a model that a block reads, if it is not what the block expects.
 
     The libraries that read other programs' files have exceptions of their own, without the name.
-
-    Raises:
-      UserError: The block raised an exception that is no problem of the disk or of memory.
+    Problems of the disk or of memory pass unchanged.
     """
     try:
         yield
-    except (UserError, OSError, MemoryError):
+    except (UserError, MemoryError, FileNotFoundError):
         raise
     except Exception as error:
+        # Some libraries, such as gzip, raise an OSError for what a file has in it.
+        if isinstance(error, OSError) and (error.errno or storage_problem(error)):
+            raise
         problem = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{path} is damaged or another program's: {problem}") from error
 
 
-def mismatch(value: Any, like: Any, name: str = "its content") -> str:
-    """Describes how a JSON value differs in type from an example; empty if it does not.
-
-    Args:
-      value: The value.
-      like: A value of the right types. Objects may have other keys too; a key NAME? may be missing
-        or null. A list's only item is an example of each item.
-      name: The name of the value in messages.
-    """
-    is_number = isinstance(like, float) and type(value) is int
-    if type(value) is not type(like) and not is_number:
-        return f"{name} should be {_JSON_TYPES[type(like)]}"
-    parts = []
-    if isinstance(like, list):
-        parts = [(f"{name}[{i}]", item, like[0]) for i, item in enumerate(value)]
-    elif isinstance(like, dict):
-        for key, example in like.items():
-            known = key.removesuffix("?")
-            if value.get(known) is not None:
-                parts.append((f"{name}.{known}", value[known], example))
-            elif known == key:
-                return f"{name} has no {key}"
-    return next(filter(None, (mismatch(*part[1:], part[0]) for part in parts)), "")
-
-
-def inside(directory: Path, name: Any, named_by: epath.PathLike) -> Path:
+def inside(directory: Path, name: str, named_by: epath.PathLike) -> Path:
     """Returns the path of what a stored file names in its directory.
 
     The file itself may be a link, as in the cache of the Hugging Face Hub.
-
-    Raises:
-      UserError: The name leads out of the directory, or is no text.
     """
-    path = Path(name) if isinstance(name, str) else Path("..")
+    path = Path(name)
     if path.is_absolute() or ".." in path.parts:
         raise UserError(f"{named_by}: {name!r} is not the name of a file beside it")
     return directory / path
@@ -313,16 +238,6 @@ def check_no_pattern(directory: epath.PathLike) -> None:
         raise UserError(f"{directory} has one of the characters * ? [ in it; choose another name")
 
 
-def make_directory(folder: epath.PathLike, what: str) -> epath.Path:
-    """Creates a directory and its parents, unless they exist; `what` is as in `checked_path`."""
-    path = epath.Path(folder)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{what} is {path}, which cannot be made: {error.strerror}") from error
-    return path
-
-
 def remove_directory(folder: epath.PathLike) -> None:
     """Removes a directory and everything in it, if it exists."""
     if is_remote(folder):
@@ -344,10 +259,9 @@ def move(source: epath.PathLike, target: epath.PathLike) -> None:
 
 @contextlib.contextmanager
 def lock_directory(directory: epath.PathLike, refusal: str) -> Iterator[None]:
-    """Locks a directory during the block. Object storage has no locks.
+    """Locks a directory during the block, or raises UserError with the message `refusal`.
 
-    Raises:
-      UserError: Another process holds the lock. The message is `refusal`.
+    Object storage has no locks.
     """
     if is_remote(directory):
         yield

@@ -18,11 +18,7 @@ def is_on_hub(path: epath.PathLike) -> bool:
 
 @functools.cache
 def filesystem() -> Any:
-    """Returns the fsspec file system of the Hub.
-
-    Raises:
-      UserError: The package for it is missing.
-    """
+    """Returns the fsspec file system of the Hub."""
     try:
         from huggingface_hub import HfFileSystem
     except ImportError:

@@ -5,7 +5,7 @@ names a part. A part from outside is imported only if the user named it in this 
 """
 
 import importlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -31,19 +31,13 @@ def trust(value: Any) -> None:
             trust(item)
 
 
-def load_part(
-    name: str, builtin: Mapping[str, str], key: str, members: Collection[str] = ()
-) -> Any:
+def load_part(name: str, builtin: Mapping[str, str], key: str) -> Any:
     """Imports the object that a config key names.
 
     Args:
       name: A key of `builtin`, or "MODULE:ATTRIBUTE" for a part defined outside this package.
       builtin: Maps short names to "MODULE:ATTRIBUTE".
       key: The config key or flag that holds the name, for messages.
-      members: Attributes that every such part has.
-
-    Raises:
-      UserError: There is no such part, the user did not name it, or it lacks a member.
     """
     path = builtin.get(name, name)
     module, separator, attribute = path.partition(":")
@@ -59,12 +53,6 @@ def load_part(
             "bert_jax.load"
         )
     try:
-        part = getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{key} is {name!r}, which cannot be imported: {error}") from error
-    if missing := [member for member in members if not hasattr(part, member)]:
-        raise UserError(
-            f"{key} is {name!r}, which is not a part for this key: it has no "
-            f"{' and no '.join(missing)}"
-        )
-    return part

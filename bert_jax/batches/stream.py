@@ -344,11 +344,11 @@ def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterato
 
 def _row_builder(name: str, pair_labels: str) -> Any:
     builders = {**ROWS, "pairs": PAIRS[pair_labels]}
-    return load_part(name, builders, "config.data.rows", ("fields", "assemble"))
+    return load_part(name, builders, "config.data.rows")
 
 
 def _corruption(name: str) -> Any:
-    return load_part(name, CORRUPTIONS, "config.data.corruption", ("fields",))
+    return load_part(name, CORRUPTIONS, "config.data.corruption")
 
 
 class BatchIterator(Iterator[Batch]):

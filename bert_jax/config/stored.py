@@ -19,6 +19,7 @@ _DROPPED = frozenset(
         "init_recipe",
         "log.trackers",
         "max_replicated_fraction",
+        "ner.scheme",
         "objective.teacher_head",
         "optimizer.frozen_layers",
         "optimizer.layer_decay_offset",

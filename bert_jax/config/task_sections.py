@@ -58,12 +58,6 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
     },
     "ner": {
-        "scheme": Field(
-            "auto",
-            "Tagging scheme of the files; iobes includes BILOU. auto takes the scheme that fits "
-            "the training set. The model always predicts IOB2 tags.",
-            choices=("auto", "iob1", "iob2", "iobes"),
-        ),
         "types": Field(
             (),
             "Entity types in the order of the labels (separated by commas on the command line). If "

@@ -1,7 +1,6 @@
 """Scores sentence embeddings on pairs with a similarity, such as STS-B (Cer et al. 2017)."""
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -63,8 +62,6 @@ def read_pairs(source: epath.PathLike) -> Pairs:
         first.append(text)
         second.append(text_b)
         scores.append(number)
-    if len(set(scores)) < 2:
-        raise UserError(f"{path} has no two pairs with different scores, so no correlation")
     return Pairs(path, first, second, np.array(scores))
 
 
@@ -82,7 +79,8 @@ def score_pairs(
 
     Returns:
       SCORES of the model and, with BASELINE_PREFIX, of the cosine similarity of the two sentences'
-      token counts; `num_pairs`, `pooling` and `max_length`. A warning says which are undefined.
+      token counts; `num_pairs`, `pooling` and `max_length`. A correlation that is undefined,
+      because all values are the same, is 0, as in fine-tuning.
     """
     rows = bert.embedding_rows([*pairs.first, *pairs.second], embedding)
     vectors = []
@@ -96,16 +94,10 @@ def score_pairs(
     counts_of_pairs = zip(counts[: len(pairs.first)], counts[len(pairs.first) :], strict=True)
     baseline_N = np.array([_counts_cosine(*both) for both in counts_of_pairs])
     results = {}
-    for prefix, of, values_N in (
-        ("", "the embeddings", _SIMILARITIES[embedding.similarity](*vectors_2xNxD)),
-        (BASELINE_PREFIX, "the common tokens", baseline_N),
+    for prefix, values_N in (
+        ("", _SIMILARITIES[embedding.similarity](*vectors_2xNxD)),
+        (BASELINE_PREFIX, baseline_N),
     ):
-        if np.ptp(values_N) == 0:
-            warnings.warn(
-                f"the similarity of {of} is the same for all pairs, so its correlation with the "
-                "scores is undefined; it counts as 0, as in fine-tuning",
-                stacklevel=2,
-            )
         scores = regression_scores(pairs.scores_N, values_N)
         results |= {f"{prefix}{name}": scores[name] for name in SCORES}
     return {

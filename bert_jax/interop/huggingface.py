@@ -313,17 +313,11 @@ def _torch(path: Path) -> dict[str, Tensor]:
             f"{path} can only be read with torch, which is not installed: pip install -e "
             "'.[torch]', or save the model as model.safetensors"
         ) from None
-    try:
-        with python_warnings.catch_warnings(action="ignore"):
-            # Files from before torch 1.6 are not zip archives and cannot be mapped.
-            mmap = zipfile.is_zipfile(path)
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-        return {str(name): _torch_tensor(value) for name, value in state.items()}
-    except Exception as error:  # Arbitrary bytes raise almost anything.
-        raise UserError(
-            f"{path} is damaged, or holds objects other than named tensors, which are not "
-            "loaded because they could run code"
-        ) from error
+    with python_warnings.catch_warnings(action="ignore"):
+        # Files from before torch 1.6 are not zip archives and cannot be mapped.
+        mmap = zipfile.is_zipfile(path)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    return {str(name): _torch_tensor(value) for name, value in state.items()}
 
 
 def _torch_tensor(tensor: Any) -> Tensor:

@@ -54,16 +54,13 @@ def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tupl
     Each of `texts`, such as the source of a part of the held-out text, has panels of its losses.
     """
     metrics = [metric for term in terms for metric in term.metrics if metric.in_training]
-    return (
-        *(Panel(m.label, m.name, m.baseline, float(m.kind == "accuracy")) for m in metrics),
-        *(
-            Panel(f"{m.label}, {text}", f"{text}_{m.name}", f"{text}_{m.baseline}")
-            for m in metrics
-            for text in texts
-            if m.kind == "loss" and m.in_progress
-        ),
-        *_OF_ANY_RUN,
-    )
+    panels = [Panel(m.label, m.name, m.baseline, float(m.kind == "accuracy")) for m in metrics]
+    for metric in metrics:
+        if metric.kind == "loss" and metric.in_progress:
+            for text in texts:
+                names = f"{text}_{metric.name}", f"{text}_{metric.baseline}"
+                panels.append(Panel(f"{metric.label}, {text}", *names))
+    return (*panels, *_OF_ANY_RUN)
 
 
 def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[Panel, ...]:

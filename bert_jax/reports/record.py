@@ -61,11 +61,7 @@ class Run(NamedTuple):
 
 
 def read_runs(directory: epath.PathLike) -> list[Run]:
-    """Reads a work directory, or the work directories of all runs of a sweep.
-
-    Raises:
-      UserError: It holds no run.
-    """
+    """Reads a work directory, or the work directories of all runs of a sweep."""
     path = epath.Path(directory)
     configs = (
         [] if (path / workdir.CONFIG).exists() else path.glob(f"{workdir.RUNS}/*/{workdir.CONFIG}")
@@ -74,17 +70,8 @@ def read_runs(directory: epath.PathLike) -> list[Run]:
 
 
 def read_run(directory: epath.PathLike) -> Run:
-    """Reads a work directory.
-
-    Raises:
-      UserError: It holds no run.
-    """
+    """Reads a work directory."""
     config, path = workdir.load_config(directory), epath.Path(directory)
-    with files.naming(path / workdir.RESULTS):
-        return _read_run(config, path)
-
-
-def _read_run(config: ConfigDict, path: epath.Path) -> Run:
     lines, results = read_metrics(path), {}
     if (path / workdir.RESULTS).exists():
         results = files.read_json(path / workdir.RESULTS)

@@ -79,7 +79,7 @@ def _claim(path: epath.Path, commands: dict[str, list[str]]) -> None:
                 f"and now has {now or 'none'}; restore them, give the run another name, or choose "
                 "another --workdir"
             )
-    files.make_directory(path, "--workdir")
+    path.mkdir(parents=True, exist_ok=True)
     files.write_json(path / STUDY, before | commands)
 
 

@@ -2,7 +2,6 @@
 
 import abc
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -126,7 +125,8 @@ def class_scores(
     if num_labels != 2:
         return {"accuracy": accuracy}
     f1 = _f1(labels_N == 1, predictions_N == 1)
-    matthews = _correlation("pearsonr", labels_N == 1, predictions_N == 1)
+    # The Matthews coefficient is the Pearson correlation of the indicators.
+    matthews = correlations(labels_N == 1, predictions_N == 1)[0]
     return {
         "accuracy": accuracy,
         "f1": f1,
@@ -137,8 +137,7 @@ def class_scores(
 
 def regression_scores(labels_N: np.ndarray, predictions_N: np.ndarray) -> dict[str, float]:
     """Computes "pearson", "spearman", their mean, and "negative_mean_squared_error"."""
-    pearson = _correlation("pearsonr", labels_N, predictions_N)
-    spearman = _correlation("spearmanr", labels_N, predictions_N)
+    pearson, spearman = correlations(labels_N, predictions_N)
     errors_N = predictions_N.astype(np.float64) - labels_N
     return {
         "pearson": pearson,
@@ -154,18 +153,12 @@ def _f1(is_right_N: np.ndarray, is_predicted_N: np.ndarray) -> float:
     return float(2 * np.sum(is_right_N & is_predicted_N) / total) if total else 0.0
 
 
-def _correlation(name: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
-    """Computes a correlation; 0 if it is undefined because one side is constant.
-
-    The Matthews coefficient of two classes is the Pearson correlation of their indicators.
-    """
+def correlations(labels_N: np.ndarray, predictions_N: np.ndarray) -> tuple[float, float]:
+    """Computes Pearson's and Spearman's correlations; 0 if they are undefined."""
     from scipy import stats  # The import takes a second.
 
-    if len(labels_N) < 2:
-        return 0.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        value = float(
-            getattr(stats, name)(labels_N.astype(float), predictions_N.astype(float)).statistic
-        )
-    return value if math.isfinite(value) else 0.0
+    sides = labels_N.astype(float), predictions_N.astype(float)
+    if any(len(set(side.tolist())) < 2 for side in sides):
+        return 0.0, 0.0
+    found = stats.pearsonr(*sides).statistic, stats.spearmanr(*sides).statistic
+    return tuple(float(value) if math.isfinite(value) else 0.0 for value in found)

@@ -95,7 +95,9 @@ _MNLI_FILES = {
     "test_matched": ("test_matched.tsv",),
     "test_mismatched": ("test_mismatched.tsv",),
     "test_ax": (
-        *("../AX/AX.tsv", "../AX/test.tsv", "../AX/diagnostic.tsv"),
+        "../AX/AX.tsv",
+        "../AX/test.tsv",
+        "../AX/diagnostic.tsv",
         "../diagnostic/diagnostic.tsv",
     ),
 }

@@ -13,7 +13,6 @@ from etils import epath
 from scipy.special import softmax
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import ExampleTask
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
@@ -23,8 +22,13 @@ from bert_jax.text.tables import read_rows
 _FILES = {
     "train": ("train.csv", "train_rand_split.jsonl", "train.jsonl"),
     "validation": (
-        *("val.csv", "dev.csv", "validation.csv"),
-        *("dev_rand_split.jsonl", "dev.jsonl", "val.jsonl", "validation.jsonl"),
+        "val.csv",
+        "dev.csv",
+        "validation.csv",
+        "dev_rand_split.jsonl",
+        "dev.jsonl",
+        "val.jsonl",
+        "validation.jsonl",
     ),
     "test": ("test.csv", "test_rand_split_no_answers.jsonl", "test.jsonl"),
 }
@@ -60,11 +64,6 @@ class MultipleChoiceTask(ExampleTask):
             needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
             rows = read_rows(path, needed, bad_rows, is_required=is_test)
             for row in self.part(split, rows):
-                if "ending4" in row.values:
-                    raise UserError(
-                        f"{path}:1: column 'ending4': this format has four endings, ending0 to "
-                        "ending3; use JSON lines for more choices"
-                    )
                 with bad_rows.catching(row.where, is_required=is_test):
                     yield self._example(str(row.number), *swag(row.values), is_test)
         else:

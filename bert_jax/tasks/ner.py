@@ -153,11 +153,12 @@ def _best_window(
 class NerTask(Task):
     """Named entity recognition; see `Task`. Labels and predictions are in IOB2.
 
+    The tags of a file may be IOB1, IOB2, IOBES or BILOU: they mean the entities that seqeval finds.
+
     A file has one word per line with its tag in the last column, and a blank line after each
     sentence. Columns are separated by tabs, or by spaces in a line without tabs. Lines that
     begin with -DOCSTART- are ignored. JSON lines have a sentence each, with lists of `tokens` and
-    `ner_tags`, as `datasets` exports them. If bad rows are skipped, inconsistent tags are replaced
-    by the tags of the entities that seqeval finds.
+    `ner_tags`, as `datasets` exports them.
 
     Args:
       source: A folder with train, dev (or valid, validation) and test, each .conll, .txt, .tsv,
@@ -169,9 +170,6 @@ class NerTask(Task):
     head = "token_classification"
     metric = "f1"
     file_names = _FILES
-
-    # With config.ner.scheme=auto, the first split that is read determines the scheme.
-    _scheme = ""
 
     def find_labels(self) -> tuple[str, ...]:
         types = split_inputs(self._options["types"])
@@ -251,12 +249,7 @@ class NerTask(Task):
         # The tags of a test set are used if all of its words have one.
         if any(None in sentence.tags for sentence in sentences):
             return [sentence._replace(tags=None) for sentence in sentences]
-        if not self._scheme:
-            found = ner_tags.scheme_of(sentence.tags for sentence in sentences)
-            self._scheme = found if self._options["scheme"] == "auto" else self._options["scheme"]
-        # Inconsistent tags of a test set are not refused.
-        bad_rows = None if is_test else bad_rows
-        return [self._in_iob2(sentence, bad_rows) for sentence in sentences]
+        return [sentence._replace(tags=ner_tags.in_iob2(sentence.tags)) for sentence in sentences]
 
     def _check_word(
         self, word: str, spelling: str | None, tag: str | None, is_test: bool, gives_types: bool
@@ -275,20 +268,6 @@ class NerTask(Task):
         if not (gives_types or is_outside or f"I-{tag[2:]}" in self.labels):
             known = ", ".join(label[2:] for label in self.labels[1::2])
             raise BadRecord("unknown type", f"the type of {tag} is not one of {known}")
-
-    def _in_iob2(self, sentence: TaggedSentence, bad_rows: BadRecords | None) -> TaggedSentence:
-        """Converts tags to IOB2. Refuses or counts inconsistent ones if `bad_rows` is given."""
-        tags, length = sentence.tags, len(sentence.words)
-        found = ner_tags.entities(tags)
-        expected = ner_tags.tags_of(found, length, self._scheme)
-        wrong = [w for w in range(length) if bad_rows and tags[w] != expected[w]]
-        for w in wrong:
-            detail = (
-                f"the tag is {tags[w]}, but {self._scheme.upper()} requires {expected[w]} after "
-                "the preceding tags"
-            )
-            bad_rows.add(BadRecord("inconsistent tag, repaired", detail), sentence.where[w])
-        return sentence._replace(tags=ner_tags.tags_of(found, length, "iob2"))
 
 
 def read_file(path: Any) -> Iterator[TaggedSentence]:

@@ -1,4 +1,4 @@
-"""Converts tags in IOB1, IOB2 and IOBES to and from entities, and scores entities.
+"""Finds the entities of tags in IOB1, IOB2 and IOBES, and scores entities.
 
 Entities are defined as in conlleval, and in seqeval's default mode. An entity is a run of words
 whose tags have the same type. It may begin with any tag except O. It ends with a tag E or S, or
@@ -6,7 +6,7 @@ before a tag that begins an entity (B, S), has another type, or is O.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
@@ -36,22 +36,14 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
-def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """Makes the tags of a sentence of `length` words with these entities."""
-    tags = [OUTSIDE] * length
-    previous = Entity("", -1, -1)
-    for entity in found:
-        for word in range(entity.first, entity.last + 1):
-            tags[word] = f"I-{entity.type}"
-        follows = previous.type == entity.type and previous.last + 1 == entity.first
-        if scheme == "iobes":
-            tags[entity.last] = f"E-{entity.type}"
-        if scheme != "iob1" or follows:
-            tags[entity.first] = f"B-{entity.type}"
-        if scheme == "iobes" and entity.first == entity.last:
-            tags[entity.first] = f"S-{entity.type}"
-        previous = entity
-    return tags
+def in_iob2(tags: Sequence[str]) -> list[str]:
+    """Writes the entities of a sentence as tags in IOB2."""
+    result = [OUTSIDE] * len(tags)
+    for entity in entities(tags):
+        result[entity.first] = f"B-{entity.type}"
+        for word in range(entity.first + 1, entity.last + 1):
+            result[word] = f"I-{entity.type}"
+    return result
 
 
 def parse(tag: str) -> str | None:
@@ -61,24 +53,6 @@ def parse(tag: str) -> str | None:
     prefix, _, type_ = tag.partition("-")
     prefix = _BILOU.get(prefix, prefix)
     return f"{prefix}-{type_}" if prefix in ("B", "I", "E", "S") and type_ else None
-
-
-def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
-    """Finds the scheme of tags that `parse` returned.
-
-    It is IOBES if any prefix is E or S. It is IOB1 if entities after another type or O begin with I
-    and never with B. Otherwise it is IOB2.
-    """
-    begins: Counter[str] = Counter()
-    for tags in sentences:
-        if any(tag[0] in "ES" for tag in tags):
-            return "iobes"
-        previous_type = ""
-        for tag in tags:
-            prefix, _, type_ = tag.partition("-")
-            begins[prefix] += type_ != previous_type
-            previous_type = type_
-    return "iob1" if begins["I"] and not begins["B"] else "iob2"
 
 
 def score(right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:

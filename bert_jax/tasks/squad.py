@@ -39,8 +39,11 @@ class SquadTask(Task):
         names = {
             "train": (f"train-v{version}.json", "train.json", "train.jsonl"),
             "validation": (
-                *(f"dev-v{version}.json", "dev.json", "validation.json"),
-                *("dev.jsonl", "validation.jsonl"),
+                f"dev-v{version}.json",
+                "dev.json",
+                "validation.json",
+                "dev.jsonl",
+                "validation.jsonl",
             ),
             "test": (f"test-v{version}.json", "test.json", "test.jsonl"),
         }

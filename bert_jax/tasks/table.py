@@ -68,10 +68,6 @@ class TableTask(SentenceTask):
                     "True: a number has no labels"
                 )
             return ()
-        if labels and len(set(labels)) < max(2, len(labels)):
-            raise UserError(
-                f"config.table.labels is {','.join(labels)}; it must be two or more different names"
-            )
         return labels or self._inferred_labels()
 
     def write_predictions(
@@ -107,6 +103,4 @@ class TableTask(SentenceTask):
         numbers = {as_number(name) for name in names}
         if None in numbers:
             return tuple(sorted(names))
-        if len(numbers) < len(names):
-            raise UserError(f"{path} has two spellings of a number in column {column}: use one")
         return tuple(sorted(names, key=as_number))

@@ -47,9 +47,6 @@ class BadRecords:
         Args:
           where: Where the record is; its text is FILE:LINE.
           is_required: Whether the record must not be skipped, such as a row of a test set.
-
-        Raises:
-          UserError: The policy is "refuse", or the record is required.
         """
         if is_required or not self._skip:
             skip = "" if is_required or not self._key else f"{self._key}=skip continues anyway"
@@ -80,8 +77,7 @@ def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]
     """
     texts = []
     for reason, number in dropped.items():
-        found = [*first[reason], *["..."] * (number > len(first[reason]))]
-        texts.append(
-            f"skipped {number:,} document{'s' * (number > 1)}: {reason} ({', '.join(found)})"
-        )
+        found = ", ".join(first[reason]) + (", ..." if number > len(first[reason]) else "")
+        documents = "document" if number == 1 else "documents"
+        texts.append(f"skipped {number:,} {documents}: {reason} ({found})")
     return texts

@@ -23,7 +23,6 @@ from bert_jax.text.readers import (
     is_multiline_json,
     open_text,
     text_lines,
-    too_long,
     without_compression,
 )
 from bert_jax.text.row_documents import ROW_FORMATS, Rows, read_rows
@@ -79,9 +78,6 @@ class Corpus:
       bad: The bad documents of the current pass over the corpus.
       unit: The unit of progress: "MB" of files, or "documents" if a source is a data set.
       done: The amount read so far, in `unit`.
-
-    Raises:
-      UserError: An input matches nothing.
     """
 
     def __init__(
@@ -111,8 +107,7 @@ class Corpus:
         """Downloads missing data sets; returns the size of the corpus in `unit`, if known."""
         builders = [tfds.open_builder(s["tfds"]) for s in self.sources if "tfds" in s]
         for builder in builders:
-            tfds.download(builder)
-            tfds.check_split(builder, "train")
+            builder.download_and_prepare()
         if not builders:
             return sum(source["bytes"] for source in self.sources) / 1e6
         if len(builders) < len(self.sources):
@@ -124,11 +119,7 @@ class Corpus:
         return cut(self.sources, part_bytes, self._may_cut)
 
     def documents(self, pieces: Iterable[Piece] | None = None) -> Iterator[Document]:
-        """Yields the documents of some pieces, or all documents, in order.
-
-        Raises:
-          UserError: A document is bad, and bad documents are refused.
-        """
+        """Yields the documents of some pieces, or all documents, in order."""
         self._start()
         if pieces is None:
             pieces = map(Piece, range(len(self.sources)))
@@ -185,18 +176,12 @@ class Corpus:
                     f"{size:,} now: start again when it is complete"
                 )
             stored.seek(0)
-            is_dump = wikipedia.is_dump(stream.peek(_PEEK_BYTES))
-            if self._format != "auto" and is_dump != (guess.format == "wikipedia"):
-                raise UserError(
-                    f"{path} {'begins' if is_dump else 'does not begin'} with <mediawiki>, as a "
-                    f"dump of a wiki does, but data.format is {guess.format}: set it to auto"
-                )
             by_format = {
                 "documents": self._read_whole,
                 "sentences": functools.partial(self._read_sentences, piece=piece),
                 "wikipedia": functools.partial(self._read_wikipedia, stored=stored, piece=piece),
                 "lines": functools.partial(sequences.read_lines, piece=piece, bad=self.bad),
-                "fasta": functools.partial(sequences.read_fasta, piece=piece, bad=self.bad),
+                "fasta": functools.partial(sequences.read_fasta, piece=piece),
             }
             if guess.format in by_format:
                 found = by_format[guess.format](str(path), stream)
@@ -211,14 +196,13 @@ class Corpus:
             if piece.stop is None and is_empty and num_bad == self.bad.dropped.total():
                 self.bad.add(BadRecord("empty", "the file has no document"), str(path))
             if in_bytes:
-                # The unread rest of a document that is too long counts as done.
                 stop = size if piece.stop is None else piece.stop
                 self.done = before + (stop - piece.start) / 1e6
 
     def _read_whole(self, path: str, stream: BinaryIO) -> Iterator[Document]:
         content = stream.read(readers.MAX_RECORD_BYTES + 1)
         if len(content) > readers.MAX_RECORD_BYTES:
-            self.bad.add(too_long(_SPLIT_FILE), path)
+            self.bad.add(_too_long(_SPLIT_FILE), path)
         elif (text := self._decoded(Place(path, 1), content)) is not None:
             with self.bad.catching(Place(path, 1)):
                 yield Document(path, 1, checked(text), is_split=False)
@@ -232,17 +216,17 @@ class Corpus:
         content, size, first = bytearray(), 0, 1
         is_ours = start == 0
         for number, line in itertools.chain(text_lines(stream, start), [Line(0, b"")]):
-            if line is None or line.strip():
+            if line.strip():
                 if is_ours:
                     first = first if size else number
-                    size += limit + 1 if line is None else len(line)
+                    size += len(line)
                     if size <= limit:
                         content += line
                 elif stream.tell() >= stop:
                     return
                 continue
             if size > limit:
-                problem = too_long("put a blank line after each document")
+                problem = _too_long("put a blank line after each document")
                 self.bad.add(problem, Place(path, first, start))
             elif size:
                 text = self._decoded(Place(path, first, start), bytes(content))
@@ -264,9 +248,11 @@ class Corpus:
                 if len(page.text) < (least := wikipedia.MIN_CHARACTERS):
                     self.bad.drop(f"fewer than {least} characters", f"{path}: {page.title}")
                     continue
-                text = checked(page.text)
                 yield Document(
-                    *(path, page.number, text, False),
+                    path,
+                    page.number,
+                    page.text,
+                    is_split=False,
                     language=wiki.language,
                     id=f"{wiki.name}:{page.number}",
                 )
@@ -288,6 +274,11 @@ class Corpus:
             line = place.line + content.count(b"\n", 0, error.start)
             self.bad.add(BadRecord(INVALID_UTF8, "not valid UTF-8"), place._replace(line=line))
             return None
+
+
+def _too_long(remedy: str) -> BadRecord:
+    limit = f"{readers.MAX_RECORD_BYTES / 2**20:g} MiB"
+    return BadRecord("too long", f"the document is longer than {limit}: {remedy}")
 
 
 def _divided(document: Document, max_characters: int) -> Iterator[Document]:

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from bert_jax.text import readers
 from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.sources import Place
 
@@ -37,11 +36,7 @@ class Document(NamedTuple):
 
 
 def text_of(content: bytes) -> str:
-    """Returns the text of an example or a row.
-
-    Raises:
-      BadRecord: It is not UTF-8.
-    """
+    """Returns the text of an example or a row; raises BadRecord if it is not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -49,15 +44,7 @@ def text_of(content: bytes) -> str:
 
 
 def checked(text: str) -> str:
-    """Returns a text.
-
-    Raises:
-      BadRecord: It is not Unicode, blank or too long.
-    """
-    readers.check_unicode(text, "the text")
+    """Returns a text; raises BadRecord if it is blank."""
     if not text.strip():
         raise BadRecord("empty", "the document has no text")
-    # A character has at most four bytes.
-    if 4 * len(text) > readers.MAX_RECORD_BYTES < len(text.encode()):
-        raise readers.too_long("split it")
     return text

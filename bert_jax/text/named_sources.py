@@ -36,9 +36,6 @@ def named_inputs(sources: Sequence[str]) -> dict[str, list[str]]:
     Args:
       sources: Strings of items separated by commas: NAME=INPUT, where INPUT is as in `data.input`,
         or a further INPUT of the same source.
-
-    Raises:
-      UserError: The first item has no name, or a name does not begin with a language code.
     """
     found: dict[str, list[str]] = {}
     name = ""
@@ -65,11 +62,7 @@ def language_of(name: str) -> str:
 
 
 def source_weights(weights: Sequence[str]) -> dict[str, float]:
-    """Returns the values of `data.source_weights`, NAME=WEIGHT, by name.
-
-    Raises:
-      UserError: An item is not a name and a positive number, or a name occurs twice.
-    """
+    """Returns the values of `data.source_weights`, NAME=WEIGHT, by name."""
     found: dict[str, float] = {}
     for item in split_inputs(weights):
         name, _, text = item.partition("=")
@@ -92,9 +85,6 @@ def check_weights(names: Iterable[str], weights: Sequence[str]) -> None:
     Args:
       names: The names of the sources; empty if the texts have none.
       weights: `data.source_weights`.
-
-    Raises:
-      UserError: The message names the key and both lists.
     """
     names, weighted = list(filter(None, dict.fromkeys(names))), source_weights(weights)
     if weighted and not names:

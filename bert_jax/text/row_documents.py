@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from bert_jax.text import readers
-from bert_jax.text.bad_records import BadRecords
+from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import Document, checked
 from bert_jax.text.sources import Piece
 from bert_jax.text.tables import table_rows
@@ -33,13 +33,6 @@ class Rows(NamedTuple):
     def fields(self) -> list[str]:
         return [self.text, self.document] if self.document else [self.text]
 
-    def checked(self, text: str) -> str:
-        """Returns a text; a sentence may be blank, a document may not."""
-        if not self.are_sentences:
-            return checked(text)
-        readers.check_unicode(text, "the text")
-        return text
-
 
 def read_rows(
     format: str, path: str, stream: BinaryIO, piece: Piece, rows: Rows, bad: BadRecords
@@ -63,12 +56,12 @@ def _documents(
 ) -> Iterator[Document]:
     for row in table_rows(path, stream, format, rows.fields, bad, piece=piece):
         text = row.values[rows.text]
-        if format in ("csv", "tsv") and not text and len(row.values) == 1:
-            continue  # A blank line.
         with bad.catching(row.where):
             source, line, start = row.where
             name = row.values.get(rows.document, "")
-            yield Document(source, line, rows.checked(text), False, start=start, id=name)
+            # A sentence may be blank, a document may not.
+            text = text if rows.are_sentences else checked(text)
+            yield Document(source, line, text, is_split=False, start=start, id=name)
 
 
 def _joined(found: Iterator[Document], rows: Rows, bad: BadRecords) -> Iterator[Document]:
@@ -81,11 +74,11 @@ def _joined(found: Iterator[Document], rows: Rows, bad: BadRecords) -> Iterator[
     for _, group in itertools.groupby(found, document_of):
         first = next(group)
         sentences, size = [], 0
-        for row in itertools.chain([first], group):
-            # The rest of a document that is too long is not held in memory.
-            if size <= readers.MAX_RECORD_BYTES:
+        with bad.catching(first.place):
+            for row in itertools.chain([first], group):
                 sentences.append(" ".join(row.text.split()))
                 size += len(row.text) + 1
-        with bad.catching(first.place):
+                if size > readers.MAX_RECORD_BYTES:
+                    raise BadRecord("too long", f"more than {size:,} characters: split it")
             text = "\n".join(filter(None, sentences))
             yield first._replace(text=checked(text), is_split=True)

@@ -7,10 +7,8 @@ from sentencex import segment
 
 # The languages for which sentencex has rules.
 LANGUAGES = (
-    *("am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy"),
-    *("it", "ja", "kk", "kn", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te"),
-    "uk",
-)
+    "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk"
+).split()
 # A blank line may contain spaces.
 _PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
 # The most characters that sentencex is given at once: its time can grow with the square of them.

@@ -79,15 +79,7 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
         "hf://datasets/OWNER/NAME/FILES" or "tfds:NAME[:FIELD]". A directory stands for the text
         files below it.
       text_field: The field of a data set that names none.
-
-    Raises:
-      UserError: An input matches nothing.
     """
-    for text in [inputs] if isinstance(inputs, str) else inputs:
-        if "," in text and os.path.exists(text):
-            raise UserError(
-                f"{text} exists, but commas separate inputs: write a comma of a path as \\,"
-            )
     found: list[Source] = []
     known: set[str] = set()
     for item in split_inputs(inputs):
@@ -96,8 +88,10 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
             version = tfds.open_builder(name).info.full_name
             sources = [{"tfds": name, "field": field, "version": version}]
         elif item == BUILT_IN:
-            sizes = _sizes(built_in_files())
-            sources = [{"path": f"{BUILT_IN}/{p.name}", "bytes": n} for p, n in sizes.items()]
+            sources = [
+                {"path": f"{BUILT_IN}/{path.name}", "bytes": path.stat().st_size}
+                for path in built_in_files()
+            ]
         else:
             sizes = _matching_files(item)
             sources = [{"path": str(path), "bytes": size} for path, size in sizes.items()]
@@ -183,8 +177,6 @@ def parse_tfds(item: str, text_field: str) -> tuple[str, str]:
     head, colon, tail = name.rpartition(":")
     if colon and tail and not (tail[0].isdigit() or tail[0] == "*"):
         name, text_field = head, tail
-    if not name.strip(":"):
-        raise UserError(f"{item!r} names no data set: write tfds:NAME[:FIELD]")
     return name, text_field
 
 
@@ -218,7 +210,7 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
     if not paths:
         raise UserError(problem)
-    return _sizes(paths)
+    return {path: path.stat().st_size for path in paths}
 
 
 def _remote_files(pattern: str, scheme: str, remote: AbstractFileSystem) -> dict[epath.Path, int]:
@@ -256,7 +248,3 @@ def _split(name: str) -> str:
         return ""
     words = (re.split(r"[-_.]", part)[0] for part in (path.parent.name, path.name))
     return next((word for word in words if word in _SPLITS), "")
-
-
-def _sizes(files: Sequence[Path]) -> dict[Path, int]:
-    return {path: path.stat().st_size for path in files}

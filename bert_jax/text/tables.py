@@ -4,13 +4,12 @@ import csv
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from etils import epath
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import text_of
@@ -18,7 +17,6 @@ from bert_jax.text.readers import (
     INVALID_UTF8,
     MAX_RECORD_BYTES,
     Line,
-    check_unicode,
     is_unicode,
     json_lines,
     open_text,
@@ -56,21 +54,14 @@ def read_rows(
     is_required: bool = False,
     header: Sequence[str] = (),
 ) -> Iterator[TableRow]:
-    """Yields the rows of a TSV, CSV or JSON-lines file in order; see `table_rows`.
-
-    Raises:
-      UserError: The file cannot be read or lacks a column, or a row is bad.
-    """
+    """Yields the rows of a TSV, CSV or JSON-lines file in order; see `table_rows`."""
     format = FORMATS.get(path.suffix.removeprefix(".").lower())
     if format is None:
         raise UserError(f"{path} must be named .tsv, .csv, .jsonl or .json")
-    try:
-        with open_text(path) as (_, stream):
-            yield from table_rows(
-                path, stream, format, needed, bad_rows, is_required=is_required, header=header
-            )
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or 'no such file'}") from None
+    with open_text(path) as (_, stream):
+        yield from table_rows(
+            path, stream, format, needed, bad_rows, is_required=is_required, header=header
+        )
 
 
 def table_rows(
@@ -87,9 +78,9 @@ def table_rows(
     """Yields the rows of a table.
 
     TSV has one row per line and no quoting. CSV follows RFC 4180, as spreadsheets write it. Their
-    first line names the columns. JSON lines have one object per line. Blank lines are omitted,
-    except for empty values in the middle of a table with one column. Of a Parquet or Arrow file,
-    only a row group or record batch is held in memory, and a missing value is an empty text.
+    first line names the columns. JSON lines have one object per line. Blank lines are omitted. Of a
+    Parquet or Arrow file, only a row group or record batch is held in memory, and a missing value
+    is an empty text.
 
     Args:
       path: The name of the file, for messages.
@@ -101,14 +92,9 @@ def table_rows(
       is_required: See `BadRecords.add`.
       header: The names of the columns if a TSV or CSV file has no header line.
       piece: The lines, or the row groups of Parquet, to read; TSV and CSV are read whole.
-
-    Raises:
-      UserError: A column is missing, or the file is damaged.
     """
 
     def check(columns: Sequence[str]) -> None:
-        if any("\0" in column for column in columns):
-            raise UserError(f"{path} has NUL bytes, as UTF-16 has; save it as UTF-8")
         for column in needed:
             if (count := columns.count(column)) != 1:
                 # With old line endings, the first line is the whole file.
@@ -121,35 +107,23 @@ def table_rows(
         found = ((line.number, line) for line in json_lines(stream, piece.start, piece.stop))
         values_of = functools.partial(_json_values, needed=needed)
     elif format in ("parquet", "arrow"):
-        found = _column_rows(format, path, stream, needed, check, piece)
+        table = _arrow_rows if format == "arrow" else _parquet_rows
+        columns, found = table(stream, needed, piece)
+        check(columns)
 
         def values_of(row: Sequence[bytes | None]) -> dict[str, str]:
             return {c: text_of(value or b"") for c, value in zip(needed, row, strict=True)}
     else:
-        found = _tsv_rows(path, stream) if format == "tsv" else _csv_rows(path, stream)
+        found = _tsv_rows(stream) if format == "tsv" else _csv_rows(path, stream)
         columns = list(header) or next(found, (1, []))[1]
         check(columns)
-        found = _without_blank(found, len(columns))
+        found = ((line, fields) for line, fields in found if fields not in ([], [""]))
         values_of = functools.partial(_named_fields, columns)
     for number, (line, row) in enumerate(found):
         # Lines are counted from the start of the piece, rows from that of the file.
         where = Place(str(path), line, piece.start if format == "jsonl" else 0)
         with bad_rows.catching(where, is_required=is_required):
             yield TableRow(where, number, values_of(row))
-
-
-def _without_blank(
-    rows: Iterator[tuple[int, list[str]]], num_columns: int
-) -> Iterator[tuple[int, list[str]]]:
-    blank: list[int] = []
-    for number, fields in rows:
-        if fields in ([], [""]):
-            blank.append(number)
-            continue
-        if num_columns == 1:
-            yield from ((number, [""]) for number in blank)
-        blank = []
-        yield number, fields
 
 
 def _named_fields(columns: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
@@ -177,20 +151,19 @@ def _json_values(line: Line, needed: Sequence[str]) -> dict[str, str]:
         if not isinstance(value, dict | list)
     }
     for column in needed or texts:
-        check_unicode(texts[column], f"field {column!r}")
+        if not is_unicode(texts[column]):
+            raise BadRecord("lone surrogate", f"field {column!r} has a lone surrogate")
     return texts
 
 
-def _lines(path: object, stream: BinaryIO) -> Iterator[str]:
+def _lines(stream: BinaryIO) -> Iterator[str]:
     """Yields lines with their ends. Bytes that are not UTF-8 become lone surrogates."""
-    for number, line in enumerate(iter(lambda: stream.readline(MAX_RECORD_BYTES + 1), b""), 1):
-        if len(line) > MAX_RECORD_BYTES:
-            raise UserError(f"{path}:{number}: the line is longer than {MAX_RECORD_BYTES:,} bytes")
+    for number, line in enumerate(stream, 1):
         yield line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
 
 
-def _tsv_rows(path: object, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(_lines(path, stream), 1):
+def _tsv_rows(stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(_lines(stream), 1):
         yield number, line.rstrip("\r\n").split("\t")
 
 
@@ -198,7 +171,7 @@ def _csv_rows(path: object, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]
     # The default limit of the module is 131,072 characters.
     csv.field_size_limit(MAX_RECORD_BYTES)
     # Without `strict`, the rows after a quote that is never closed would become one row.
-    reader = csv.reader(_lines(path, stream), strict=True)
+    reader = csv.reader(_lines(stream), strict=True)
     first = 1
     try:
         for fields in reader:
@@ -212,60 +185,50 @@ def _csv_rows(path: object, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]
         ) from None
 
 
-def _column_rows(
-    format: str,
-    path: object,
-    stream: BinaryIO,
-    columns: Sequence[str],
-    check: Callable[[Sequence[str]], None],
-    piece: Piece,
-) -> Iterator[tuple[int, tuple[bytes | None, ...]]]:
-    """Yields the numbers of the rows, from 1, and their values; None for a missing value.
+# What a reader of Arrow's formats returns: the names of all columns, and for each row its number,
+# from 1, and the values of the wanted columns; None for a missing value.
+ColumnRows = tuple[list[str], Iterator[tuple[int, tuple[bytes | None, ...]]]]
 
-    Args:
-      columns: The columns to read: of text, the first, or also of numbers, the others.
-      check: Checks the names of all columns.
-    """
+
+def _parquet_rows(stream: BinaryIO, columns: Sequence[str], piece: Piece) -> ColumnRows:
     # This import takes a quarter of a second.
-    import pyarrow as pa
-    from pyarrow import ipc, parquet
+    from pyarrow import parquet
 
-    try:
-        if format == "arrow":
-            batches = ipc.open_stream(stream)
-            check(batches.schema.names)
-            row = 1
-        else:
-            if not stream.seekable():
-                raise UserError(f"{path}: a Parquet file is read from its end; unpack it first")
-            file = parquet.ParquetFile(stream, pre_buffer=False)
-            check(file.schema_arrow.names)
-            groups, row = _row_groups(file.metadata, piece)
-            batches = file.iter_batches(
-                _BATCH_ROWS, row_groups=groups, columns=list(columns), use_threads=False
-            )
-        for batch in batches:
-            if format == "arrow":
-                # Arrow's reader takes the positions in a file as they are, and would read other
-                # memory of the process.
-                batch.validate(full=True)
-            column = columns[0]
-            values = [batch.column(column).cast(pa.large_binary()).to_pylist()]
-            for column in columns[1:]:
-                texts = batch.column(column).cast(pa.large_string())
-                values.append(texts.cast(pa.large_binary()).to_pylist())
-            yield from enumerate(zip(*values, strict=True), row)
-            row += batch.num_rows
-        if format == "arrow" and stream.read(1):
-            raise UserError(f"{path} goes on after the end of its table; write one table a file")
-    except pa.ArrowNotImplementedError:
-        raise UserError(f"{path}: the column {column!r} is not text") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        # Only the end of an Arrow file that is not complete is an OSError without a number.
-        if isinstance(error, OSError) and (format == "parquet" or error.errno):
-            raise
-        reason = files.first_line(error)
-        raise UserError(f"{path} is not a valid {format} file: {reason}") from None
+    file = parquet.ParquetFile(stream, pre_buffer=False)
+    groups, first = _row_groups(file.metadata, piece)
+    batches = file.iter_batches(
+        _BATCH_ROWS, row_groups=groups, columns=list(columns), use_threads=False
+    )
+    return file.schema_arrow.names, _column_rows(batches, columns, first)
+
+
+def _arrow_rows(stream: BinaryIO, columns: Sequence[str], piece: Piece) -> ColumnRows:
+    from pyarrow import ipc
+
+    def batches() -> Iterator[Any]:
+        for batch in table:
+            # Arrow's reader takes the positions in a file as they are, and would read other memory
+            # of the process.
+            batch.validate(full=True)
+            yield batch
+
+    table = ipc.open_stream(stream)
+    return table.schema.names, _column_rows(batches(), columns, 1)
+
+
+def _column_rows(
+    batches: Iterator[Any], columns: Sequence[str], first: int
+) -> Iterator[tuple[int, tuple[bytes | None, ...]]]:
+    """Yields the rows of record batches. The first column is text; the others may be numbers."""
+    import pyarrow as pa
+
+    for batch in batches:
+        values = [batch.column(columns[0]).cast(pa.large_binary()).to_pylist()]
+        for column in columns[1:]:
+            texts = batch.column(column).cast(pa.large_string())
+            values.append(texts.cast(pa.large_binary()).to_pylist())
+        yield from enumerate(zip(*values, strict=True), first)
+        first += batch.num_rows
 
 
 def _row_groups(metadata: Any, piece: Piece) -> tuple[list[int], int]:

@@ -19,7 +19,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.text import readers
 from bert_jax.text.bad_records import BadRecord
-from bert_jax.text.readers import open_text, unpacked_streams
+from bert_jax.text.readers import open_text
 from bert_jax.text.wikitext import passages
 
 # Articles with fewer characters are dropped: they are stubs, lists or disambiguation pages.
@@ -33,6 +33,8 @@ _TAIL_BYTES = 64
 # The description of the wiki comes first and is shorter.
 _HEAD_BYTES = 2**16
 _BLOCK_BYTES = 2**18
+# The rest of a block is copied after each stream in it, and streams may be short.
+_PACKED_BYTES = 2**14
 # The first bytes of each stream in a bz2 file.
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 _STREAM_BYTES = 10
@@ -106,9 +108,6 @@ def raw_pages(
       stream: The unpacked file, if `stop` is None or the file is not compressed.
       start: The first byte. In a bz2 file, the range means the streams that begin in it.
       stop: The byte after the last; None for the whole file.
-
-    Raises:
-      UserError: The file ends before the dump does.
     """
     if stop is not None and path.suffix.lower() == ".bz2":
         blocks = _unpacked(stored, start, stop)
@@ -134,38 +133,26 @@ def raw_pages(
             at = max(at, len(content) - _TAIL_BYTES)
             if at >= ours:
                 return
-    is_open = content.startswith(_PAGE, at)
     # If the range is shorter, the one before it includes the end of the dump.
     if len(content) >= _TAIL_BYTES and _DUMP_END not in content:
-        name = f" in the page {_title(content[at:])!r}" if is_open else ""
-        raise UserError(f"{path} is not a complete dump: it ends{name} without </mediawiki>")
-    if is_open:
+        raise UserError(f"{path} is not a complete dump: it ends without </mediawiki>")
+    if content.startswith(_PAGE, at):
         yield content[at:]
 
 
 def read_page(content: bytes, wiki: Wiki) -> Page:
-    """Returns a page, given as XML.
-
-    Raises:
-      BadRecord: It is not valid XML, or too long.
-    """
-    if len(content) > readers.MAX_RECORD_BYTES:
-        raise BadRecord("too long", f"the page {_title(content)!r} is too long")
+    """Returns a page, given as XML; raises BadRecord if it is not valid."""
     try:
         page = ElementTree.fromstring(content)
         number = int(page.findtext("id", "0"))
     except (ElementTree.ParseError, ValueError) as error:
-        detail = f"the page {_title(content)!r} is not valid XML: {error}"
-        raise BadRecord("broken page", detail) from None
+        title = re.search(rb"<title>([^<]*)", content)
+        name = html.unescape(title[1].decode(errors="replace")) if title else ""
+        raise BadRecord("broken page", f"the page {name!r} is not valid XML: {error}") from None
     title, text = page.findtext("title", ""), None
     if page.findtext("ns", "0") == "0" and page.find("redirect") is None:
         text = passages(page.findtext("revision[last()]/text", ""), wiki.dropped_links)
     return Page(title, number, text)
-
-
-def _title(page: bytes) -> str:
-    title = re.search(rb"<title>([^<]*)", page)
-    return html.unescape(title[1].decode(errors="replace")) if title else ""
 
 
 def _blocks(stream: BinaryIO, start: int, stop: int | None) -> Iterator[tuple[bytes, bool]]:
@@ -179,11 +166,7 @@ def _blocks(stream: BinaryIO, start: int, stop: int | None) -> Iterator[tuple[by
 
 
 def _unpacked(stored: BinaryIO, start: int, stop: int) -> Iterator[tuple[bytes, bool]]:
-    """Yields the content of the bz2 streams from `start`, with whether they begin before `stop`.
-
-    Raises:
-      EOFError: The last stream is not complete.
-    """
+    """Yields the content of the bz2 streams from `start`, with whether they begin before `stop`."""
     at, found = start, None
     while at < stop and not found:
         stored.seek(at)
@@ -192,5 +175,14 @@ def _unpacked(stored: BinaryIO, start: int, stop: int) -> Iterator[tuple[bytes, 
     if at >= stop:
         return
     stored.seek(at)
-    for at, content in unpacked_streams(stored, bz2.BZ2Decompressor):
-        yield content, at < stop
+    while packed := stored.read(_PACKED_BYTES):
+        while packed:
+            first, unpacker = stored.tell() - len(packed), bz2.BZ2Decompressor()
+            while not unpacker.eof:
+                if unpacker.needs_input and not packed:
+                    packed = stored.read(_PACKED_BYTES)
+                    if not packed:
+                        raise EOFError("the last stream is not complete")
+                content, packed = unpacker.decompress(packed, _BLOCK_BYTES), b""
+                yield content, first < stop
+            packed = unpacker.unused_data

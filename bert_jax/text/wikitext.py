@@ -18,9 +18,9 @@ _BEGINNINGS = {"}}": "{{", "|}": "{|", "]]": "[[", "]": "["}
 _OPAQUE = {
     name: re.compile(rf"</{name}\s*>", re.IGNORECASE)
     for name in (
-        *("nowiki", "ref", "math", "chem", "ce", "gallery", "imagemap", "timeline", "score"),
-        *("graph", "hiero", "mapframe", "maplink", "pre", "source", "syntaxhighlight", "inputbox"),
-    )
+        "nowiki ref math chem ce gallery imagemap timeline score graph hiero mapframe maplink pre "
+        "source syntaxhighlight inputbox"
+    ).split()
 }
 # Tags whose content is dropped and may contain the same tag.
 _NESTED = ("table", "ul", "ol", "dl")

@@ -96,7 +96,7 @@ def load(directory: epath.PathLike) -> Tokenizer:
     """Reads a directory that `Tokenizer.save` wrote."""
     directory = files.checked_path(directory, "the tokenizer's directory")
     path = directory / OPTIONS_FILE
-    options = files.read_json(path, {"kind": ""})
+    options = files.read_json(path)
     with files.naming(path):
         named = options.pop("special_tokens", "bert")
         if isinstance(named, str):

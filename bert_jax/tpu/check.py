@@ -37,9 +37,6 @@ def check(
       batch_size_per_chip: None for the largest that fits; 0 for the config's own batch.
       output: A JSON file for the results; none if empty.
       hlo_output: A file for the text of the compiled program; none if empty.
-
-    Raises:
-      UserError: The step does not fit, or cannot be sharded over the slice.
     """
     # A missing stage is refused before minutes of compiling.
     numbered_stage(config, stage_number)
@@ -77,9 +74,6 @@ def plan(
       batch_size_per_chip: The batch of every stage; 0 for the config's own batches.
       price_per_chip_hour: None if the price is unknown.
       output: A JSON file for the results; none if empty.
-
-    Raises:
-      UserError: The step of a stage does not fit, or cannot be sharded over the slice.
     """
     # Only the TPU's compiler is used, even on a machine with a TPU.
     jax.config.update("jax_platforms", "cpu")

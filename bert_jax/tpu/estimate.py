@@ -35,15 +35,12 @@ class Estimate:
       kernel_seconds: The time of Pallas kernels.
       collective_seconds: The time of all collectives, hidden or not.
       exposed_collective_seconds: The time that the step waits for collectives.
-      kernels_without_cost: The number of calls of kernels that declare no cost and count as
-        zero time.
     """
 
     compute_seconds: float
     kernel_seconds: float
     collective_seconds: float
     exposed_collective_seconds: float
-    kernels_without_cost: int
 
     @property
     def step_seconds(self) -> float:
@@ -58,7 +55,6 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
     """
     chip = topology.chip
     compute = kernels = collectives = exposed = 0.0
-    without_cost = 0
     # The end of each running collective. The links serve one collective at a time.
     ends: dict[str, float] = {}
     links_free_at = now = 0.0
@@ -66,8 +62,6 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
         seconds = operation.total_cycles / chip.clock_hz
         compute += seconds
         if operation.kernel is not None:
-            if operation.kernel == Kernel():
-                without_cost += operation.executions
             in_kernel = operation.executions * kernel_seconds(operation.kernel, topology)
             kernels += in_kernel
             seconds += in_kernel
@@ -95,7 +89,7 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
                 continue
             exposed += max(0.0, end - now)
             now = max(now, end)
-    return Estimate(compute, kernels, collectives, exposed, without_cost)
+    return Estimate(compute, kernels, collectives, exposed)
 
 
 def kernel_seconds(kernel: Kernel, topology: Topology) -> float:

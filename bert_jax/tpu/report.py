@@ -111,11 +111,6 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     times.add_row("sequences/s per chip", f"{rate:,.1f}")
     times.add_row("MFU", f"{results['estimated_mfu']:.1%}")
     console.print(times)
-    if estimate["kernels_without_cost"]:
-        console.print(
-            f"{estimate['kernels_without_cost']:,} calls of Pallas kernels declare no cost "
-            "(pl.CostEstimate) and count as zero time: the step takes longer than estimated"
-        )
     if topology.num_chips > 1:
         network = " and the network between slices" if topology.num_slices > 1 else ""
         console.print(f"Not in the estimate: the latency of collectives{network}.")

@@ -77,11 +77,7 @@ class Topology:
 
 
 def find(name: str, num_slices: int = 1) -> Topology:
-    """Finds a topology by its name, `v5e:16x16`, or an accelerator name, `v5litepod-256`.
-
-    Raises:
-      UserError: The name is unknown.
-    """
+    """Finds a topology by its name, `v5e:16x16`, or an accelerator name, `v5litepod-256`."""
     name = name.strip().lower()
     topology = ACCELERATORS.get(name, name)
     chip, _, shape = topology.partition(":")

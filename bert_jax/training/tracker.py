@@ -70,7 +70,7 @@ class Tracker:
             return
         if not self.is_continued:
             files.write_json(path, {"id": secrets.token_hex(4)})
-        run_id = files.read_json(path, {"id": ""})["id"]
+        run_id = files.read_json(path)["id"]
         if not re.fullmatch(r"[0-9a-z]+", run_id):
             raise UserError(f"{path} is damaged: the id is {run_id!r}; remove the file")
         with self._surviving():

@@ -148,11 +148,6 @@ def test_control_characters_are_escaped(capsys):
     assert not re.search(r"[\x07\r\x9b]|\x1b\]", out)
 
 
-def test_all_programs_print_with_the_same_console():
-    makers = [p.name for p in runs.ROOT.glob("bert_jax/**/*.py") if "Console(" in p.read_text()]
-    assert makers == ["progress.py"]
-
-
 def on_a_terminal(command, columns):
     """Runs a command on a pseudo terminal; returns its status and output."""
     master, slave = pty.openpty()

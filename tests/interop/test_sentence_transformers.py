@@ -61,7 +61,7 @@ def test_parts_that_are_not_supported(tmp_path):
     assert embedding == Embedding() and len(warnings) == 2
     assert "max_tokens and cls_token, is not supported: the mean" in warnings[0]
     assert "its module Dense is not supported" in warnings[1]
-    for name in ("../outside", "/outside", "1_Pooling/../../outside", 3):
+    for name in ("../outside", "/outside", "1_Pooling/../../outside"):
         modules = [{"type": "sentence_transformers.models.Pooling", "path": name}]
         (tmp_path / "modules.json").write_text(json.dumps(modules))
         with pytest.raises(UserError, match=f"modules.json: {name!r} is not the name of a file"):

@@ -71,7 +71,7 @@ def test_pickled_code_is_not_executed(torch, directory, is_zip):
     torch.save(attack, path, _use_new_zipfile_serialization=is_zip)
     for content in (path.read_bytes(), pickle.dumps(attack)):
         path.write_bytes(content)
-        with pytest.raises(UserError, match="bin is damaged, or holds objects other than"):
+        with pytest.raises(UserError, match="bin is damaged or another program's: UnpicklingError"):
             formats.read(directory)
     assert not (directory / "hacked").exists()
 
@@ -79,10 +79,10 @@ def test_pickled_code_is_not_executed(torch, directory, is_zip):
 def test_values_that_are_not_tensors_are_refused(torch, directory):
     bias = torch.ones(28, dtype=torch.int16)
     for value, words in (
-        ([torch.ones(3)], "objects other than named tensors"),
-        ({"model": {"a": torch.ones(3)}}, "objects other than named tensors"),
+        ([torch.ones(3)], "bin is damaged"),
+        ({"model": {"a": torch.ones(3)}}, "bin is damaged"),
         ({3: torch.ones(3)}, "missing: bert.embeddings"),
-        ({"cls.predictions.bias": np.ones(3)}, "objects other than named tensors"),
+        ({"cls.predictions.bias": np.ones(3)}, "bin is damaged"),
         ({"cls.predictions.bias": bias}, "missing: bert.embeddings"),
     ):
         torch.save(value, directory / "pytorch_model.bin")

@@ -50,8 +50,17 @@ NAMED = {
 # The tokenizers that are also exported with added tokens.
 ADDED = ("bert_uncased", "roberta", "albert")
 WITH_FOUND = (
-    *("bert_uncased", "bert_cased", "roberta", "roberta_prefix", "xlm_roberta", "albert"),
-    *("phobert", "flaubert", "herbert", "mmbert", "modernbert"),
+    "bert_uncased",
+    "bert_cased",
+    "roberta",
+    "roberta_prefix",
+    "xlm_roberta",
+    "albert",
+    "phobert",
+    "flaubert",
+    "herbert",
+    "mmbert",
+    "modernbert",
 )
 # Their classes have no tokenizer.json. The first turns line breaks into <unk>, the other removes
 # white space that is a control character and characters that Python lacks, and all of them find

@@ -171,7 +171,7 @@ def test_a_cluster_refuses_other_settings_or_texts_in_one_directory(texts, tmp_p
     "damage, words, workers",
     [
         (lambda path: path.write_bytes(path.read_bytes()[:-9]), "b.jsonl.gz had .* bytes when", 1),
-        (lambda path: None, "b.jsonl.gz is not a complete .gz file", 2),
+        (lambda path: None, "b.jsonl.gz is damaged", 2),
     ],
 )
 def test_damage_while_a_store_is_prepared(damage, words, workers, tmp_path, monkeypatch):

