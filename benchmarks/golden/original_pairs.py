@@ -11,7 +11,7 @@
     python -m benchmarks.golden.original_pairs summary ../bert/*.tfrecord
 
 tests/batches/test_original_parity.py compares our pipeline with these. The vocabulary has 2,000
-entries and was trained on corpus.txt with `bert_jax.tokenizers.train`.
+entries and was trained on corpus.txt with `bert_jax.tokenizers.training.train`.
 """
 
 import hashlib
