@@ -219,7 +219,11 @@ def _print_report(
     metadata: dict[str, Any], output: str, max_seq_length: int, data: ConfigDict
 ) -> None:
     spec = StreamSpec(
-        *(max_seq_length, 1, 1, 0, 0),
+        max_seq_length,
+        1,
+        1,
+        0,
+        0,
         rows=data.rows,
         max_pairs_per_row=data.max_pairs_per_row,
         **{key: data[key] for key in SAMPLING},

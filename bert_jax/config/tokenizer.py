@@ -15,7 +15,12 @@ TOKENIZER: Section = {
         "bert_bpe (HerBERT; BPE on the words of BERT's WordPiece), or tokenizer_json (any BPE that "
         "a given tokenizer.json describes, such as mmBERT's).",
         choices=(
-            *("wordpiece", "sentencepiece", "byte_bpe", "fastbpe", "moses_bpe", "bert_bpe"),
+            "wordpiece",
+            "sentencepiece",
+            "byte_bpe",
+            "fastbpe",
+            "moses_bpe",
+            "bert_bpe",
             "tokenizer_json",
         ),
     ),

@@ -141,7 +141,8 @@ def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
     found: list[dict[str, Any]] = []
     for ids_L, positions_M, originals_M, weights_M, guesses_M, probabilities_M in zip(
         *(guesses[name] for name in ("input_ids", *MASKED_LM_FIELDS)),
-        *(guesses["guessed_ids"], guesses["probabilities"]),
+        guesses["guessed_ids"],
+        guesses["probabilities"],
         strict=True,
     ):
         ids_L = ids_L[ids_L != tokenizer.pad_id]

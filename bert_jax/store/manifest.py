@@ -21,8 +21,17 @@ from bert_jax.tokenizers.extension import extended_size, is_number
 # The keys that every store records. The others are recorded where they differ from their defaults,
 # which must therefore never change.
 _ALWAYS_RECORDED = (
-    *("input", "format", "text_field", "tokenizer", "vocab", "lowercase", "bad_documents"),
-    *("heldout_fraction", "max_input_chars_per_word", "add_prefix_space", "sentencepiece_type"),
+    "input",
+    "format",
+    "text_field",
+    "tokenizer",
+    "vocab",
+    "lowercase",
+    "bad_documents",
+    "heldout_fraction",
+    "max_input_chars_per_word",
+    "add_prefix_space",
+    "sentencepiece_type",
 )
 # The keys that determine how the text trains or extends a vocabulary.
 _OF_TRAINING = ("sentencepiece_type", *SAMPLING)

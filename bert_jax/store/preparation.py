@@ -464,7 +464,12 @@ def tokenize_corpus(
         tokenizer.save(tokenizer_dir)
         shown = 0.0
         for document in tokenized(
-            *(corpus, corpus.documents(), Path(tokenizer_dir), processes, data, counts)
+            corpus,
+            corpus.documents(),
+            Path(tokenizer_dir),
+            processes,
+            data,
+            counts,
         ):
             append(split, document)
             bar.advance(corpus.done - shown)

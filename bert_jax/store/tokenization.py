@@ -196,7 +196,8 @@ def _tokenize(
     }
     return TokenizedDocument(
         *(document.place, len(text.encode()), tokens, lengths, counts),
-        *(begins_word, document.is_heldout),
+        begins_word,
+        document.is_heldout,
     )
 
 

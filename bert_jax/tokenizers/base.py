@@ -54,7 +54,11 @@ class SpecialTokens(NamedTuple):
 
 SPECIAL_TOKENS = SpecialTokens()
 _ROBERTA = SpecialTokens(
-    *("<pad>", "<unk>", "<s>", "</s>", "<mask>"),
+    "<pad>",
+    "<unk>",
+    "<s>",
+    "</s>",
+    "<mask>",
     num_separators=2,
     num_segments=1,
     mask_takes_space=True,
@@ -74,13 +78,21 @@ CONVENTIONS = {
     # The dictionary of XLM and FlauBERT. transformers opens a sequence with <s>, the authors with
     # </s>.
     "xlm": SpecialTokens(
-        *("<pad>", "<unk>", "<s>", "</s>", "<special1>"),
+        "<pad>",
+        "<unk>",
+        "<s>",
+        "</s>",
+        "<special1>",
         num_segments=1,
         first=("<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))),
     ),
     # The ids of HerBERT; pairs have BERT's form.
     "herbert": SpecialTokens(
-        *("<pad>", "<unk>", "<s>", "</s>", "<mask>"),
+        "<pad>",
+        "<unk>",
+        "<s>",
+        "</s>",
+        "<mask>",
         first=("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     ),
     # The last tokens before the placeholders in the vocabulary of ModernBERT and Ettin.
@@ -92,7 +104,11 @@ CONVENTIONS = {
     ),
     # mmBERT, with the tokenizer of Gemma 2.
     "gemma": SpecialTokens(
-        *("<pad>", "<unk>", "<bos>", "<eos>", "<mask>"),
+        "<pad>",
+        "<unk>",
+        "<bos>",
+        "<eos>",
+        "<mask>",
         num_segments=1,
         first=("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"),
     ),

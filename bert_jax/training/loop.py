@@ -166,7 +166,9 @@ def train_loop(
     with ExitStack() as stack:
         progress = stack.enter_context(
             Progress(
-                *(run.label, run.num_steps, "steps"),
+                run.label,
+                run.num_steps,
+                "steps",
                 done=step,
                 enabled=is_first,
                 # Steps of later stages may take longer.
