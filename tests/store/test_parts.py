@@ -183,7 +183,7 @@ def test_damage_while_a_store_is_prepared(damage, words, workers, tmp_path, monk
         (texts / f"{name}.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
     path = texts / "b.jsonl.gz"
     whole = path.read_bytes()
-    if "complete" in words:
+    if "damaged" in words:
         path.write_bytes(whole[:-9])
     plans = make_plan_then(damage, path, monkeypatch)
     with pytest.raises(UserError, match=words):
