@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import random
 import subprocess
 import sys
 
@@ -213,6 +214,16 @@ def test_a_compressed_file_may_have_several_streams(tmp_path, suffix):
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(b"".join(map(COMPRESS[suffix], (b"One.\n" * 20_000, b"Two.\n"))))
     assert texts(str(path)) == ["One.\n" * 20_000 + "Two.\n"]
+
+
+@pytest.mark.parametrize("suffix", [".bz2", ".xz"])
+def test_no_stream_of_a_compressed_file_is_dropped(tmp_path, suffix):
+    path = tmp_path / f"a.txt{suffix}"
+    second = COMPRESS[suffix](random.Random(1).randbytes(20_000).hex().encode())
+    for between in (bytes(512), b"garbage"):
+        path.write_bytes(COMPRESS[suffix](b"One.\n") + between + second)
+        with pytest.raises(UserError, match=f"a.txt{suffix} is damaged: what follows byte"):
+            texts(str(path), bad_documents="skip")
 
 
 def test_zst_with_a_large_window(tmp_path):
