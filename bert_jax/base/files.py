@@ -45,36 +45,28 @@ def is_remote(path: epath.PathLike) -> bool:
     return os.fspath(path).startswith(SCHEME)
 
 
-def check_scheme(path: epath.PathLike, what: str) -> None:
-    """Refuses s3://, hdfs:// and other schemes, which pathlib would treat as directories.
-
-    Args:
-      path: The path as the user gave it.
-      what: The key or flag that gave it, for the message.
-    """
-    scheme, separator, rest = os.fspath(path).partition("://")
-    supported = ("gs", "hf") if what.endswith(("data.input", "data.sources")) else ("gs",)
-    if separator and scheme.rpartition("=")[2] not in supported:  # It may be NAME=gs://BUCKET.
-        raise UserError(
-            f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "
-            "gs://BUCKET/NAME"
-        )
-    if separator and not rest.partition("/")[0]:
-        raise UserError(f"{what} is {path}, which names no bucket; write gs://BUCKET/NAME")
-
-
 def checked_path(path: epath.PathLike, what: str) -> Path | epath.Path:
     """Returns a path that is ready for use; its bucket is checked once per process.
+
+    s3://, hdfs:// and other schemes, which pathlib would treat as directories, are refused.
 
     Args:
       path: A local path or gs://BUCKET/NAME.
       what: The key or flag that gave it, for messages.
     """
-    check_scheme(path, what)
-    if not is_remote(path):
+    scheme, separator, rest = os.fspath(path).partition("://")
+    if not separator:
         return Path(path)
+    if not is_remote(path):
+        raise UserError(
+            f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "
+            "gs://BUCKET/NAME"
+        )
+    bucket = rest.partition("/")[0]
+    if not bucket:
+        raise UserError(f"{what} is {path}, which names no bucket; write gs://BUCKET/NAME")
     try:
-        _check_bucket(os.fspath(path).removeprefix(SCHEME).partition("/")[0])
+        _check_bucket(bucket)
     except UserError as error:
         raise UserError(f"{what} is {path}, but {error}") from error
     return epath.Path(path)

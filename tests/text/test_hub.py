@@ -5,7 +5,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from bert_jax.base import hub
 from bert_jax.base.errors import UserError
-from bert_jax.config import default_config, validate_data
 from bert_jax.text.corpus import Corpus
 from tests.text.test_row_documents import ROWS, write
 
@@ -66,12 +65,3 @@ def test_files_of_the_hub(data_set, item, number):
 def test_what_is_not_there_is_named(data_set, item, message):
     with pytest.raises(UserError, match=message):
         Corpus(item)
-
-
-def test_only_texts_are_read_from_the_hub(data_set):
-    data = default_config().data
-    data.input = (f"{FOLDER}/a.jsonl",)
-    validate_data(data)
-    data.vocab = f"{FOLDER}/vocab.txt"
-    with pytest.raises(UserError, match="data.vocab is hf://.*, but hf:// paths are not supported"):
-        validate_data(data)
