@@ -139,7 +139,7 @@ class FinetuningRun:
 
     def __init__(self, config: ConfigDict, directory: epath.Path, setup: TaskSetup):
         self.setup, self.task = setup, setup.task
-        self.directory = directory
+        self.directory, self.given = directory, config
         described = setup.model, self.task.head, self.task.labels, setup.family
         self.config = filled_in(config, *described, dtype=_dtype_of(directory))
         self.warnings = start.check(directory, self.config)
@@ -172,7 +172,7 @@ class FinetuningRun:
     def claim(self, source: ConfigSource) -> None:
         """Records the data, the config, and how the config differs from its file."""
         self.claim_data()
-        start.claim(self.directory, self.config, source)
+        start.claim(self.directory, self.config, source, self.given)
 
     @property
     def results(self) -> dict[str, Any]:

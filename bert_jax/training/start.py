@@ -164,13 +164,22 @@ def check_same_corpus(other: epath.PathLike, directory: epath.PathLike) -> None:
         )
 
 
-def claim(directory: epath.PathLike, config: ConfigDict, source: ConfigSource) -> None:
-    """Writes the config, which `check` has accepted, and how it differs from the user's file."""
+def claim(
+    directory: epath.PathLike,
+    config: ConfigDict,
+    source: ConfigSource,
+    given: ConfigDict | None = None,
+) -> None:
+    """Writes the config, which `check` has accepted, and how it differs from the user's file.
+
+    Args:
+      given: The config without what the weights of a fine-tuning run add, for the differences.
+    """
     path = epath.Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     files.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
     if not source.is_stored:
-        files.write_json(path / workdir.CONFIG_DIFFERENCES, _differences(config, source))
+        files.write_json(path / workdir.CONFIG_DIFFERENCES, _differences(given or config, source))
 
 
 def claim_corpus(
