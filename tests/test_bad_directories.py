@@ -21,7 +21,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter, read_metrics
 from tests import runs
 from tests.refusals import command, one_sentence
-from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+from tests.small_run import small_run, write_documents
 
 
 def test_failed_start_does_not_claim_the_directory(tmp_path, refusal):

@@ -12,7 +12,7 @@ from bert_jax.pretraining import evaluation
 from bert_jax.pretraining import train as pretrain
 from tests import runs
 from tests.refusals import command
-from tests.small_run import TEXT, compiled_once, small_run, write_documents  # noqa: F401
+from tests.small_run import TEXT, small_run, write_documents
 
 
 def test_a_refused_run_leaves_no_directory(tmp_path):

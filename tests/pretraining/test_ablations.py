@@ -13,8 +13,7 @@ from bert_jax.training.metrics import read_metrics
 from configs import ablations
 from tests import runs
 from tests.finetuning import small
-from tests.small_run import (  # noqa: F401
-    compiled_once,
+from tests.small_run import (
     small_run,
     train_with_interruption,
     write_documents,

@@ -14,7 +14,7 @@ from bert_jax.pretraining.input import open_run_input
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from configs import bart
-from tests.small_run import compiled_once, small_run  # noqa: F401
+from tests.small_run import small_run
 
 
 def run_config(texts, **overrides):

@@ -15,7 +15,7 @@ from configs import flaubert
 from tests import runs
 from tests.finetuning import small
 from tests.parallel.fakes import slices
-from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
+from tests.small_run import small_run, train_with_interruption
 
 pytest.importorskip("sacremoses")
 

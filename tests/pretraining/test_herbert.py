@@ -10,7 +10,7 @@ import bert_jax
 from bert_jax.convert import convert
 from configs import herbert
 from tests import runs
-from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
+from tests.small_run import small_run, train_with_interruption
 
 
 def run_config(texts):

@@ -14,9 +14,8 @@ from bert_jax.training import workdir
 from configs import multilingual
 from tests import stores
 from tests.runs import assert_same_bits, final_state
-from tests.small_run import (  # noqa: F401
+from tests.small_run import (
     TEXT,
-    compiled_once,
     small_run,
     train_with_interruption,
     write_documents,

@@ -11,7 +11,7 @@ from bert_jax.pretraining.input import open_run_input
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests import runs
-from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
+from tests.small_run import small_run, train_with_interruption
 
 LENGTH = 64
 

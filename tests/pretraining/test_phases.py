@@ -9,9 +9,8 @@ from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.evaluation import evaluate_workdir
 from bert_jax.training.metrics import read_metrics
 from tests import runs
-from tests.small_run import (  # noqa: F401
+from tests.small_run import (
     after_step,
-    compiled_once,
     interrupt,
     small_run,
     train_with_interruption,

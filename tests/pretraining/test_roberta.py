@@ -21,7 +21,7 @@ from tests.finetuning import small
 from tests.golden.inputs import FOLDER
 from tests.interop.small_bert import copies, make_pretrained
 from tests.parallel.fakes import slices
-from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
+from tests.small_run import small_run, train_with_interruption
 
 
 def run_config(texts, **overrides):

@@ -18,7 +18,7 @@ from bert_jax.training.metrics import read_metrics
 from configs import spanbert
 from tests import runs
 from tests.finetuning import small
-from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
+from tests.small_run import small_run, train_with_interruption
 
 
 def own_config(texts):

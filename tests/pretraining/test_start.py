@@ -19,7 +19,7 @@ from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from tests.interop.small_bert import edit_tensors, same_weights, write_google
-from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+from tests.small_run import small_run, write_documents
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from bert_jax import tokenizers
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining import train as pretrain
 from bert_jax.text.sources import built_in_files
-from tests.small_run import compiled_once, small_run  # noqa: F401  (a fixture)
+from tests.small_run import small_run
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,7 @@ from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.tracker import Tracker, check_installed
 from tests import runs
 from tests.finetuning import small
-from tests.small_run import (  # noqa: F401
-    compiled_once,
+from tests.small_run import (
     small_run,
     train_with_interruption,
     write_documents,
