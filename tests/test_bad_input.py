@@ -22,15 +22,6 @@ def test_a_refused_run_leaves_no_directory(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_no_config_at_all(tmp_path):
-    assert "--config is missing" in command("main", f"--workdir={tmp_path}")
-    assert "--workdir is missing" in command("evaluate")
-
-
-def test_numbers_below_zero():
-    assert "--max_sequences=-3: " in command("evaluate", "--workdir=run", "--max_sequences=-3")
-
-
 def test_flags_for_pretrained_models_are_refused_for_finetuned_ones(tmp_path):
     (tmp_path / "config.json").write_text('{"task": "table"}')
     message = command("evaluate", f"--workdir={tmp_path}", "--data=x.tsv", "--max_sequences=9")

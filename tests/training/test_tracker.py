@@ -113,12 +113,6 @@ def test_without_the_key_nothing_is_opened(tmp_path, fake):
     assert not Fake.runs and not (tmp_path / "tracking.json").exists()
 
 
-def test_a_damaged_id_is_refused(tmp_path, fake):
-    (tmp_path / "tracking.json").write_text('{"id": "../x"}')
-    with pytest.raises(UserError, match="tracking.json is damaged: the id is '../x'"):
-        Tracker(config_of(), epath.Path(tmp_path))
-
-
 def test_a_missing_package_is_named_before_the_work(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     message = r"log.wandb is True, but its package is missing: pip install -e '.\[wandb\]'"
