@@ -16,7 +16,7 @@ from bert_jax.interop import formats
 from bert_jax.pretraining import evaluation, settings
 from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining import weights as weights_lib
-from bert_jax.pretraining.build import recipe_of
+from bert_jax.pretraining.weights import recipe_of
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tokenizers import CONVENTIONS, training
 from bert_jax.tokenizers.extension import replaced_pieces
