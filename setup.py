@@ -79,7 +79,6 @@ setup(
         # For hf:// paths.
         "hub": ["huggingface_hub>=0.36"],
         "test": [
-            "check-jsonschema>=0.29",
             # The tests run against an in-process fake of Google Cloud Storage.
             "etils[epath-gcs]>=1.12",
             "hypothesis>=6.100",

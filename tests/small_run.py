@@ -3,7 +3,6 @@
 import contextlib
 from unittest import mock
 
-import jax
 import pytest
 
 from bert_jax import config as config_lib
@@ -22,18 +21,6 @@ def write_documents(folder, number, text=TEXT * 4):
     for i in range(number):
         (folder / f"{i}.txt").write_text(f"{text}Document number {i} ends here. It really does.")
     return f"{folder}/*.txt"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Shares compiled programs between the runs of a test file, which have the same shapes."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    for name, value in zip(names, (str(tmp_path_factory.mktemp("compiled")), 0), strict=True):
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 def small_run(data_input, config=None, **overrides):

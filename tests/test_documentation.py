@@ -1,10 +1,7 @@
 """The documentation names only links, files, commands, flags and keys that exist."""
 
-import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,11 +66,3 @@ def test_the_page_of_keys_is_what_the_code_writes():
     written = runpy.run_path(str(ROOT / "docs" / "write_config_keys.py"))["reference"]()
     current = (ROOT / "docs" / "config_keys.md").read_text() == written
     assert current, "run `python docs/write_config_keys.py`"
-
-
-@pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
-    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -1,10 +1,8 @@
 """The command `predict`."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -78,27 +76,6 @@ def test_features(model, bert, tmp_path):
         np.testing.assert_allclose(file["features"][:2], expected, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_interrupted_command_leaves_no_files(model, tmp_path):
-    source, output = tmp_path / "texts.jsonl", tmp_path / "f.npz"
-    source.write_text('{"text": "a b c d e f"}\n' * 200_000)
-    command = [sys.executable, "-m", "bert_jax.predict", f"--model={model}", "features"]
-    command += [f"--input={source}", f"--output={output}"]
-    process = subprocess.Popen(
-        command, cwd=runs.ROOT, env=runs.environment(), stdout=subprocess.DEVNULL
-    )
-    while not list(tmp_path.glob("f.npz.*.partial")):
-        assert process.poll() is None
-        time.sleep(0.05)
-    # Python ignores an exception in a callback of the garbage collector, so one may be lost.
-    while process.poll() is None:
-        process.terminate()
-        time.sleep(1)
-    # The last signal may also have arrived while Python was shutting down.
-    assert process.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
-    assert list(tmp_path.iterdir()) == [source]
-
-
 @pytest.mark.parametrize(
     ("head", "labels", "words", "example"),
     [
@@ -125,20 +102,6 @@ def test_choices_are_shown_by_their_texts(tmp_path):
     finished = run(f"--model={tmp_path / 'hf'}", "choose", "a", "b c", "[d]")
     for choice in FineTuned(make_finetuned("multiple_choice")).choose("a", ["b c", "[d]"]):
         assert f"{choice.text:5} │ {choice.probability:.4f}" in finished.stdout
-
-
-@pytest.mark.slow
-def test_unencodable_characters_are_escaped(tmp_path, monkeypatch):
-    formats.write(make_finetuned("token_classification", ("é",)), tmp_path / "hf", "huggingface")
-    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
-    monkeypatch.setenv("PYTHONUTF8", "0")
-    command = [sys.executable, "-m", "bert_jax.predict", f"--model={tmp_path / 'hf'}", "tag"]
-    finished = subprocess.run(
-        [*command, "--json", "a 😀"], cwd=runs.ROOT, env=runs.environment(), capture_output=True
-    )
-    assert finished.returncode == 0, finished.stderr
-    words = json.loads(finished.stdout)["prediction"]
-    assert [(x["word"], x["tag"]) for x in words] == [("a", "é"), ("😀", "é")]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from bert_jax.interop.families import load_family
 from bert_jax.pretraining import train as pretrain
 from tests import forked, runs
 from tests.refusals import one_sentence
-from tests.small_run import compiled_once, small_run  # noqa: F401
+from tests.small_run import small_run
 
 PAYLOAD = "downloaded.payload:Part"
 

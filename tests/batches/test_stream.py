@@ -12,6 +12,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.parts import trust
 from bert_jax.batches.rows.pairs import PairRows
 from bert_jax.batches.rows.segments import SegmentPlan, SegmentRows
+from bert_jax.batches.rows.windows import select_rows
 from bert_jax.batches.stream import batch_fields, evaluation_batches
 from tests.batches.fakes import SEP, FakeStore
 from tests.batches.small_stream import DOCUMENTS, PACKED, SPEC, STORE, TOKENIZER, stream
@@ -119,6 +120,13 @@ def test_seeds_and_stages_differ(uninterrupted, change):
     same_pairs = (unmasked(batch) == unmasked(uninterrupted[0])).all(axis=1)
     assert same_pairs.mean() < 0.5
     assert not np.array_equal(batch["masked_lm_positions"], uninterrupted[0]["masked_lm_positions"])
+
+
+def test_masks_depend_on_the_stage():
+    one, other = stream(), stream(stage=1)
+    plan = select_rows(one.rows.plan(0, 0), slice(0, 8))
+    masks = [s.build(plan, 0)["masked_lm_positions"] for s in (one, other)]
+    assert (masks[0] != masks[1]).any(axis=1).all()
 
 
 def test_a_corpus_smaller_than_a_batch():

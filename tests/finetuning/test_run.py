@@ -170,16 +170,6 @@ class TestUninterruptedRun:
         assert "This run is finished: step 80 is done." in output and "accuracy" in output
         assert (uninterrupted / "metrics.jsonl").read_bytes() == before
 
-    def test_a_finished_run_opens_nothing_that_its_config_names(self, uninterrupted, tmp_path):
-        directory = shutil.copytree(uninterrupted, tmp_path / "run")
-        config = json.loads((directory / "config.json").read_text())
-        config["init_from"], config["data"]["input"] = "/nowhere", "/nowhere"
-        config["eval"]["predict"] = ""
-        (directory / "config.json").write_text(json.dumps(config))
-        command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={directory}"]
-        output = runs.succeed(command)
-        assert "This run is finished: step 80 is done." in output and "what next" in output
-
     def test_reads_a_step_of_best_and_a_run_without_best(self, uninterrupted, tmp_path):
         best = results(uninterrupted)["best_step"]
         for name in ("checkpoints", "best"):
@@ -255,20 +245,6 @@ class TestInterruptedRun:
             assert finetune(config, directory) is None
         assert finetune(config, directory) == results(directory)
         assert len(list((directory / "predictions").iterdir())) == 2
-
-    @pytest.mark.slow
-    def test_run_stopped_after_its_last_step_returns_none(self, bert, data, tmp_path, monkeypatch):
-        """The sweep then stops too, although the run itself is finished."""
-        config = small.config(bert, data, train__num_epochs=0.1)
-
-        def stopped(results, directory):
-            signal.raise_signal(signal.SIGTERM)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(run, "summarize", stopped)
-            assert finetune(config, tmp_path) is None
-            assert finetune(config, tmp_path) is None, "the run was already finished"
-        assert finetune(config, tmp_path) == results(tmp_path)
 
     @pytest.mark.slow
     def test_resumed_run_does_not_need_its_initial_weights(self, bert, data, tmp_path):

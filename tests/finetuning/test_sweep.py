@@ -20,7 +20,6 @@ from bert_jax.finetuning.sweep import (
 from bert_jax.training import start
 from tests import runs
 from tests.finetuning import small
-from tests.interop.small_bert import edit_tensors
 from tests.runs import start as start_process
 from tests.runs import wait_for
 
@@ -225,41 +224,6 @@ def test_test_split_is_checked_before_the_first_run(tmp_path, broken):
     with pytest.raises(UserError, match=message):
         sweep(config, tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
-
-
-class TestAFinishedSweepContinuesOnlyWithItsOwnFiles:
-    """Otherwise the medians would mix two experiments."""
-
-    @pytest.fixture
-    def config(self, tmp_path):
-        config = sweep_config(tmp_path)
-        sweep(config, tmp_path / "sweep")
-        config.sweep.seeds = (0, 1)
-        return config
-
-    @pytest.mark.slow
-    def test_other_rows(self, config, tmp_path):
-        path = tmp_path / "data" / "validation.tsv"
-        text = path.read_text()
-        path.write_text(text.replace("\tyes", "\tno", 1))
-        with pytest.raises(UserError, match="began with another corpus: its sha256.validation was"):
-            sweep(config, tmp_path / "sweep")
-        path.write_text(text)
-        assert len(sweep(config, tmp_path / "sweep")["runs"]) == 2
-
-    @pytest.mark.slow
-    def test_other_weights(self, config, tmp_path):
-        """No array of the encoder may change; other arrays may."""
-
-        def negated(name):
-            return lambda tensors: tensors.update({name: -tensors[name]})
-
-        edit_tensors(tmp_path / "hf", negated("bert.encoder.layer.0.output.dense.bias"))
-        with pytest.raises(UserError, match="began with other weights than"):
-            sweep(config, tmp_path / "sweep")
-        edit_tensors(tmp_path / "hf", negated("bert.encoder.layer.0.output.dense.bias"))
-        edit_tensors(tmp_path / "hf", negated("cls.predictions.bias"))
-        assert len(sweep(config, tmp_path / "sweep")["runs"]) == 2
 
 
 # The columns of train.tsv and dev.tsv; test.tsv has an index and no label.

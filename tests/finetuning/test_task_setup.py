@@ -1,6 +1,5 @@
 """The initial weights, the task and the trainer of fine-tuning."""
 
-import dataclasses
 import json
 import shutil
 
@@ -64,14 +63,6 @@ def test_from_scratch_uses_only_shape_and_vocabulary(files):
     assert not any(same(weights, given, kernels))
     assert weights[kernels[0]].shape == given[kernels[0]].shape
     assert setup.tokenizer.vocab_size == 28
-
-
-def test_weights_are_read_if_all_checkpoints_are_incomplete(files):
-    """A setup opened for an incomplete checkpoint in a bucket has no weights yet."""
-    setup, weights = begin(files)
-    unread = dataclasses.replace(setup, pretrained=None)
-    _, again = begin(files, setup=unread)
-    assert all(same(weights, again, weights))
 
 
 def test_sinusoidal_positions_apply_to_weights_drawn_from_the_seed(files):

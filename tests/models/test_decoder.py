@@ -82,10 +82,9 @@ def test_a_position_sees_earlier_tokens_and_the_real_source(params, batch):
     assert changed_BxT.tolist() == [[True] * 11, [False] * 11]
 
 
-@pytest.mark.parametrize("remat", ["dots", "full"])
-def test_rematerialized_decoders_compute_the_same(params, batch, remat):
+def test_a_rematerialized_decoder_computes_the_same(params, batch):
     def loss_and_gradients(config):
-        model = PreTrainingModel(config, TERMS)
+        model = PreTrainingModel(dataclasses.replace(config, num_hidden_layers=1), TERMS)
 
         def loss(params):
             outputs = model.apply({"params": params}, batch, deterministic=True)
@@ -96,5 +95,5 @@ def test_rematerialized_decoders_compute_the_same(params, batch, remat):
     jax.tree.map(
         lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5),
         loss_and_gradients(SMALL),
-        loss_and_gradients(dataclasses.replace(SMALL, remat=remat)),
+        loss_and_gradients(dataclasses.replace(SMALL, remat="full")),
     )

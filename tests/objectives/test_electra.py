@@ -1,6 +1,7 @@
 """ELECTRA's terms: replacement, counting, and the flow of gradients."""
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -50,7 +51,8 @@ def test_samples_replace_tokens_and_equal_samples_count_as_real(electra):
     samples = rng.integers(1, 98, real.shape).astype(np.int32)
     # Every second sample is the original token.
     samples[:, ::2] = BATCH["masked_lm_ids"][:, ::2]
-    (logits, is_replaced) = apply(model, params, BATCH | {"samples": samples})["rtd"]
+    outputs = jax.jit(functools.partial(apply, model))(params, BATCH | {"samples": samples})
+    logits, is_replaced = outputs["rtd"]
     expected_ids, expected = BATCH["input_ids"].copy(), np.zeros_like(is_replaced)
     for row, at in np.argwhere(real):
         column = BATCH["masked_lm_positions"][row, at]
@@ -60,7 +62,8 @@ def test_samples_replace_tokens_and_equal_samples_count_as_real(electra):
     assert 0 < expected.sum() < real.sum()
     # The discriminator applied directly to the row that it should read.
     alone = PreTrainingModel(CONFIG, make_terms(NAMES[1:]))
-    read = apply(alone, params, BATCH | {"input_ids": expected_ids})["rtd"][0]
+    outputs = jax.jit(functools.partial(apply, alone))(params, BATCH | {"input_ids": expected_ids})
+    read = outputs["rtd"][0]
     np.testing.assert_allclose(logits, read, rtol=1e-5, atol=1e-5)
 
 
@@ -103,11 +106,13 @@ def test_detection_is_counted_over_all_real_tokens(electra):
     batch = jax.tree.map(jnp.asarray, BATCH | {"example_weights": example_weights})
     objective = WeightedTerms(model.terms, (1.0, 50.0))
     log_probs = jnp.full(98, -np.log(98.0))
-    sums, _ = objective.evaluate(model, params, batch, {}, log_probs)
+    evaluate = jax.jit(lambda params: objective.evaluate(model, params, batch, {}, log_probs)[0])
+    sums = evaluate(params)
     sums = jax.tree.map(float, sums)
     results = objective.results(sums)
 
-    logits, is_replaced = (np.asarray(x, np.float64) for x in apply(model, params, batch)["rtd"])
+    outputs = jax.jit(functools.partial(apply, model))(params, batch)
+    logits, is_replaced = (np.asarray(x, np.float64) for x in outputs["rtd"])
     real = (BATCH["attention_mask"][:13] > 0).ravel()
     logits, truth = logits[:13].ravel()[real], is_replaced[:13].ravel()[real] > 0
     marked, fraction = logits > 0, truth.mean()

@@ -32,7 +32,6 @@ FAMILIES = {
         {"pair_labels": "order", "corruption": "ngrams"},
         {"embedding_size": 14, "layer_groups": 1},
     ),
-    "structbert": (("masked_lm", "three_way_order"), {"pair_labels": "three_way"}, {}),
     "electra": (
         ("generator", "replaced_token"),
         {"rows": "halves", "corruption": "electra"},
@@ -43,7 +42,6 @@ FAMILIES = {
         {"rows": "whole_sentences", "corruption": "spans"},
         {},
     ),
-    "roberta": (("masked_lm",), {"rows": "doc_sentences", "corruption": "roberta"}, {}),
     "distilbert": (("soft_targets", "masked_lm", "hidden_cosine"), {"rows": "segments"}, {}),
     "modernbert": (
         ("masked_lm",),
@@ -83,14 +81,11 @@ def packed_batch(**values):
     "family",
     [
         "bert",
-        "albert",
         "electra",
-        "distilbert",
         "modernbert",
-        "modernbert in parts",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("structbert", "spanbert", "roberta")
+            for name in ("modernbert in parts", "albert", "distilbert", "spanbert")
         ),
     ],
 )
@@ -149,7 +144,7 @@ def test_the_losses_of_microbatches_add_up():
     batch, terms = packed_batch(), make_terms()
     objective = WeightedTerms(terms, (1.0, 1.0))
     model = PreTrainingModel(CONFIG, terms)
-    params = randomized(nn.unbox(init_params(model, 0)), 1)
+    params = randomized(nn.unbox(jax.jit(lambda: init_params(model, 0))()), 1)
     totals = objective.totals(batch)
     assert totals[1] == batch["next_sentence_weights"].sum()
 

@@ -42,9 +42,6 @@ SMALL = {
 }
 MESHES = {
     "one": {},
-    "dp": {},
-    "fsdp": {"sharding": "fsdp", "mesh.data": 1, "mesh.fsdp": 8},
-    "tp": {"sharding": "tp", "mesh.data": 4, "mesh.model": 2},
     "fsdp_tp": {"sharding": "fsdp_tp", "mesh.data": 2, "mesh.fsdp": 2, "mesh.model": 2},
 }
 
@@ -123,20 +120,13 @@ TWO = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_losses_do_not_depend_on_the_processes(family, tmp_path):
-    text = runs.write_speeches(tmp_path)
-    given = {
-        "albert": {"model.embedding_size": 16},
-        "electra": {"model.embedding_size": 64},
-        "bart": {"model.num_decoder_layers": 1},
-    }
-    values = TWO | {"data.input": text} | given.get(family, {})
+@pytest.mark.parametrize(
+    ("family", "given"),
+    [("electra", {"model.embedding_size": 64}), ("bart", {"model.num_decoder_layers": 1})],
+)
+def test_losses_do_not_depend_on_the_processes(family, given, tmp_path):
+    values = TWO | {"data.input": runs.write_speeches(tmp_path)} | given
     config = f"configs/{family}.py:tiny"
-    if family == "distilbert":
-        teacher = command(tmp_path / "teacher", "configs/tiny.py", TWO | {"data.input": text})
-        runs.succeed(teacher)
-        values["objective.teacher"] = tmp_path / "teacher"
     address = free_address()
     processes = [
         runs.start(
@@ -152,11 +142,8 @@ def test_losses_do_not_depend_on_the_processes(family, tmp_path):
     assert two.keys() == one.keys() and len(one["loss"]) == 8
     assert len(one["eval_denoising_loss" if family == "bart" else "eval_mlm_loss"]) == 2
     for kind, expected in one.items():
-        # The divergence is the small difference of two sums of about 6 nats, whose rounding errors
-        # remain.
-        atol = 1e-7 if kind.endswith("soft_targets_loss") else 0
-        np.testing.assert_allclose(two[kind][0], expected[0], rtol=2e-6, atol=atol, err_msg=kind)
-        np.testing.assert_allclose(two[kind], expected, rtol=1e-4, atol=atol, err_msg=kind)
+        np.testing.assert_allclose(two[kind][0], expected[0], rtol=2e-6, err_msg=kind)
+        np.testing.assert_allclose(two[kind], expected, rtol=1e-4, err_msg=kind)
 
 
 def read_losses(workdir) -> dict[str, list[float]]:

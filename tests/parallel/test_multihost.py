@@ -175,6 +175,7 @@ class TestTwoProcesses:
         assert all(0 < read["heldout"] < 2 * 4 * 16 * 24 for read in reads)
 
 
+@pytest.mark.slow
 def test_kill_and_damage_then_one_process_resumes(two, tmp_path):
     """Process 0 is killed and the newest checkpoint damaged.
 

@@ -8,7 +8,6 @@ from flax import linen as nn
 
 from benchmarks.golden import sharding as golden_sharding
 from bert_jax.base.errors import UserError
-from bert_jax.config.common import COMMON
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
@@ -64,10 +63,6 @@ def test_golden_files_contain_the_expected_shardings():
     assert whole == 4 * (336_226_108 + 70 * 1025)
     fsdp = read_json("sharding_large_fsdp.json")
     assert whole / 8 < fsdp["bytes_per_device"] < 1.01 * whole / 8
-
-
-def test_presets_match_the_config():
-    assert ("auto", *PRESETS) == COMMON["sharding"].choices
 
 
 def test_axes_of_the_model_match_the_axes_of_the_rules():

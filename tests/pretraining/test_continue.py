@@ -25,7 +25,6 @@ from bert_jax.training.metrics import read_metrics
 from tests.interop.small_bert import make_pretrained, make_tokenizer, same_weights
 from tests.refusals import command
 from tests.small_run import (
-    compiled_once,  # noqa: F401
     small_run,
     train_with_interruption,
     write_documents,

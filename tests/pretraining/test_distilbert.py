@@ -2,15 +2,13 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax import benchmark, convert
+from bert_jax import convert
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from bert_jax.pretraining import evaluation, heldout
 from bert_jax.pretraining import train as pretrain
@@ -21,8 +19,7 @@ from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from configs import distilbert
 from tests import runs
-from tests.finetuning import small
-from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
+from tests.small_run import small_run, train_with_interruption
 
 
 @pytest.fixture(scope="module")
@@ -141,20 +138,6 @@ def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, override
         pretrain.train(distilled(texts, teacher, **overrides), tmp_path)
 
 
-@pytest.mark.slow
-def test_a_student_may_have_another_shape(teacher, texts, tmp_path):
-    changes = {
-        "objective__terms": ("soft_targets", "masked_lm"),
-        "objective__weights": (5.0, 2.0),
-        "objective__teacher_layers": "",
-        "model__hidden_size": 8,
-        "train__gradient_accumulation_steps": 2,
-        "eval__max_sequences": 4,
-    }
-    results = pretrain.train(distilled(texts, teacher, **changes), tmp_path)
-    assert np.isfinite(results["soft_targets_loss"])
-
-
 def test_flops_include_the_teachers_forward_pass(teacher, texts):
     config = distilled(texts, teacher)
     trainer = make_trainer(config, teacher=read_teacher(config))
@@ -164,16 +147,6 @@ def test_flops_include_the_teachers_forward_pass(teacher, texts):
     masked = 2 * 4 * (width**2 + width * vocabulary)
     expected = 3 * (block + masked + everywhere) + 2 * block + everywhere
     assert trainer.flops_per_sequence(trainer.stages[0]) == expected
-
-
-@pytest.mark.slow
-def test_step_compiles_and_is_timed_without_a_teacher(teacher, texts):
-    config = distilled(texts, "", objective__teacher_layers="3")
-    trainer = make_trainer(config)
-    assert list(trainer.frozen["bert"]["encoder"]) == [f"layer_{i}" for i in range(4)]
-    shardings = {leaf.sharding for leaf in jax.tree.leaves(trainer.abstract_frozen())}
-    assert shardings == {trainer.layout.replicated}
-    assert benchmark.benchmark_step(distilled(texts, teacher), 1, 2)["loss"] > 0
 
 
 def test_export_as_a_distilbert(student, tmp_path):
@@ -188,18 +161,3 @@ def test_export_as_a_distilbert(student, tmp_path):
         np.testing.assert_array_equal(again.weights[name], value)
     assert len(load_file(tmp_path / "hf" / "model.safetensors")) == 4 + 16 + 5
     assert workdir.load_config(student).family == "distilbert"
-
-
-@pytest.mark.slow
-def test_fine_tuning_uses_the_head_of_distilbert(tmp_path):
-    small.write_bert(tmp_path / "hf", family="distilbert")
-    small.write_rows(tmp_path / "data", train=16, validation=8, test=4)
-    config = small.config(tmp_path / "hf", tmp_path / "data", train__num_epochs=1.0)
-    finetune(config, tmp_path / "run")
-    assert workdir.load_config(tmp_path / "run").model.pooler_act == "relu"
-    convert.convert(str(tmp_path / "run"), str(tmp_path / "out"), "huggingface")
-    written = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert written["architectures"] == ["DistilBertForSequenceClassification"]
-    tensors = load_file(tmp_path / "out" / "model.safetensors")
-    assert {"pre_classifier.weight", "classifier.weight"} <= tensors.keys()
-    assert not any("pooler" in name or "token_type" in name for name in tensors)

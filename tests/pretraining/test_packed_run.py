@@ -1,5 +1,7 @@
 """A run with packed rows is trained, interrupted, resumed and evaluated."""
 
+import contextlib
+import io
 import json
 
 import pytest
@@ -11,7 +13,7 @@ from bert_jax.pretraining.input import open_run_input
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests import runs
-from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
+from tests.small_run import small_run, train_with_interruption
 
 LENGTH = 64
 
@@ -25,7 +27,9 @@ def config(texts, max_pairs_per_row=4):
 @pytest.fixture(scope="module")
 def finished(texts, tmp_path_factory):
     directory = tmp_path_factory.mktemp("packed") / "run"
-    pretrain.train(config(texts), directory)
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        pretrain.train(config(texts), directory)
+    (directory / "output.txt").write_text(output.getvalue())
     return directory
 
 
@@ -34,12 +38,11 @@ def test_an_interrupted_run_ends_with_the_same_bits(finished, texts, tmp_path):
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 
-def test_the_run_tells_how_many_rows_keep_the_batch(texts, tmp_path, capsys):
-    pretrain.train(config(texts), tmp_path)
-    report = json.loads((tmp_path / "results.json").read_text())["corpus"][0]
+def test_the_run_tells_how_many_rows_keep_the_batch(finished):
+    report = json.loads((finished / "results.json").read_text())["corpus"][0]
     ratio = report["pairs_per_row"]
     assert 1.2 < ratio < 4 and report["padding"] < 0.3
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join((finished / "output.txt").read_text().split())
     assert f"rows of 64 tokens have {ratio:.2f} pairs on average" in printed
     rows = round(8 / ratio)
     assert f"needs config.train.stages[0].batch_size={rows}, with its own" in printed

@@ -9,9 +9,8 @@ from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.evaluation import evaluate_workdir
 from bert_jax.training.metrics import read_metrics
 from tests import runs
-from tests.small_run import (  # noqa: F401
+from tests.small_run import (
     after_step,
-    compiled_once,
     interrupt,
     small_run,
     train_with_interruption,
@@ -55,9 +54,8 @@ def test_phases_of_one_shape_are_compiled_once(finished):
     np.testing.assert_allclose([line["learning_rate"] for line in lines], rates, rtol=1e-5)
 
 
-@pytest.mark.parametrize("step", [5, 11])
-def test_a_run_resumes_in_the_middle_of_a_phase_to_the_bit(finished, texts, tmp_path, step):
-    train_with_interruption(phases(texts, **{"optimizer.name": "muon"}), tmp_path, step)
+def test_a_run_resumes_in_the_middle_of_a_phase_to_the_bit(finished, texts, tmp_path):
+    train_with_interruption(phases(texts, **{"optimizer.name": "muon"}), tmp_path, 11)
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 
@@ -94,16 +92,16 @@ def test_phases_with_rotary_bases_of_their_own(texts, tmp_path):
     }
     later = {"rope_theta": 100.0, "local_rope_theta": 50.0}
     own = [stage(fraction=0.5, **SIZES), stage(fraction=0.5, **later, **SIZES)]
-    first = small_run(texts, **keys, **{"model.rope_theta": 10.0})
     both = small_run(texts, **keys, **{"model.rope_theta": 10.0, "train.num_steps": 12})
     both.train.stages = own
-    of_first = pretrain.train(first, tmp_path / "first")
     of_both = pretrain.train(both, tmp_path / "both")
 
     assert formats.read(tmp_path / "both" / "checkpoints" / "6").model["rope_theta"] == 10
     final = formats.read(tmp_path / "both")
     assert {key: final.model[key] for key in later} == later
-    assert evaluate_workdir(tmp_path / "both", step=6)["mlm_loss"] == of_first["mlm_loss"]
+    lines = read_metrics(tmp_path / "both")
+    losses = {line["step"]: line["eval_mlm_loss"] for line in lines if "eval_mlm_loss" in line}
+    assert evaluate_workdir(tmp_path / "both", step=6)["mlm_loss"] == losses[6]
     assert evaluate_workdir(tmp_path / "both")["mlm_loss"] == of_both["mlm_loss"]
     formats.write(final, tmp_path / "converted", "bert_jax")
     assert {key: formats.read(tmp_path / "converted").model[key] for key in later} == later

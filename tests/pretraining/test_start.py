@@ -19,7 +19,7 @@ from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from tests.interop.small_bert import edit_tensors, same_weights, write_google
-from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+from tests.small_run import small_run, write_documents
 
 
 @pytest.fixture(scope="module")
@@ -228,26 +228,6 @@ class TestResumingAnotherRun:
         assert same_weights(weights_of(tmp_path / "run"), weights_of(trained))
         steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
         assert min(steps) > 4
-
-    @pytest.mark.slow
-    def test_a_finished_run_is_trained_further(self, texts, tmp_path, capsys):
-        longer = {"train.num_steps": 9}
-        first, other = tmp_path / "first", tmp_path / "other"
-        for _ in range(2):
-            pretrain.train(small_run(texts), first)
-        assert "set a config.train.num_steps above 6" in capsys.readouterr().out
-        for config, directory in (
-            (small_run(texts, resume_from=str(first), **longer), other),
-            (small_run(texts, **longer), first),
-        ):
-            assert pretrain.train(config, directory)["step"] == 9
-        assert same_weights(weights_of(first), weights_of(other))
-
-    @pytest.mark.slow
-    def test_the_schedule_may_change(self, earlier, trained, texts, tmp_path):
-        config = small_run(texts, resume_from=str(earlier), **{"schedule.peak_learning_rate": 0.5})
-        pretrain.train(config, tmp_path / "run")
-        assert not same_weights(weights_of(tmp_path / "run"), weights_of(trained))
 
     @pytest.mark.parametrize(
         ("key", "value"),

@@ -11,8 +11,7 @@ from bert_jax.pretraining.input import open_run_input
 from bert_jax.training.stages import resolve_stages
 from tests import stores
 from tests.runs import assert_same_bits, final_state
-from tests.small_run import (  # noqa: F401
-    compiled_once,
+from tests.small_run import (
     small_run,
     train_with_interruption,
     write_documents,

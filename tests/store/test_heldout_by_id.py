@@ -1,12 +1,14 @@
 """data.heldout_by=id: the same documents are held out when others are added."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
+from bert_jax.store.heldout import is_held_out_by_id
 from bert_jax.store.token_store import TokenStore
 from tests.stores import make, options, parts_of
 
@@ -43,6 +45,12 @@ def test_added_documents_do_not_move_the_held_out_ones(tmp_path):
     common = set(before) & set(after)
     assert held_out[0] & common == held_out[1] & common
     assert 3 <= len(held_out[0]) <= 20
+
+
+def test_the_share_is_the_fraction():
+    held_out = [is_held_out_by_id(SimpleNamespace(id=str(n)), 0.2) for n in range(2000)]
+    # Four standard errors.
+    assert abs(sum(held_out) - 400) < 72
 
 
 def test_what_has_no_id_is_refused(tmp_path):

@@ -19,7 +19,6 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config
 from bert_jax.store import token_store
-from bert_jax.store.checked_files import read_checksums, write_checksums
 from bert_jax.store.part import write_parts
 from bert_jax.store.preparation import prepare
 from bert_jax.store.split_writer import SplitWriter
@@ -339,10 +338,3 @@ def test_texts_prepared_in_a_bucket(bucket, tmp_path):
         prepare(data, len(vocabulary), remote / "other")
     with pytest.raises(UserError, match="no file matches 'gs:"):
         Corpus(f"gs://{bucket}/none/*.txt")
-
-
-def test_checksums_that_are_written_again_leave_themselves_out(tmp_path):
-    (tmp_path / "tokens.bin").write_bytes(b"123456789")
-    for _ in range(2):
-        write_checksums(tmp_path)
-    assert read_checksums(tmp_path) == {"tokens.bin": 0xCBF43926}

@@ -278,21 +278,3 @@ def test_a_bucket_that_cannot_be_written_to(in_bucket, states, monkeypatch):
     monkeypatch.setattr(checkpointer._manager, "save", fail)
     with pytest.raises(UserError, match="could not be written to gs://.*Forbidden"):
         checkpointer.save(3, jax.tree.map(lambda x: x, states[3]), RESUME)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("to_bucket", [True, False])
-def test_copied_between_a_disk_and_a_bucket(to_bucket, bucket, trainer, states, tmp_path):
-    source, target = epath.Path(tmp_path) / "a", epath.Path(f"gs://{bucket}/a")
-    if not to_bucket:
-        source, target = target, source
-    save(source, states)
-    if to_bucket:
-        files.filesystem().put(str(source), str(target), recursive=True)
-    else:
-        files.filesystem().get(str(source), str(target), recursive=True)
-    state, resume = restore(target, trainer)
-    assert resume["step"] == 2
-    assert_same(state, states[2])
-    damage_truncate(arrays_file(target / "2"))
-    assert restore(target, trainer)[1]["step"] == 1

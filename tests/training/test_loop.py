@@ -15,7 +15,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import PreemptionGuard, steps_between_lines
 from bert_jax.training.metrics import read_metrics
 from tests.finetuning import small
-from tests.small_run import after_step, compiled_once, small_run  # noqa: F401
+from tests.small_run import after_step, small_run
 
 SECONDS = 1.0
 

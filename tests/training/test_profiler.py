@@ -1,15 +1,8 @@
 """The steps in a trace, also for interrupted runs."""
 
-import signal
-
 import jax
-import pytest
 
-from bert_jax.base.progress import Progress
-from bert_jax.pretraining import train as pretrain
-from bert_jax.training import workdir
 from bert_jax.training.profiler import StepProfiler
-from tests.small_run import after_step, small_run
 
 
 def annotated_steps(trace):
@@ -22,24 +15,6 @@ def annotated_steps(trace):
         if event.name.split("#")[0] == "train"
     ]
     return [dict(event.stats)["step_num"] for event in events]
-
-
-@pytest.mark.slow
-def test_traces_of_a_run_that_is_stopped_and_resumed(texts, tmp_path, monkeypatch):
-    steps = {"train.num_steps": 8, "profile.start_step": 3, "profile.num_steps": 4}
-    config, folder, printed = small_run(texts, **steps), tmp_path / workdir.PROFILE, []
-    monkeypatch.setattr(Progress, "message", lambda _, text: printed.append(text))
-    found = {}
-    for last_step, name, traced in ((4, "steps_3_to_6", [3, 4]), (7, "steps_5_to_6", [5, 6])):
-        printed.clear()
-        with after_step(last_step, lambda: signal.raise_signal(signal.SIGTERM)):
-            assert pretrain.train(config, tmp_path) is None
-        found[name] = traced
-        traces = folder.glob("plugins/profile/*/*.xplane.pb")
-        assert {path.parent.name: annotated_steps(path) for path in traces} == found
-        (message,) = [text for text in printed if "profile" in text]
-        assert message.startswith(f"profile of steps {traced[0]} to {traced[1]} in {folder};")
-        assert f"xprof --logdir={folder}" in message
 
 
 class Pause:

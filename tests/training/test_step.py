@@ -1,12 +1,17 @@
 """The train and evaluation steps."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import _split, make_train_step
 from tests.small import flat, random_batch, randomized, small_config
 
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
@@ -117,6 +122,27 @@ def test_metrics_are_averages_over_the_batch():
         "learning_rate": 0.0,
     }.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_the_optimizer_and_the_schedule_get_the_number_of_steps_taken():
+    objective = SimpleNamespace(
+        totals=lambda batch: 1,
+        loss=lambda model, params, *_: (jnp.sum(params["w"]), {}),
+    )
+    optimizer = optax.GradientTransformationExtraArgs(
+        lambda params: optax.EmptyState(),
+        lambda updates, state, params=None, *, step: ({"w": updates["w"] * step}, state),
+    )
+    train_step = make_train_step(None, optimizer, lambda step: 10.0 + step, objective, seed=0)
+    state = TrainState(jnp.int32(7), {"w": jnp.ones(3)}, optax.EmptyState())
+    state, metrics = train_step(state, {}, {})
+    assert state.step == 8 and metrics["learning_rate"] == 17
+    np.testing.assert_array_equal(state.params["w"], 1 + 7)
+
+
+def test_microbatches_take_every_nth_row():
+    """The rows of a device are then a contiguous part of every microbatch."""
+    assert _split(2)(jnp.arange(6)).tolist() == [[0, 2, 4], [1, 3, 5]]
 
 
 def test_dropout_differs_between_steps_and_repeats():

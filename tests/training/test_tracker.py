@@ -22,8 +22,7 @@ from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.tracker import Tracker, check_installed
 from tests import runs
 from tests.finetuning import small
-from tests.small_run import (  # noqa: F401
-    compiled_once,
+from tests.small_run import (
     small_run,
     train_with_interruption,
     write_documents,
@@ -112,12 +111,6 @@ def test_a_broken_tracker_is_left_alone(tmp_path, fake, capsys):
 def test_without_the_key_nothing_is_opened(tmp_path, fake):
     write(tmp_path, [10], config=config_of(is_tracked=False))
     assert not Fake.runs and not (tmp_path / "tracking.json").exists()
-
-
-def test_a_damaged_id_is_refused(tmp_path, fake):
-    (tmp_path / "tracking.json").write_text('{"id": "../x"}')
-    with pytest.raises(UserError, match="tracking.json is damaged: the id is '../x'"):
-        Tracker(config_of(), epath.Path(tmp_path))
 
 
 def test_a_missing_package_is_named_before_the_work(monkeypatch, tmp_path):

@@ -1,5 +1,6 @@
 """BART's corruption against fairseq's DenoisingDataset, as recorded by golden/denoising.py."""
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,6 +25,7 @@ def recorded():
     return read_json("denoising.json")
 
 
+@functools.cache
 def our_counts(name):
     num_words, poisson_lambda, permuted, num_rows = golden.SETTINGS[name]
     ids, begins_word, begins_sentence = golden.make_row(num_words)

@@ -103,7 +103,7 @@ def test_random_b_is_uniform_over_other_documents_and_their_sentences():
     store, planner = planner_for(documents, max_seq_length=10)
     starts = np.zeros((6, 6))
     by_sentence = np.zeros(store.num_sentences)
-    for epoch in range(2000):
+    for epoch in range(500):
         plan = planner.plan(epoch, 0)
         is_random = plan.is_random_N
         own = store.document_of(plan.a_start_N[is_random])
@@ -190,7 +190,7 @@ def test_random_b_is_uniform_over_the_window():
     documents = [[7] * n for n in (1, 2, 3, 4, 5, 6)]
     store, planner = planner_for(documents, range(1, 6), max_seq_length=10)
     counts = np.zeros((6, 21))
-    for epoch in range(2000):
+    for epoch in range(500):
         plan = planner.plan(epoch, 0)
         own = store.document_of(plan.a_start_N)[plan.is_random_N]
         np.add.at(counts, (own, plan.b_start_N[plan.is_random_N] // 7), 1)

@@ -1,0 +1,267 @@
+"""Small models of BERT's relatives are trained, stopped, resumed, evaluated and exported.
+
+test_distilbert.py and test_continue.py have runs that begin with another model.
+"""
+
+import importlib.util
+import json
+import math
+import zipfile
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import bert_jax
+from bert_jax import tokenizers
+from bert_jax.base.errors import UserError
+from bert_jax.convert import convert
+from bert_jax.interop import formats
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining import train as pretrain
+from bert_jax.pretraining.build import make_trainer
+from bert_jax.training.metrics import read_metrics
+from configs import ablations, bart, flaubert, herbert, modernbert, roberta, spanbert, tiny
+from tests import runs
+from tests.finetuning import small
+from tests.golden.inputs import FOLDER
+from tests.interop.small_bert import copies, make_pretrained
+from tests.parallel.fakes import slices
+from tests.small_run import small_run, train_with_interruption
+
+LARGER = {"model.vocab_size": 300}
+
+
+class Facts(NamedTuple):
+    """What holds for a small run of a family.
+
+    Attributes:
+      recipe: The module of its config.
+      values: Values of the config that differ from those of a small run.
+      losses: The names of the metrics that add up to the loss.
+      exported: Values of the config.json for `transformers`.
+      lost: The beginning of the names of the weights that `transformers` has no tensor for.
+      mask: The mask token; empty if the model fills none.
+    """
+
+    recipe: Any
+    values: dict[str, Any]
+    losses: tuple[str, ...]
+    exported: dict[str, Any]
+    lost: str = "none"
+    mask: str = "[MASK]"
+
+
+FAMILIES = {
+    "bart": Facts(
+        bart,
+        # Rows of 16 tokens have room for sentences of 14.
+        LARGER | {"model.num_decoder_layers": 1, "data.max_sentence_tokens": 14},
+        ("denoising_loss",),
+        {"architectures": ["BartForConditionalGeneration"], "decoder_layers": 1},
+        mask="",
+    ),
+    "flaubert": Facts(
+        flaubert,
+        LARGER | {"model.intermediate_size": 64},
+        ("mlm_loss",),
+        {"architectures": ["FlaubertWithLMHeadModel"], "mask_index": 5, "pre_norm": False},
+        mask="<special1>",
+    ),
+    "herbert": Facts(
+        herbert,
+        LARGER,
+        ("mlm_loss", "sso_loss"),
+        {"architectures": ["BertForMaskedLM"], "model_type": "bert", "pad_token_id": 1},
+        mask="<mask>",
+    ),
+    "left to right": Facts(
+        tiny,
+        ablations.ABLATIONS["ltr"],
+        ("lm_loss",),
+        {"architectures": ["BertLMHeadModel"], "is_decoder": True},
+        mask="",
+    ),
+    "modernbert": Facts(
+        modernbert,
+        LARGER | {"model.num_hidden_layers": 2, "model.global_every": 2},
+        ("mlm_loss",),
+        {"architectures": ["ModernBertForMaskedLM"]},
+    ),
+    "roberta": Facts(
+        roberta,
+        LARGER,
+        ("mlm_loss",),
+        {"architectures": ["RobertaForMaskedLM"], "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        mask="<mask>",
+    ),
+    "spanbert": Facts(
+        spanbert,
+        {},
+        ("mlm_loss", "sbo_loss"),
+        {"architectures": ["BertForMaskedLM"], "model_type": "bert"},
+        lost="sbo/",
+    ),
+}
+
+
+def config_of(name, texts, **overrides):
+    if name == "flaubert" and importlib.util.find_spec("sacremoses") is None:
+        pytest.skip("needs pip install -e '.[flaubert]'")
+    facts = FAMILIES[name]
+    config = facts.recipe.get_config("" if facts.recipe is tiny else "tiny")
+    config = small_run(texts, config, **facts.values | overrides)
+    if name == "modernbert":
+        # It predicts 30 % of the tokens.
+        config.train.stages[0].max_predictions_per_seq = 0
+    return config
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def run(request, texts, tmp_path_factory):
+    """Returns the facts, the directory and the results of a finished run, and its export."""
+    directory = tmp_path_factory.mktemp("family") / "run"
+    results = pretrain.train(config_of(request.param, texts), directory)
+    warnings = convert(str(directory), str(directory / "hf"), "huggingface")
+    return FAMILIES[request.param], directory, results, warnings
+
+
+def test_the_losses_of_training_and_evaluation(run):
+    facts, directory, results, _ = run
+    lines = [line for line in read_metrics(directory) if "loss" in line]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    for line in lines:
+        assert line["loss"] == pytest.approx(sum(line[name] for name in facts.losses), rel=1e-5)
+        assert {name for name in line if name.endswith("_loss")} == {*facts.losses}
+    again = evaluation.evaluate_workdir(directory)
+    for name in facts.losses:
+        assert again[name] == pytest.approx(results[name], rel=1e-6)
+        if (perplexity := name.replace("loss", "perplexity")) in results:
+            assert results[perplexity] == pytest.approx(math.exp(results[name]))
+
+
+def test_the_export_is_that_of_transformers_and_keeps_every_bit(run):
+    facts, directory, _, warnings = run
+    hf = directory / "hf"
+    config = json.loads((hf / "config.json").read_text())
+    assert facts.exported.items() <= config.items()
+    ours, theirs = formats.read(directory), formats.read(hf)
+    lost = {name for name in ours.weights if name.startswith(facts.lost)}
+    assert theirs.weights.keys() == ours.weights.keys() - lost
+    assert all(any(name in warning for warning in warnings) for name in lost)
+    for name, value in theirs.weights.items():
+        np.testing.assert_array_equal(ours.weights[name], value, err_msg=name)
+    assert theirs.tokenizer.fingerprint == ours.tokenizer.fingerprint
+    # A copy in the native format has all.
+    if lost:
+        convert(str(directory), str(directory / "copy"), "bert_jax")
+        assert formats.read(directory / "copy").weights.keys() == ours.weights.keys()
+    if facts.mask:
+        one, other = (bert_jax.load(str(path)) for path in (directory, hf))
+        text = f"The quick brown {facts.mask} jumps."
+        assert one.fill_mask(text) == other.fill_mask(text)
+        np.testing.assert_array_equal(one.encode(["The dog."]), other.encode(["The dog."]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("herbert", "modernbert") else pytest.param(name, marks=pytest.mark.slow)
+        for name in FAMILIES
+    ],
+)
+def test_an_interrupted_run_is_bit_identical(name, texts, tmp_path):
+    pretrain.train(config_of(name, texts), tmp_path / "whole")
+    train_with_interruption(config_of(name, texts), tmp_path / "resumed", 5)
+    states = (runs.final_state(tmp_path / name) for name in ("resumed", "whole"))
+    runs.assert_same_bits(*states)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "words"),
+    [
+        ("bart", "data.max_pairs_per_row", 2, "max_pairs_per_row is 2, but .* a target for each"),
+        ("bart", "data.corruption", "none", "denoising, which needs decoder_attention_mask"),
+        ("spanbert", "data.corruption", "masked_lm", "which needs span_left_positions"),
+        ("left to right", "model.causal", False, "each position sees the token it predicts; set"),
+        ("left to right", "data.corruption", "masked_lm", "replaces the tokens it predicts; set"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(name, key, value, words, texts, tmp_path):
+    with pytest.raises(UserError, match=words):
+        pretrain.train(config_of(name, texts, **{key: value}), tmp_path / "run")
+
+
+def test_flops_include_both_heads_of_spanbert(texts):
+    trainer = make_trainer(config_of("spanbert", texts))
+    width, inner, vocabulary, length, predictions = 16, 16, 200, 16, 4
+    block = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
+    mlm = 2 * predictions * (width**2 + width * vocabulary)
+    sbo = 2 * predictions * ((2 * width + 200) * width + width**2 + width * vocabulary)
+    assert trainer.flops_per_sequence(trainer.stages[0]) == 3 * (block + mlm + sbo)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "size", "parameters"),
+    [
+        # FlaubertWithLMHeadModel with the authors' 68,729 entries.
+        (flaubert, "base", 138_301_817),
+        (flaubert, "large", 373_282_937),
+        # RobertaForMaskedLM, without its token type and two unused positions.
+        (roberta, "base", 124_697_433 - 3 * 768),
+    ],
+)
+def test_sizes_are_those_of_transformers(recipe, size, parameters):
+    assert make_trainer(recipe.get_config(size), slices(rows=1)).num_parameters() == parameters
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "kind", "special_tokens", "folder"),
+    [
+        ("roberta", "fastbpe", "roberta", "phobert"),
+        ("xlm_roberta", "sentencepiece", "roberta", "xlm_roberta"),
+        ("camembert", "sentencepiece", "camembert", "xlm_roberta"),
+    ],
+)
+def test_training_continues_from_relatives(texts, tmp_path, family, kind, special_tokens, folder):
+    """PhoBERT, XLM-R and CamemBERT, with their own tokenizers."""
+    zipfile.ZipFile(FOLDER / "family_tokenizers.zip").extractall(tmp_path)
+    given = {"special_tokens": tokenizers.CONVENTIONS[special_tokens]}
+    tokenizer = tokenizers.from_file(kind, tmp_path / folder, **given)
+    size = {"vocab_size": tokenizer.vocab_size, "type_vocab_size": 0, "num_hidden_layers": 1}
+    pretrained = make_pretrained(family=family, layer_norm_eps=1e-5, **size)
+    pretrained.tokenizer = tokenizer
+    model = {f"model.{key}": value for key, value in pretrained.model.items()}
+    weights = copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    data = {"tokenizer": kind, "special_tokens": special_tokens, "vocab": str(tmp_path / "hf")}
+    config = config_of(
+        "roberta",
+        texts,
+        **model,
+        **{f"data.{key}": value for key, value in data.items()},
+        family=family,
+        init_from=str(tmp_path / "hf"),
+        train__num_steps=2,
+        schedule__warmup_steps=100.0,
+    )
+    pretrain.train(config, tmp_path / "run")
+    convert(str(tmp_path / "run"), str(tmp_path / "again"), "huggingface")
+    again = formats.read(tmp_path / "again")
+    assert (again.family, again.tokenizer.fingerprint) == (family, tokenizer.fingerprint)
+    # These are the weights after two warm-up steps.
+    for name, value in weights.items():
+        np.testing.assert_allclose(again.weights[name], value, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["flaubert", "roberta"])
+def test_pairs_are_classified(name, texts, tmp_path):
+    pretrain.train(config_of(name, texts), tmp_path / "run")
+    convert(str(tmp_path / "run"), str(tmp_path / "exported"), "huggingface")
+    tensors = load_file(tmp_path / "exported" / "model.safetensors")
+    assert not [tensor for tensor in tensors if "pooler" in tensor]
+    class_name = f"{name.capitalize()}ForSequenceClassification"
+    small.check_classified_pairs(tmp_path / "exported", tmp_path, class_name)
