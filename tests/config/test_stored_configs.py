@@ -23,7 +23,6 @@ WRONG = {
     "model.layer_groups": [7],
     "model.initializer_range": ["NaN"],
     "model.new_key": [1],
-    "family": ["foo"],
     "objective.terms": [["masked_lm", "masked_lm"], ["morse", "next_sentence"]],
     "train.stages": [[], [{"fraction": 0.5}], [3]],
     "dtype": ["int8"],
