@@ -22,9 +22,12 @@ Hardware: that of the model; two CPU cores for models of MiniLM's size, with
 Expected: depends on the model and the text; docs/continue.md has the figures of a small run.
 """
 
+import dataclasses
+
 from bert_jax import load_config
 from bert_jax.base.errors import UserError
 from bert_jax.config import stage
+from bert_jax.config.data import SAMPLING
 
 
 def get_config(arg: str = ""):
@@ -34,6 +37,7 @@ def get_config(arg: str = ""):
             "continue:bert-base-uncased for the directory that hf download --local-dir made"
         )
     # Other configs must not load JAX.
+    from bert_jax.batches.stream import StreamSpec
     from bert_jax.interop import formats
     from bert_jax.pretraining.weights import recipe_of
 
@@ -45,20 +49,10 @@ def get_config(arg: str = ""):
     c.model.update(model.model)
     c.objective.terms = recipe.objective.terms
     c.objective.weights = recipe.objective.weights
-    for key in (
-        "rows",
-        "pair_labels",
-        "max_pairs_per_row",
-        "corruption",
-        "masked_lm_prob",
-        "mask_fractions",
-        "poisson_lambda",
-        "permute_sentence_ratio",
-        "whole_word_masking",
-        "max_sentence_tokens",
-        "short_seq_prob",
-    ):
-        c.data[key] = recipe.data[key]
+    for field in dataclasses.fields(StreamSpec):
+        # The rows and the masks are those of the recipe, the shares of sources those of the text.
+        if field.name in c.data and field.name not in (*SAMPLING, "num_threads"):
+            c.data[field.name] = recipe.data[field.name]
     c.train.num_steps = 10_000
     c.train.batch_size = 64
     c.train.stages = (stage(fraction=1.0, max_seq_length=128),)

@@ -1,4 +1,4 @@
-"""Checks of the rooms and of the coding rules in CONTRIBUTING.md."""
+"""Checks of the folders and of the coding rules in CONTRIBUTING.md."""
 
 import ast
 import os
@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bert_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# The rooms of the package, from the bottom up. A room imports only from the rows below its own;
+# The folders of the package, from the bottom up. A folder imports only from the rows below its own;
 # the modules beside them are the commands and the public functions.
-ROOMS = (
+FOLDERS = (
     {"base"},
     {"models", "parallel", "text", "tokenizers"},
     {"config", "objectives"},
@@ -48,19 +48,19 @@ def part_of(path):
 
 
 def row_of(part):
-    (row,) = [i for i, rooms in enumerate(ROOMS) if part in rooms] or [len(ROOMS)]
+    (row,) = [i for i, folders in enumerate(FOLDERS) if part in folders] or [len(FOLDERS)]
     return row
 
 
-def test_every_room_has_one_row():
-    listed = [room for rooms in ROOMS for room in rooms]
+def test_every_folder_has_one_row():
+    listed = [folder for folders in FOLDERS for folder in folders]
     assert sorted(listed) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
-def test_only_commands_stand_beside_the_rooms():
+def test_only_commands_stand_beside_the_folders():
     for path in PACKAGE.glob("*.py"):
         is_command = 'if __name__ == "__main__":' in path.read_text()
-        assert is_command or path.name == "__init__.py", f"{path.name} belongs in a room"
+        assert is_command or path.name == "__init__.py", f"{path.name} belongs in a folder"
 
 
 def test_modules_import_only_from_lower_rows():
@@ -87,8 +87,8 @@ def test_a_run_from_a_finished_store_needs_no_text_converters_or_reports():
         loaded |= found
         modules = {module for name in found for module in imports(paths[name])}
         found = (modules & paths.keys()) - loaded - {"bert_jax"}
-    rooms = {name.split(".")[1] for name in loaded}
-    assert not rooms & {"reports", "inference", "tasks", "finetuning", "tpu", "studies"}
+    folders = {name.split(".")[1] for name in loaded}
+    assert not folders & {"reports", "inference", "tasks", "finetuning", "tpu", "studies"}
     assert {
         name for name in loaded if name.startswith(("bert_jax.interop.", "bert_jax.text."))
     } == {

@@ -45,7 +45,8 @@ class StreamSpec:
     """The options of a stage's stream. `num_threads` affects only its speed.
 
     `stream_spec` of `bert_jax.pretraining.batches` takes them from the stage and `config.data` by
-    name: a key for a row builder or a corruption needs a field here.
+    name: a key for a row builder or a corruption needs a field here. An evaluation has these
+    options too, but for those of `EVALUATION_MASKS`, the seed and the stage.
 
     Attributes:
       batch_size: The rows of a global batch.

@@ -23,7 +23,9 @@ Section = Mapping[str, "Field | Section"]
 class Owner(enum.Enum):
     """What decides the value of a key, where it is given.
 
-    An owner's value replaces that of a config file. A flag with another value is refused.
+    Weights and a store that the config names replace the value of a config file. A flag with
+    another value is refused. A work directory, with the store in it, also refuses a file with
+    another value.
 
     Attributes:
       WEIGHTS: The weights of `config.init_from`. Without them, as RUN.

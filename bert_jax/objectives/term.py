@@ -56,7 +56,9 @@ class Term(abc.ABC):
     Attributes:
       name: The prefix of the term's metrics and the key of its outputs: "mlm".
       label: The term in words: "masked LM".
-      fields: The batch fields that the term needs in addition to the encoder's inputs.
+      fields: The batch fields that the term needs in addition to the encoder's inputs. If several
+        sequences share a row (`base.batch.shared_row_fields`), a field NAME_labels with a value for
+        each row has one for each sequence, and a field NAME_weights says which of them count.
       metrics: The results that the term reports. The first is its loss.
       needs_pooler: Whether the term reads the pooler.
       needs_teacher: Whether the term compares the model with a frozen teacher.

@@ -81,6 +81,7 @@ class PretrainingRun:
                 # `put` reads ahead. Without the limit, tf.data would end in the middle of a step,
                 # which takes seconds.
                 for batch in self.trainer.put(itertools.islice(rows, num_steps)):
+                    # Those of the batch that is trained next, not of the one that is read ahead.
                     self._stage, self._stream = stage, stream
                     yield stage, batch
 

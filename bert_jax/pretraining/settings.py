@@ -98,7 +98,7 @@ def complete(
 def _stages(config: ConfigDict, directory: epath.PathLike) -> tuple[ConfigDict, ...]:
     """Returns the stages of the config or, if it continues a run, with the steps of that run."""
     earlier = directory if workdir.has_checkpoints(directory) else config.resume_from
-    # `workdir.check` refuses a run of fine-tuning.
+    # `training.start.check` refuses a run of fine-tuning.
     if not earlier or not workdir.has_checkpoints(earlier) or workdir.holds_finetuning(earlier):
         return config.train.stages
     return stages_of_run(workdir.load_config(earlier), config)

@@ -164,7 +164,7 @@ def stages_of_run(before: ConfigDict, now: ConfigDict) -> tuple[ConfigDict, ...]
     If the config has the stages of the run, with any fractions, all stages keep their steps but the
     last one, which takes the steps up to `now.train.num_steps`. The same fractions of another
     number would move boundaries that the run has passed. A config with other stages, or whose steps
-    end before the last stage, keeps its own; `bert_jax.training.workdir.check` compares them with
+    end before the last stage, keeps its own; `bert_jax.training.start.check` compares them with
     the steps that have run.
 
     Args:

@@ -33,6 +33,10 @@ class WindowedRows(abc.ABC):
     A *plan* is a NamedTuple of equally long arrays, one element per row. The first array is the
     token position of each row's first token. Only the builder that made a plan uses the others.
 
+    Sentences of which `sentences_per_row` do not fit in a row are divided before they are planned
+    (`config.data.max_sentence_tokens`). Every token of the store is in a row of each epoch;
+    `tests/batches/rows/test_divided_sentences.py` tests this for every builder of `ROWS`.
+
     A builder whose rows can be packed (`batches.packing`) has a method `lengths(plan)`, which
     returns the number of tokens in each row, special ones included.
 
@@ -44,10 +48,12 @@ class WindowedRows(abc.ABC):
     Attributes:
       fields: The arrays that `assemble` returns.
       is_pair: Whether two sentences in a row have the special tokens of a pair.
+      sentences_per_row: The number of sentences for which a row must have room.
     """
 
     fields: ClassVar[BatchFields] = ENCODER_FIELDS
     is_pair: ClassVar[bool] = False
+    sentences_per_row: ClassVar[int] = 2
 
     def __init__(self, store, tokenizer, spec):
         self.store, self.tokenizer, self.spec = store, tokenizer, spec
@@ -58,8 +64,9 @@ class WindowedRows(abc.ABC):
         self._blocks = Blocks(
             store,
             spec.shuffle_sentences,
-            # Two sentences fit in a row.
-            max_sentence_tokens=min(spec.max_sentence_tokens, self._max_num_tokens // 2),
+            max_sentence_tokens=min(
+                spec.max_sentence_tokens, self._max_num_tokens // self.sentences_per_row
+            ),
         )
         self._repeats = repeats(self._blocks.tokens, spec.sampling_exponent, spec.source_weights)
         self._epoch_windows: tuple[int, tuple[list[np.ndarray], ...]] = (-1, ())

@@ -18,8 +18,8 @@ from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights, loss_and_accuracy
 
 
-def pair_metrics(name: str, label: str) -> tuple[Metric, ...]:
-    """Declares the metrics of a term that predicts the label of a pair."""
+def label_metrics(name: str, label: str) -> tuple[Metric, ...]:
+    """Declares the metrics of a term that predicts a label of each row or sequence."""
     return (
         Metric(
             f"{name}_loss",
@@ -40,22 +40,16 @@ def pair_metrics(name: str, label: str) -> tuple[Metric, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class NextSentence(Term):
-    """Predicts whether segment B follows segment A (label 0) or is random (label 1).
-
-    See section 3.1 of the paper, task 2.
+class RowLabel(Term):
+    """Predicts a label of each row, or of each sequence of a row, from the pooler.
 
     Attributes:
       labels_field: The batch field of the labels.
       num_labels: The number of labels.
     """
 
-    name = "nsp"
-    label = "next sentence"
-    fields = NEXT_SENTENCE_FIELDS
-    metrics = pair_metrics("nsp", "next-sentence")
     needs_pooler = True
-    labels_field: ClassVar[str] = "next_sentence_labels"
+    labels_field: ClassVar[str]
     num_labels: ClassVar[int] = 2
 
     def heads(self, config):
@@ -100,7 +94,21 @@ class NextSentence(Term):
 
 
 @dataclasses.dataclass(frozen=True)
-class SentenceOrder(NextSentence):
+class NextSentence(RowLabel):
+    """Predicts whether segment B follows segment A (label 0) or is random (label 1).
+
+    See section 3.1 of the paper, task 2.
+    """
+
+    name = "nsp"
+    label = "next sentence"
+    fields = NEXT_SENTENCE_FIELDS
+    labels_field = "next_sentence_labels"
+    metrics = label_metrics("nsp", "next-sentence")
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceOrder(RowLabel):
     """Predicts whether B follows A (label 0) or A follows B (label 1).
 
     This is the loss of Lan et al. 2020, section 3.1, on the pooler as in google-research/albert's
@@ -111,11 +119,11 @@ class SentenceOrder(NextSentence):
     label = "sentence order"
     fields = SENTENCE_ORDER_FIELDS
     labels_field = "sentence_order_labels"
-    metrics = pair_metrics("sop", "sentence-order")
+    metrics = label_metrics("sop", "sentence-order")
 
 
 @dataclasses.dataclass(frozen=True)
-class ThreeWayOrder(SentenceOrder):
+class ThreeWayOrder(RowLabel):
     """Predicts whether B follows A (label 0), A follows B (1), or B is random (2).
 
     This is the sentence structural objective of Wang et al. 2019 (StructBERT), section 2.2.2. It
@@ -125,5 +133,6 @@ class ThreeWayOrder(SentenceOrder):
     name = "sso"
     label = "three-way sentence order"
     fields = THREE_WAY_FIELDS
+    labels_field = "sentence_order_labels"
     num_labels = 3
-    metrics = pair_metrics("sso", "three-way sentence-order")
+    metrics = label_metrics("sso", "three-way sentence-order")
