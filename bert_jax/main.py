@@ -20,11 +20,11 @@ def define_flags() -> None:
 
 def main(_) -> None:
     args = flags.FLAGS
+    # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
+    validate(args.config, is_given=True)
     workdir = args.workdir or args.config.workdir
     if not workdir:
         raise UserError("--workdir is missing: the directory that the run is written to")
-    # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
-    validate(args.config, is_given=True)
     with cli.joined_hosts():
         from bert_jax.pretraining.train import train
 

@@ -175,7 +175,7 @@ def data_rules(data: ConfigDict) -> Iterator[Rule]:
     )
     names = named_inputs(data.sources)
     yield (
-        names and data.input != DATA["input"].default,
+        names and data.input not in ((), DATA["input"].default),
         f"config.data.sources is {','.join(data.sources)}, but config.data.input is "
         f"{','.join(data.input)}; leave one of them out",
     )

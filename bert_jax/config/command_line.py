@@ -1,6 +1,7 @@
 """Parses flags and config files, and reports mistakes in one sentence."""
 
 import ast
+import contextlib
 import copy
 import dataclasses
 import difflib
@@ -19,6 +20,7 @@ from ml_collections.config_flags import config_path
 
 from bert_jax.base import parts
 from bert_jax.base.errors import UserError
+from bert_jax.config.data import DATA
 
 # Flags that absl defines for every program. They are never suggested for a misspelled flag.
 ABSL_FLAGS = frozenset(flags.FLAGS)
@@ -79,7 +81,7 @@ def parse(
     """
     argv, overrides = [_with_home(argument) for argument in argv], []
     if "config" in values:
-        argv, overrides = _split_overrides(argv)
+        argv, overrides = _split_overrides(values.read_flags_from_files(argv))
     values.set_gnu_getopt(words)
     try:
         remaining = values(argv)
@@ -112,11 +114,13 @@ def _with_home(argument: str) -> str:
     return re.sub(r"(?<=[=:,'\"])~(?=/)", lambda _: os.path.expanduser("~"), argument)
 
 
-def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Returns the arguments but those for config keys, and the keys with their texts.
+def _split_overrides(
+    argv: Sequence[str],
+) -> tuple[list[str], list[tuple[str, str | bool]]]:
+    """Returns the arguments but those for config keys, and the keys with their values.
 
-    The forms are those of absl: --config.KEY=VALUE, --config.KEY VALUE, --config.KEY (True) and
-    --noconfig.KEY (False).
+    The forms are --config.KEY=TEXT, --config.KEY TEXT, --config.KEY (True) and --noconfig.KEY
+    (False), as those of absl.
     """
     others, overrides = list(argv[:1]), []
     arguments = list(argv[1:])
@@ -124,23 +128,21 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[tuple[str, st
         argument = arguments.pop(0)
         if argument == "--":
             return [*others, argument, *arguments], overrides
-        found = re.fullmatch(r"--?(no)?config\.([^=]+)(?:=(.*))?", argument, re.DOTALL)
-        if not found:
+        if found := re.fullmatch(r"--?config\.([^=]+)=(.*)", argument, re.DOTALL):
+            overrides.append(found.groups())
+        elif found := re.fullmatch(r"--?noconfig\.([^=]+)", argument):
+            overrides.append((found[1], False))
+        elif found := re.fullmatch(r"--?config\.([^=]+)", argument):
+            has_text = arguments and not arguments[0].startswith("--")
+            overrides.append((found[1], arguments.pop(0) if has_text else True))
+        else:
             others.append(argument)
-            continue
-        is_negated, key, text = found.groups()
-        if is_negated:
-            text = "false"
-        elif text is None:
-            has_value = arguments and not re.match(r"-\D", arguments[0])
-            text = arguments.pop(0) if has_value else "true"
-        overrides.append((key, text))
     return others, overrides
 
 
 def _load_config(
     values: flags.FlagValues,
-    overrides: Sequence[tuple[str, str]],
+    overrides: Sequence[tuple[str, str | bool]],
     load_stored: Callable[[str], ConfigDict | None],
 ) -> None:
     """Loads the file of --config, or the config of --workdir, and changes the overridden keys."""
@@ -162,39 +164,46 @@ def _load_config(
         )
     keys = [key for key, _ in overrides]
     source = ConfigSource(path, copy.deepcopy(config), frozenset(keys), bool(stored))
+    known = list(_keys(config))
     for key, text in overrides:
-        try:
-            current = config_path.get_value(key, config)
-        except (KeyError, AttributeError, IndexError, TypeError, ValueError):
-            raise UsageError(
-                f"unknown config key {key}{nearest(key, list(_keys(config)))}"
-            ) from None
+        if key not in known:
+            raise UsageError(f"unknown config key {key}{nearest(key, known)}")
+        current = config_path.get_value(key, config)
         if isinstance(current, tuple) and keys.count(key) > 1:
             raise UsageError(f"--config.{key} is given twice; give all its values, with commas")
         try:
             config_path.set_value(key, config, _parsed(text, current))
-        except (ValueError, SyntaxError) as e:
+        except ValueError as e:
             raise UsageError(f"flag --config.{key}={text}: {e}") from e
+    for key, other in (("data.input", "data.sources"), ("data.sources", "data.input")):
+        # Both name the text: a flag for one replaces the other one of the file.
+        if "data.sources" in known and key in keys and other not in keys:
+            config_path.set_value(other, config, DATA[other.removeprefix("data.")].default)
     values["config"].value, values["config"].source = config, source
 
 
-def _parsed(text: str, current: Any) -> Any:
+def _parsed(text: str | bool, current: Any) -> Any:
     """Converts the text of a flag to the type of the key's current value."""
+    if isinstance(current, bool):
+        if (word := str(text).lower()) not in ("true", "false", "t", "f", "1", "0"):
+            raise ValueError("it must be true or false")
+        return word in ("true", "t", "1")
+    if isinstance(text, bool):
+        raise ValueError("it needs a value")
     if isinstance(current, str):
         return text
-    if isinstance(current, bool):
-        return flags.BooleanParser().parse(text)
     if isinstance(current, int | float):
         return type(current)(text)
-    is_literal = text[:1] in ("(", "[", "'", '"')
-    if isinstance(current, tuple) and not any(isinstance(item, ConfigDict) for item in current):
-        if is_literal:
+    if not isinstance(current, tuple) or any(isinstance(item, ConfigDict) for item in current):
+        raise ValueError("it has keys of its own, which flags change one by one")
+    if text[:1] in ("(", "[", "'", '"'):
+        # Anything else, such as "[ab]*.txt", is a text.
+        with contextlib.suppress(ValueError, SyntaxError):
             items = ast.literal_eval(text)
             return tuple(items) if isinstance(items, tuple | list) else (items,)
-        # "\\," is a comma inside a text.
-        pieces = [piece.strip() for piece in re.split(r"(?<!\\),", text)]
-        return tuple(_parsed(piece, current[0] if current else "") for piece in pieces if piece)
-    raise ValueError("it has keys of its own, which flags change one by one")
+    # "\\," is a comma inside a text.
+    pieces = [piece.strip() for piece in re.split(r"(?<!\\),", text)]
+    return tuple(_parsed(piece, current[0] if current else "") for piece in pieces if piece)
 
 
 def load_config_file(path: str) -> ConfigDict:
@@ -255,7 +264,7 @@ def _keys(config: Any, prefix: str = "") -> Iterator[str]:
     items: Sequence[tuple[str, Any]] = ()
     if isinstance(config, ConfigDict):
         items = [(f"{prefix}.{k}" if prefix else k, v) for k, v in config.items()]
-    elif isinstance(config, list | tuple):
+    elif isinstance(config, tuple) and any(isinstance(item, ConfigDict) for item in config):
         items = [(f"{prefix}[{i}]", v) for i, v in enumerate(config)]
     for path, value in items:
         yield path

@@ -65,7 +65,9 @@ def complete(
     if config.init_from and workdir.has_checkpoints(directory):
         # The run continues without the initial weights, which may no longer exist.
         stored = config_lib.flatten(workdir.load_config(directory))
-        own(f"the run in {directory} has", {k: v for k, v in stored if k in _WEIGHT_KEYS})
+        # The store compares another path of the same vocabulary by its content.
+        keys = _WEIGHT_KEYS - ({"data.vocab"} & source.flags)
+        own(f"the run in {directory} has", {k: v for k, v in stored if k in keys})
     elif config.init_from:
         pretrained = read_pretrained(config.init_from)
         owned = _of_weights(config, directory, source.flags, pretrained)

@@ -211,6 +211,8 @@ def _arrow_rows(stream: BinaryIO, columns: Sequence[str], piece: Piece) -> Colum
             # of the process.
             batch.validate(full=True)
             yield batch
+        if stream.read(1):
+            raise ValueError("it goes on after the end of its table")
 
     table = ipc.open_stream(stream)
     return table.schema.names, _column_rows(batches(), columns, 1)
@@ -223,7 +225,10 @@ def _column_rows(
     import pyarrow as pa
 
     for batch in batches:
-        values = [batch.column(columns[0]).cast(pa.large_binary()).to_pylist()]
+        texts = batch.column(columns[0])
+        if pa.types.is_primitive(texts.type):
+            raise UserError(f"the column {columns[0]!r} has the type {texts.type}: it must be text")
+        values = [texts.cast(pa.large_binary()).to_pylist()]
         for column in columns[1:]:
             texts = batch.column(column).cast(pa.large_string())
             values.append(texts.cast(pa.large_binary()).to_pylist())

@@ -321,7 +321,9 @@ def fit_to_devices(config: ConfigDict) -> None:
     devices, fsdp = jax.devices(), 1
     if config.sharding != "dp":
         per_slice = len(devices) // mesh_lib.num_slices(devices)
-        fsdp = math.gcd(per_slice, config.model.hidden_size, config.model.embedding_size)
+        width = config.model.hidden_size
+        others = config.model.embedding_size, round(width * config.model.generator_size)
+        fsdp = math.gcd(per_slice, width, *others)
     config.sharding = "auto"
     config.mesh.update(data=-1, fsdp=fsdp, model=1)
 

