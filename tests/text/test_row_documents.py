@@ -85,6 +85,20 @@ def test_a_missing_column_is_named(tmp_path, suffix):
         list(Corpus(f"{tmp_path}/*.{suffix}", table_rows="sentences").documents())
 
 
+def test_an_arrow_file_that_goes_on_after_its_table_is_refused(tmp_path):
+    path = tmp_path / "a.arrow"
+    write(path)
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(UserError, match="a.arrow .*goes on after the end of its table"):
+        list(Corpus(str(path)).documents())
+
+
+def test_a_column_of_numbers_is_no_text(tmp_path):
+    path = write(tmp_path / "a.parquet", books=[1, 2, 3, 4, 5, 6])
+    with pytest.raises(UserError, match="the column 'book' has the type int64: it must be text"):
+        list(Corpus(path, text_field="book").documents())
+
+
 def test_a_document_that_is_too_long_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 20)
     path = write(tmp_path / "a.parquet", ["A short sentence."] * 6)
