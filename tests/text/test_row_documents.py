@@ -87,7 +87,7 @@ def test_a_missing_column_is_named(tmp_path, suffix):
 
 def test_an_arrow_file_that_goes_on_after_its_table_is_refused(tmp_path):
     path = tmp_path / "a.arrow"
-    write(path)
+    write(path, ["One."] * 6)
     path.write_bytes(path.read_bytes() * 2)
     with pytest.raises(UserError, match="a.arrow .*goes on after the end of its table"):
         list(Corpus(str(path)).documents())
