@@ -1,7 +1,6 @@
 """Fixtures and settings of all tests."""
 
 import gc
-import importlib.metadata
 import importlib.util
 import os
 import signal
@@ -22,11 +21,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # These programs run for milliseconds: without optimization they compile in a quarter of the time.
-_flags = [os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"]
-if importlib.metadata.version("jaxlib").startswith("0.10."):
-    # Later versions do not have this flag, and would end the process.
-    _flags.append("--xla_cpu_use_fusion_emitters=false")
-os.environ["XLA_FLAGS"] = " ".join(_flags).strip()
+_flags = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = f"{_flags} --xla_backend_optimization_level=0".strip()
 
 # Without bytecode, each of the many processes would compile all the modules that it imports, which
 # takes 7 seconds, and 10 more with TensorFlow. Containers often set this variable.

@@ -8,7 +8,6 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from bert_jax.base.errors import UserError
 from bert_jax.batches.stream import EVALUATION_SEED, StreamSpec, evaluation_batches
 from bert_jax.objectives.objective import apply
 from bert_jax.pretraining import evaluation, heldout
@@ -189,13 +188,6 @@ def test_untrained_model_scores_chance_and_is_not_changed(trainer, store, counts
 def test_the_baseline_of_a_word_that_never_occurs():
     log_probs = np.asarray(heldout.unigram_log_probs(np.array([0, 3, 5])))
     np.testing.assert_allclose(np.exp(log_probs), [1 / 11, 4 / 11, 6 / 11], rtol=1e-6)
-
-
-def test_single_document_is_refused(trainer, params, counts):
-    store = FakeStore([[3]], np.full(3, NUM_SPECIALS))
-    store.directory = "texts"
-    with pytest.raises(UserError, match="document"):
-        score(trainer, params, store, counts)
 
 
 def test_results_are_shown_beside_their_baselines(trainer, params, store, counts):

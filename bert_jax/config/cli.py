@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
+from ml_collections.config_flags import config_path
 
 import bert_jax
 from bert_jax import config
@@ -104,10 +105,14 @@ def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     See `bert_jax.base.parts`.
     """
     for name in values:
-        if not values[name].present:
-            continue
-        if not (name == "config" and config_source(values).is_stored):
+        if values[name].present and name != "config":
             parts.trust(values[name].value)
+    if "config" in values:
+        config_of_run, source = values["config"].value, config_source(values)
+        if not source.is_stored:
+            parts.trust(config_of_run)
+        for key in source.flags:
+            parts.trust(config_path.get_value(key, config_of_run))
 
 
 def end_on_sigterm() -> None:

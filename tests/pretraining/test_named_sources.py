@@ -122,8 +122,6 @@ def test_other_text_has_a_format_of_its_own(finished, tmp_path):
     text = f"{tmp_path}/other.txt"
     scored = evaluation.evaluate_workdir(finished[1], text, format="lines")
     assert scored["num_sequences"] == 8 and "by_source" not in scored
-    with pytest.raises(UserError, match="data.format=documents"):
-        evaluation.evaluate_workdir(finished[1], text)
 
 
 def test_a_given_store_names_its_sources(texts, tmp_path):

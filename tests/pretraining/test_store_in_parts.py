@@ -8,6 +8,7 @@ from bert_jax.config.command_line import ConfigSource
 from bert_jax.pretraining import settings
 from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.input import open_run_input
+from bert_jax.pretraining.summary import corpus_reports
 from bert_jax.training.stages import resolve_stages
 from tests import stores
 from tests.runs import assert_same_bits, final_state
@@ -53,7 +54,7 @@ def test_report_and_inspection(made, tmp_path):
     for store in made:
         config = config_for(store)
         run_input = open_run_input(config, tmp_path / store.name)
-        reports += run_input.reports(config, resolve_stages(config))
+        reports += corpus_reports(run_input, config, resolve_stages(config))
     one, parts = reports
     same = ("documents", "sentences", "tokens", "sentences_per_document", "unknown")
     assert {key: one[key] for key in same} == {key: parts[key] for key in same}
