@@ -32,10 +32,10 @@ What differs from the authors' program:
 Hardware: 64 to 512 TPU v3 in the paper; two CPU cores and 2 GB of memory for `tiny`, whose recipe
 is ours and takes five minutes.
 Expected: the table's dev scores (README of google-research/albert). Not reproduced with this code.
-`tiny`: a held-out masked-LM loss of 5.56 (15.0 % right; unigram frequencies have 6.04 and 6.3 %), and
-77.2 % of the orders (the more common label: 56.3 %), in one run. Rows may begin inside a sentence,
-which helps with the order: with --config.data.max_sentence_tokens=0 the losses are 5.25 (6.03), and
-the order is not learned (67.6 %, the more common label 67.9 %).
+`tiny`: a held-out masked-LM loss of 5.56 (15.0 % right; unigram frequencies have 6.04 and 6.3 %)
+and 77.2 % of the orders (the more common label: 56.3 %), in one run. Rows may begin inside a
+sentence, which helps with the order: with --config.data.max_sentence_tokens=0 the loss is 5.25
+(6.03), and the order is not learned (67.6 %, the more common label 67.9 %).
 """
 
 from bert_jax import load_config
