@@ -141,7 +141,7 @@ class Corpus:
     def _may_cut(self, source: Source) -> bool:
         """Returns whether a file can be read from the middle."""
         path = source_path(source)
-        is_packed = _is_packed(path)
+        is_packed = without_compression(path.name) != path.name.lower()
         format = self._guess(source, path).format
         if format == "wikipedia":
             return not is_packed or path.suffix.lower() == ".bz2" and wikipedia.has_streams(path)
@@ -193,12 +193,7 @@ class Corpus:
                 read = (stored.tell() - piece.start) / 1e6
                 self.done = before + read if in_bytes else self.done + 1
                 yield document
-            is_whole = piece.stop is None
-            if is_whole and _is_packed(path) and not stream.peek(1) and stored.tell() < size:
-                # bz2 and lzma stop there without an error.
-                at = stored.tell()
-                raise UserError(f"{path} is damaged: what follows byte {at:,} cannot be unpacked")
-            if is_whole and is_empty and num_bad == self.bad.dropped.total():
+            if piece.stop is None and is_empty and num_bad == self.bad.dropped.total():
                 self.bad.add(BadRecord("empty", "the file has no document"), str(path))
             if in_bytes:
                 stop = size if piece.stop is None else piece.stop
@@ -279,10 +274,6 @@ class Corpus:
             line = place.line + content.count(b"\n", 0, error.start)
             self.bad.add(BadRecord(INVALID_UTF8, "not valid UTF-8"), place._replace(line=line))
             return None
-
-
-def _is_packed(path: Path | epath.Path) -> bool:
-    return without_compression(path.name) != path.name.lower()
 
 
 def _too_long(remedy: str) -> BadRecord:

@@ -43,13 +43,54 @@ _MARKS = {
 }
 # The beginning of a file that is a JSON array, or a JSON object over several lines.
 _JSON_VALUE = re.compile(rb"(\xef\xbb\xbf)?\s*(\[|\{\s*\n)")
+# The rest of a block is copied after each stream in it, and streams may be short.
+_PACKED_BYTES = 2**14
+
+
+class _Streams(io.RawIOBase):
+    """The content of a file of bz2 or xz streams, with zeros between them or not.
+
+    `bz2.BZ2File` and `lzma.LZMAFile` end without an error where a stream does not begin another
+    one, such as a stream whose header is damaged.
+    """
+
+    def __init__(self, stored: BinaryIO, new_unpacker: Callable[[], Any]):
+        self._stored, self._new_unpacker = stored, new_unpacker
+        self._unpacker, self._packed = new_unpacker(), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while True:
+            if self._unpacker.eof:
+                packed = self._unpacker.unused_data
+                while not (packed := packed.lstrip(b"\0")):
+                    if not (packed := self._stored.read(_PACKED_BYTES)):
+                        return 0
+                self._unpacker, self._packed = self._new_unpacker(), packed
+            if self._unpacker.needs_input and not self._packed:
+                self._packed = self._stored.read(_PACKED_BYTES)
+                if not self._packed:
+                    raise EOFError("the last stream is not complete")
+            content = self._unpacker.decompress(self._packed, len(buffer))
+            self._packed = b""
+            if content:
+                buffer[: len(content)] = content
+                return len(content)
+
+
 # Readers of compressed files, by the suffix of their names.
 _COMPRESSIONS: dict[str, Callable[[BinaryIO], BinaryIO]] = {
     ".gz": lambda stored: gzip.GzipFile(fileobj=stored),
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
+    ".bz2": lambda stored: _buffered(_Streams(stored, bz2.BZ2Decompressor)),
+    ".xz": lambda stored: _buffered(_Streams(stored, lzma.LZMADecompressor)),
     ".zst": lambda stored: zstd.ZstdFile(stored, options=_ZSTD_OPTIONS),
 }
+
+
+def _buffered(raw: io.RawIOBase) -> io.BufferedReader:
+    return io.BufferedReader(raw, _BLOCK_BYTES)
 
 
 class _AsUtf8(io.RawIOBase):
@@ -98,7 +139,7 @@ def open_text(
             stored.seek(0)
         stream = unpacked(stored)
         if encoding != "utf-8":
-            stream = io.BufferedReader(_AsUtf8(stream, encoding), _BLOCK_BYTES)
+            stream = _buffered(_AsUtf8(stream, encoding))
         try:
             yield stored, stream
         except UnicodeError:

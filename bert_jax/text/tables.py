@@ -108,7 +108,7 @@ def table_rows(
         values_of = functools.partial(_json_values, needed=needed)
     elif format in ("parquet", "arrow"):
         table = _arrow_rows if format == "arrow" else _parquet_rows
-        columns, found = table(stream, needed, piece)
+        columns, found = table(path, stream, needed, piece)
         check(columns)
 
         def values_of(row: Sequence[bytes | None]) -> dict[str, str]:
@@ -190,7 +190,7 @@ def _csv_rows(path: object, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]
 ColumnRows = tuple[list[str], Iterator[tuple[int, tuple[bytes | None, ...]]]]
 
 
-def _parquet_rows(stream: BinaryIO, columns: Sequence[str], piece: Piece) -> ColumnRows:
+def _parquet_rows(path: str, stream: BinaryIO, columns: Sequence[str], piece: Piece) -> ColumnRows:
     # This import takes a quarter of a second.
     from pyarrow import parquet
 
@@ -199,10 +199,10 @@ def _parquet_rows(stream: BinaryIO, columns: Sequence[str], piece: Piece) -> Col
     batches = file.iter_batches(
         _BATCH_ROWS, row_groups=groups, columns=list(columns), use_threads=False
     )
-    return file.schema_arrow.names, _column_rows(batches, columns, first)
+    return file.schema_arrow.names, _column_rows(path, batches, columns, first)
 
 
-def _arrow_rows(stream: BinaryIO, columns: Sequence[str], piece: Piece) -> ColumnRows:
+def _arrow_rows(path: str, stream: BinaryIO, columns: Sequence[str], piece: Piece) -> ColumnRows:
     from pyarrow import ipc
 
     def batches() -> Iterator[Any]:
@@ -215,11 +215,11 @@ def _arrow_rows(stream: BinaryIO, columns: Sequence[str], piece: Piece) -> Colum
             raise ValueError("it goes on after the end of its table")
 
     table = ipc.open_stream(stream)
-    return table.schema.names, _column_rows(batches(), columns, 1)
+    return table.schema.names, _column_rows(path, batches(), columns, 1)
 
 
 def _column_rows(
-    batches: Iterator[Any], columns: Sequence[str], first: int
+    path: str, batches: Iterator[Any], columns: Sequence[str], first: int
 ) -> Iterator[tuple[int, tuple[bytes | None, ...]]]:
     """Yields the rows of record batches. The first column is text; the others may be numbers."""
     import pyarrow as pa
@@ -227,7 +227,9 @@ def _column_rows(
     for batch in batches:
         texts = batch.column(columns[0])
         if pa.types.is_primitive(texts.type):
-            raise UserError(f"the column {columns[0]!r} has the type {texts.type}: it must be text")
+            raise UserError(
+                f"{path}: the column {columns[0]!r} has the type {texts.type}: it must be text"
+            )
         values = [texts.cast(pa.large_binary()).to_pylist()]
         for column in columns[1:]:
             texts = batch.column(column).cast(pa.large_string())

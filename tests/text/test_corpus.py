@@ -4,7 +4,6 @@ import bz2
 import gzip
 import json
 import lzma
-import random
 import subprocess
 import sys
 
@@ -219,11 +218,13 @@ def test_a_compressed_file_may_have_several_streams(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", [".bz2", ".xz"])
 def test_no_stream_of_a_compressed_file_is_dropped(tmp_path, suffix):
     path = tmp_path / f"a.txt{suffix}"
-    second = COMPRESS[suffix](random.Random(1).randbytes(20_000).hex().encode())
-    for between in (bytes(512), b"garbage"):
-        path.write_bytes(COMPRESS[suffix](b"One.\n") + between + second)
-        with pytest.raises(UserError, match=f"a.txt{suffix} is damaged: what follows byte"):
+    first, second = (COMPRESS[suffix](text) for text in (b"One.\n", b"\nTwo.\n"))
+    for rest in (b"junk", b"X" + second[1:], second[:-4]):
+        path.write_bytes(first + rest)
+        with pytest.raises(UserError, match=f"a.txt{suffix} is damaged"):
             texts(str(path), bad_documents="skip")
+    path.write_bytes(first + bytes(512) + second + bytes(4))
+    assert "Two." in "".join(texts(str(path)))
 
 
 def test_zst_with_a_large_window(tmp_path):
@@ -273,7 +274,9 @@ def test_tables_that_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match="a.parquet is damaged or another program's: ArrowInvalid"):
         texts(path)
     path = write_table(tmp_path / "b.parquet")
-    with pytest.raises(UserError, match="b.parquet .* Unsupported cast from int64"):
+    with pytest.raises(
+        UserError, match="b.parquet: the column 'id' has the type int64: it must be"
+    ):
         texts(path, text_field="id")
     path = write(tmp_path / "c.csv", "text,id\none,1\ntwo\n")
     with pytest.raises(UserError, match="c.csv:3: 1 columns instead of 2"):

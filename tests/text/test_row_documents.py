@@ -95,7 +95,9 @@ def test_an_arrow_file_that_goes_on_after_its_table_is_refused(tmp_path):
 
 def test_a_column_of_numbers_is_no_text(tmp_path):
     path = write(tmp_path / "a.parquet", books=[1, 2, 3, 4, 5, 6])
-    with pytest.raises(UserError, match="the column 'book' has the type int64: it must be text"):
+    with pytest.raises(
+        UserError, match="a.parquet: the column 'book' has the type int64: it must be text"
+    ):
         list(Corpus(path, text_field="book").documents())
 
 
