@@ -62,8 +62,8 @@ COMMON: Section = {
     "sharding": Field(
         "dp",
         "How parameters are laid out over the mesh: dp replicates them, fsdp shards them over the "
-        "axis fsdp, tp over the axis model, and fsdp_tp over both. auto is fsdp on several TPU "
-        "chips unless mesh.fsdp is 1, and dp otherwise.",
+        "axis fsdp, tp over the axis model, and fsdp_tp over both. auto is fsdp where mesh.fsdp is "
+        "above 1, or 0 on several TPU chips, and dp elsewhere.",
         choices=("auto", "dp", "fsdp", "tp", "fsdp_tp"),
         owner=Owner.NONE,
     ),

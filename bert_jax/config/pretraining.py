@@ -38,7 +38,8 @@ PRETRAINING: Section = {
     ),
     "family": Field(
         "bert",
-        "Model family, which determines the names and config keys of an export. A built-in name, "
+        "Model family, which determines the names and config keys of an export; a flag may name "
+        "another one than that of the weights. A built-in name, "
         'or "MODULE:NAME" for your own, as for the terms, rows and corruptions below.',
         owner=Owner.WEIGHTS,
     ),
