@@ -32,8 +32,15 @@ def check_rules(rules: Iterable[Rule], before: str = "") -> None:
             raise UserError(before + sentence)
 
 
-def unused_keys(config: ConfigDict, section: Section, prefix: str = "") -> Iterator[Rule]:
-    """Yields a rule for each key that needs a value of another key; see `Field.only_with`."""
+def unused_keys(
+    config: ConfigDict, section: Section, prefix: str = "", path: str = "config."
+) -> Iterator[Rule]:
+    """Yields a rule for each key that needs a value of another key; see `Field.only_with`.
+
+    Args:
+      prefix: What precedes the keys of the section in `only_with`.
+      path: What precedes them, with the prefix, in the sentences.
+    """
     values = dict(flatten(config, prefix))
     for key, field in flatten(section, prefix):
         owner, _, choices = field.only_with.partition("=")
@@ -45,8 +52,8 @@ def unused_keys(config: ConfigDict, section: Section, prefix: str = "") -> Itera
             # A part from outside the package may use any key.
             and value not in choices.split(",")
             and ":" not in value,
-            f"config.{key} is {values[key]}, which has no effect with config.{owner}={value}; "
-            f"it needs config.{owner}={choices.replace(',', ' or ')}, so leave it at "
+            f"{path}{key} is {values[key]}, which has no effect with {path}{owner}={value}; "
+            f"it needs {path}{owner}={choices.replace(',', ' or ')}, so leave it at "
             f"{field.default}",
         )
 
@@ -249,8 +256,7 @@ def own_key_rules(config: ConfigDict) -> Iterator[Rule]:
     """Yields the rules of the keys that a stage may have of its own."""
     for i, stage in enumerate(config.train.stages):
         path = f"config.train.stages[{i}]"
-        for is_broken, sentence in unused_keys(stage, STAGE):
-            yield is_broken, sentence.replace("config.", f"{path}.")
+        yield from unused_keys(stage, STAGE, path=f"{path}.")
         yield (
             stage.warmup_steps and not has_own_schedule(stage),
             f"{path}.warmup_steps is {stage.warmup_steps:g}, but the stage follows the schedule of "

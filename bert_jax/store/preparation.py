@@ -410,9 +410,11 @@ def _check_source(name: str, results: list[dict[str, Any]], data: ConfigDict) ->
     num_train, num_heldout = (split["documents"] for split in counts)
     of_source = f" of {name}" if name else ""
     if not num_train:
-        dropped = Counter(reason for result in results for reason in result["dropped"])
-        why = f"held out: {num_heldout}, left out as {' or '.join(dropped) or 'bad'}: the others"
-        raise UserError(f"no document{of_source} is left to train on ({why})")
+        dropped = sum((Counter(result["dropped"]) for result in results), Counter())
+        skipped = "".join(f", {number:,} skipped ({why})" for why, number in dropped.items())
+        raise UserError(
+            f"no document{of_source} is left to train on: {num_heldout:,} held out{skipped}"
+        )
     if data.heldout_fraction and not num_heldout:
         say(f"warning: the text{of_source} is too short to hold out enough of it for evaluation")
 

@@ -47,15 +47,20 @@ _JSON_VALUE = re.compile(rb"(\xef\xbb\xbf)?\s*(\[|\{\s*\n)")
 _PACKED_BYTES = 2**14
 
 
-class _Streams(io.RawIOBase):
+class Streams(io.RawIOBase):
     """The content of a file of bz2 or xz streams, with zeros between them or not.
+
+    Each read returns content of one stream.
 
     `bz2.BZ2File` and `lzma.LZMAFile` end without an error where a stream does not begin another
     one, such as a stream whose header is damaged.
+
+    Attributes:
+      start: The first byte of the stream that was read last.
     """
 
     def __init__(self, stored: BinaryIO, new_unpacker: Callable[[], Any]):
-        self._stored, self._new_unpacker = stored, new_unpacker
+        self._stored, self._new_unpacker, self.start = stored, new_unpacker, stored.tell()
         self._unpacker, self._packed = new_unpacker(), b""
 
     def readable(self) -> bool:
@@ -69,6 +74,7 @@ class _Streams(io.RawIOBase):
                     if not (packed := self._stored.read(_PACKED_BYTES)):
                         return 0
                 self._unpacker, self._packed = self._new_unpacker(), packed
+                self.start = self._stored.tell() - len(packed)
             if self._unpacker.needs_input and not self._packed:
                 self._packed = self._stored.read(_PACKED_BYTES)
                 if not self._packed:
@@ -83,8 +89,8 @@ class _Streams(io.RawIOBase):
 # Readers of compressed files, by the suffix of their names.
 _COMPRESSIONS: dict[str, Callable[[BinaryIO], BinaryIO]] = {
     ".gz": lambda stored: gzip.GzipFile(fileobj=stored),
-    ".bz2": lambda stored: _buffered(_Streams(stored, bz2.BZ2Decompressor)),
-    ".xz": lambda stored: _buffered(_Streams(stored, lzma.LZMADecompressor)),
+    ".bz2": lambda stored: _buffered(Streams(stored, bz2.BZ2Decompressor)),
+    ".xz": lambda stored: _buffered(Streams(stored, lzma.LZMADecompressor)),
     ".zst": lambda stored: zstd.ZstdFile(stored, options=_ZSTD_OPTIONS),
 }
 

@@ -33,8 +33,6 @@ _TAIL_BYTES = 64
 # The description of the wiki comes first and is shorter.
 _HEAD_BYTES = 2**16
 _BLOCK_BYTES = 2**18
-# The rest of a block is copied after each stream in it, and streams may be short.
-_PACKED_BYTES = 2**14
 # The first bytes of each stream in a bz2 file.
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 _STREAM_BYTES = 10
@@ -175,14 +173,6 @@ def _unpacked(stored: BinaryIO, start: int, stop: int) -> Iterator[tuple[bytes, 
     if at >= stop:
         return
     stored.seek(at)
-    while packed := stored.read(_PACKED_BYTES):
-        while packed:
-            first, unpacker = stored.tell() - len(packed), bz2.BZ2Decompressor()
-            while not unpacker.eof:
-                if unpacker.needs_input and not packed:
-                    packed = stored.read(_PACKED_BYTES)
-                    if not packed:
-                        raise EOFError("the last stream is not complete")
-                content, packed = unpacker.decompress(packed, _BLOCK_BYTES), b""
-                yield content, first < stop
-            packed = unpacker.unused_data
+    streams = readers.Streams(stored, bz2.BZ2Decompressor)
+    while content := streams.read(_BLOCK_BYTES):
+        yield content, streams.start < stop
