@@ -108,13 +108,14 @@ def main(arguments: list[str]) -> None:
         number = verify_store(values.output)
         say(f"{number:,} files of {values.output} have the checksums that were written with them")
         return
-    data = default_config().data
+    config = default_config()
+    data = config.data
     for key in _KEYS:
         value = values[key].value
         data[key] = tuple(filter(None, [value])) if isinstance(data[key], tuple) else value
-    validate_data(data)
+    validate_data(config)
     if values["sampling_exponent"].present:
-        check_rules([exponent_rule(data)])
+        check_rules([exponent_rule(config)], config)
     if values.preview:
         _print_documents(data, values.preview)
         return

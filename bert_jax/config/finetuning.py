@@ -226,7 +226,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
         section = {**_section(values["task"]), **FILLED_IN}
         config = build(section, without_removed(values))
         check(config, section)
-        check_rules(model_rules(config.model), "config.model.")
+        check_rules(model_rules(config), config)
     except UserError as error:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error
     return config
@@ -260,4 +260,4 @@ def validate(config: ConfigDict) -> None:
             f"--config=configs/finetune/{file}"
         )
     check(config, _section(config.task))
-    check_rules(finetuning_rules(config))
+    check_rules(finetuning_rules(config), config)

@@ -149,7 +149,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     try:
         config = build(PRETRAINING, without_removed(values))
         check(config, PRETRAINING)
-        check_rules(stored_rules(config))
+        check_rules(stored_rules(config), config)
     except UserError as error:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error
     return config
@@ -172,14 +172,14 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
         )
     check(config, PRETRAINING)
     if not (is_given and config.init_from):
-        check_rules(run_rules(config))
+        check_rules(run_rules(config), config)
 
 
-def validate_data(data: ConfigDict) -> None:
+def validate_data(config: ConfigDict) -> None:
     """Checks only the section `data` of a config.
 
     Raises:
       UserError: The message names the key, its value and the allowed values.
     """
-    check(data, DATA, "config.data.")
-    check_rules(data_rules(data))
+    check(config.data, DATA, "config.data.")
+    check_rules(data_rules(config), config)

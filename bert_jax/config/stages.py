@@ -77,12 +77,8 @@ OWN_KEYS = {
     "model.rope_theta": "rope_theta",
     "model.local_rope_theta": "local_rope_theta",
 }
-# The keys of a stage that replace keys of config.model of the same name, and the keys of the model
-# that they need.
-OWN_MODEL_KEYS = {
-    "rope_theta": ("rope_theta",),
-    "local_rope_theta": ("rope_theta", "local_attention"),
-}
+# The keys of a stage that replace keys of config.model of the same name.
+OWN_MODEL_KEYS = ("rope_theta", "local_rope_theta")
 
 
 def stage(**values: Any) -> ConfigDict:

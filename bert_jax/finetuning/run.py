@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config.checks import check_rules, profile_rule
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning import task_setup
@@ -134,7 +133,7 @@ class FinetuningRun:
       UserError: The work directory belongs to another run, or the options do not fit.
     """
 
-    label, advice = "finetune", ""
+    label = "finetune"
     best: Best
 
     def __init__(self, config: ConfigDict, directory: epath.Path, setup: TaskSetup):
@@ -148,7 +147,6 @@ class FinetuningRun:
         task_setup.check_segments(self.config, self.rows)
         self.stage = task_setup.make_stage(self.config, self.rows)
         self.num_steps = self.stage.num_steps
-        check_rules([profile_rule(self.config.profile, self.num_steps)])
         check_installed(self.config)
         self.trainer = task_setup.make_trainer(self.config, self.stage)
         self.warnings += warmup_warnings([self.stage])

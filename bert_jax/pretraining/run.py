@@ -43,10 +43,6 @@ class PretrainingRun:
     """
 
     label = "train"
-    advice = (
-        "set a smaller --config.train.num_steps, take a smaller model (--config=mini_laptop takes "
-        "about an hour on two CPU cores), or use more or faster devices"
-    )
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ def complete(
         if not any(re.fullmatch(r"train\.stages(.*fraction)?", key) for key in source.flags):
             config.train.stages = _stages(config, directory)
     config_lib.validate(config)
-    check_rules(flag_rules(config, source.flags))
+    check_rules(flag_rules(config, source.flags), config)
     is_prepared = (workdir.store_directory(directory, config) / "metadata.json").exists()
     if config.data.vocab and not is_prepared and "data.lowercase" not in {*source.flags, *values}:
         check_case(config.data)

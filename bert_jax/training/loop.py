@@ -89,7 +89,6 @@ class Run(Protocol):
 
     Attributes:
       label: The label of the progress bar, such as "train".
-      advice: What the user can change if the run takes days; see `Progress`.
       config: The config of the run; the loop reads `log`, `checkpoint` and `profile`.
       directory: The work directory.
       trainer: Supplies the train step.
@@ -99,7 +98,6 @@ class Run(Protocol):
     """
 
     label: str
-    advice: str
     config: ConfigDict
     directory: epath.Path
     trainer: Trainer
@@ -173,8 +171,6 @@ def train_loop(
                 enabled=is_first,
                 # Steps of later stages may take longer.
                 cost=trainer.flops_until,
-                advice=run.advice,
-                may_stop=True,
             )
         )
         writer = MetricsWriter(
@@ -184,11 +180,11 @@ def train_loop(
         recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
         profiler = StepProfiler(
             run.directory / workdir.PROFILE,
-            **run.config.profile,
-            done=step,
+            run.config.profile,
+            # Only process 0 traces: all processes do the same work.
+            range(step + 1, run.num_steps + 1) if is_first else range(0),
             say=progress.message,
             paused=recorder.paused,
-            enabled=is_first,
         )
         if is_unevaluated:
             run.evaluate(state, recorder, guard)

@@ -30,8 +30,8 @@ def test_defaults_are_valid(task):
 @pytest.mark.parametrize(
     "task, values, words",
     [
-        ("mrpc", {"init_from": ""}, "config.init_from is missing"),
-        ("mrpc", {"data__input": ""}, "config.data.input is missing"),
+        ("mrpc", {"init_from": ""}, "config.init_from is '': set it to"),
+        ("mrpc", {"data__input": ""}, "config.data.input is '': set it to"),
         ("table", {"task": "rte"}, "use --config=configs/finetune/glue.py:rte"),
         ("mrpc", {"task": "squad"}, "use --config=configs/finetune/squad.py"),
         ("mrpc", {"task": "squat"}, "config.task is 'squat'; it must be one of cola, "),
