@@ -8,19 +8,17 @@ work; all other code trusts the values.
 """
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
+from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetuning, pretraining
 from bert_jax.config.checks import check_batch, check_vocabulary
 from bert_jax.config.finetuning import finetune_config
-from bert_jax.config.predictions import (
-    derived_predictions,
-    max_predictions,
-    prediction_warnings,
-)
 from bert_jax.config.pretraining import (
     default_config,
     from_dict,
@@ -29,9 +27,12 @@ from bert_jax.config.pretraining import (
     validate_data,
 )
 from bert_jax.config.schema import Field, differences, flatten, to_dict
-from bert_jax.config.stages import (
+from bert_jax.config.stage_keys import (
     batch_ramp,
+    derived_predictions,
     lamb_stages,
+    max_predictions,
+    prediction_warnings,
     stage,
     stages_of_tokens,
 )
@@ -44,6 +45,19 @@ def from_stored(values: Mapping[str, Any]) -> ConfigDict:
       UserError: A key is unknown, or a value has another type or is out of range.
     """
     return (finetuning if "task" in values else pretraining).from_dict(values)
+
+
+def read_stored(path: epath.Path | Path) -> ConfigDict:
+    """Reads the config.json of a work directory; keys added since then have their defaults.
+
+    Raises:
+      UserError: The message names the file.
+    """
+    values = files.read_json(path)
+    try:
+        return from_stored(values)
+    except Exception as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def fields(config: Mapping[str, Any] | ConfigDict) -> dict[str, Field]:

@@ -17,7 +17,7 @@ from bert_jax.config.common import COMMON
 from bert_jax.config.data import DATA
 from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Section, flatten
-from bert_jax.config.stages import OWN_KEYS, OWN_MODEL_KEYS, STAGE, has_own_schedule
+from bert_jax.config.stage_keys import OWN_KEYS, OWN_MODEL_KEYS, STAGE, has_own_schedule
 from bert_jax.text.named_sources import named_inputs
 
 # A condition that breaks the rule if it is true, the keys that it compares, with spaces between

@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -24,7 +25,13 @@ from bert_jax import config
 from bert_jax.base import compilation_cache, cpu_allocator, files, parts
 from bert_jax.base.errors import UserError, printable
 from bert_jax.config import finetuning
-from bert_jax.config.command_line import ABSL_FLAGS, UsageError, config_source, parse
+from bert_jax.config.command_line import (
+    ABSL_FLAGS,
+    CONFIG_MODULE,
+    UsageError,
+    config_source,
+    parse,
+)
 
 # The status of one of several processes after an unexpected error. The usual cause is that
 # another process died, and a restart continues the run; status 1 would mean a mistake.
@@ -90,13 +97,8 @@ def stored_config(directory: str) -> ConfigDict | None:
     path = files.checked_path(directory, "--workdir") / "config.json"
     if not path.exists():
         return None
-    values = files.read_json(path)
-    try:
-        if "task" not in values:
-            return config.from_dict(values).lock()
-        return finetuning.user_config(finetuning.from_dict(values)).lock()
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+    found = config.read_stored(path)
+    return (finetuning.user_config(found) if "task" in found else found).lock()
 
 
 def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
@@ -217,14 +219,17 @@ def _report(error: BaseException, unforeseen: int) -> int:
 
 
 def _in_one_line(error: BaseException) -> str:
-    """Describes an error that nobody foresaw: its type, its text, and the place in this package."""
-    package = os.path.dirname(bert_jax.__file__)
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if frame.filename.startswith(package)]
-    frame = (ours or frames)[-1]
-    place = f"{os.path.relpath(frame.filename, os.path.dirname(package))}:{frame.lineno}"
+    """Describes an error that nobody foresaw: its type, its text, and where it comes from.
+
+    That is the last line of this package or of a config file that led to it.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    modules = (bert_jax.__name__, CONFIG_MODULE)
+    ours = [x for x in frames if x[0].f_globals.get("__name__", "").split(".")[0] in modules]
+    frame, line = (ours or frames)[-1]
+    file = frame.f_code.co_filename.removeprefix(f"{Path(bert_jax.__file__).parents[1]}/")
     text = " ".join(str(error).split())[:1000]
-    return f"{type(error).__name__}: {text} ({place}; --traceback shows more)"
+    return f"{type(error).__name__}: {text} ({file}:{line}; --traceback shows more)"
 
 
 def _ending(error: BaseException) -> tuple[str, int] | None:

@@ -9,7 +9,6 @@ import importlib.machinery
 import importlib.util
 import os
 import re
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from bert_jax.config.data import DATA
 
 # Flags that absl defines for every program. They are never suggested for a misspelled flag.
 ABSL_FLAGS = frozenset(flags.FLAGS)
+# The name of the module of a config file.
+CONFIG_MODULE = "config_file"
 # What other programs call a key; the first key that the config has is suggested.
 _SYNONYMS = {
     ("lr", "learning_rate"): ("schedule.peak_learning_rate",),
@@ -119,8 +120,7 @@ def _split_overrides(
 ) -> tuple[list[str], list[tuple[str, str | bool]]]:
     """Returns the arguments but those for config keys, and the keys with their values.
 
-    The forms are --config.KEY=TEXT, --config.KEY TEXT, --config.KEY (True) and --noconfig.KEY
-    (False), as those of absl.
+    The forms are --config.KEY=TEXT, --config.KEY TEXT and --config.KEY (True), as those of absl.
     """
     others, overrides = list(argv[:1]), []
     arguments = list(argv[1:])
@@ -130,8 +130,6 @@ def _split_overrides(
             return [*others, argument, *arguments], overrides
         if found := re.fullmatch(r"--?config\.([^=]+)=(.*)", argument, re.DOTALL):
             overrides.append(found.groups())
-        elif found := re.fullmatch(r"--?noconfig\.([^=]+)", argument):
-            overrides.append((found[1], False))
         elif found := re.fullmatch(r"--?config\.([^=]+)", argument):
             has_text = arguments and not arguments[0].startswith("--")
             overrides.append((found[1], arguments.pop(0) if has_text else True))
@@ -169,8 +167,8 @@ def _load_config(
         if key not in known:
             raise UsageError(f"unknown config key {key}{nearest(key, known)}")
         current = config_path.get_value(key, config)
-        if isinstance(current, tuple) and keys.count(key) > 1:
-            raise UsageError(f"--config.{key} is given twice; give all its values, with commas")
+        if keys.count(key) > 1:
+            raise UsageError(f"--config.{key} is given twice; commas separate several values")
         try:
             config_path.set_value(key, config, _parsed(text, current))
         except ValueError as e:
@@ -210,7 +208,7 @@ def load_config_file(path: str) -> ConfigDict:
     """Loads get_config() of FILE, or get_config(ARGUMENT) for FILE:ARGUMENT, locked.
 
     Raises:
-      UserError: There is no such file or config, or it cannot be loaded.
+      UserError: There is no such file or config.
     """
     file, *arguments = path.split(":", 1)
     known = config_files()
@@ -220,20 +218,10 @@ def load_config_file(path: str) -> ConfigDict:
         if name not in known:
             raise UserError(f"there is no config file {file!r}{nearest(name, list(known))}")
         file = str(known[name])
-    loader = importlib.machinery.SourceFileLoader("config_file", file)
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("config_file", loader))
-    try:
-        loader.exec_module(module)
-        config = module.get_config(*arguments)
-    except UserError:
-        raise
-    except Exception as e:
-        raise UserError(f"{_where(e, file)}: {type(e).__name__}: {e}") from e
-    if not isinstance(config, ConfigDict):
-        raise UserError(
-            f"{file}: get_config() must return a ConfigDict, not {type(config).__name__}"
-        )
-    return config.lock()
+    loader = importlib.machinery.SourceFileLoader(CONFIG_MODULE, file)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(CONFIG_MODULE, loader))
+    loader.exec_module(module)
+    return module.get_config(*arguments).lock()
 
 
 def config_files() -> dict[str, Path]:
@@ -248,15 +236,6 @@ def config_files() -> dict[str, Path]:
         file.relative_to(folder).with_suffix("").as_posix(): file
         for file in sorted(folder.rglob("*.py"))
     }
-
-
-def _where(error: BaseException, file: str) -> str:
-    """Returns FILE:LINE of the line in the config file that led to the error."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [f.lineno for f in frames if os.path.abspath(f.filename) == os.path.abspath(file)]
-    return f"{file}:{lines[-1]}" if lines else file
 
 
 def _keys(config: Any, prefix: str = "") -> Iterator[str]:

@@ -23,7 +23,7 @@ from bert_jax.config.schema import (
     build,
     check,
 )
-from bert_jax.config.stages import STAGE
+from bert_jax.config.stage_keys import STAGE
 from bert_jax.config.stored import without_removed
 
 PRETRAINING: Section = {
@@ -144,8 +144,6 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     Raises:
       UserError: There is an unknown key, or a value of the wrong type.
     """
-    if "model_type" in values:
-        raise UserError("the config of a Hugging Face model, not of a run of bert_jax")
     try:
         config = build(PRETRAINING, without_removed(values))
         check(config, PRETRAINING)

@@ -45,7 +45,9 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
     commands = {}
     for line in study.runs:
         name, command, *flags = shlex.split(line)
-        commands[name] = [command, *flags, *study[command]]
+        # A flag of all runs replaces the same flag of one.
+        own = {flag.partition("=")[0]: flag for flag in [*flags, *study[command]]}
+        commands[name] = [command, *own.values()]
     _claim(path, commands)
     with _StopSignals() as signals:
         for number, (name, (command, *flags)) in enumerate(commands.items(), 1):

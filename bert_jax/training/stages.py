@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import max_predictions
-from bert_jax.config.stages import OWN_MODEL_KEYS, has_own_schedule
+from bert_jax.config.stage_keys import OWN_MODEL_KEYS, has_own_schedule
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,17 +78,15 @@ def store_directory(workdir: epath.PathLike, config: ConfigDict) -> epath.Path:
 
 
 def load_config(workdir: epath.PathLike) -> ConfigDict:
-    """Reads the config that a run was last started with; keys added since then have their defaults.
+    """Reads the config that a run was last started with.
 
     Raises:
       UserError: `workdir` is not a work directory.
     """
     path = epath.Path(files.checked_path(workdir, "--workdir"))
-    values = _read_config(path)
-    try:
-        return config_lib.from_stored(values)
-    except UserError as error:
-        raise UserError(f"{path / CONFIG}: {error}") from error
+    if not (path / CONFIG).exists():
+        raise UserError(f"{path} is not a work directory of bert_jax: it has no {CONFIG}")
+    return config_lib.read_stored(path / CONFIG)
 
 
 def is_finetuning(config: Mapping[str, Any] | ConfigDict) -> bool:
@@ -118,10 +116,3 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
     with files.naming(path / TOKEN_COUNTS):
         counts = io.BytesIO((path / TOKEN_COUNTS).read_bytes())
         return tokenizer, np.load(counts, allow_pickle=False)
-
-
-def _read_config(path: epath.Path) -> dict[str, Any]:
-    try:
-        return files.read_json(path / CONFIG)
-    except FileNotFoundError:
-        raise UserError(f"{path} is not a work directory of bert_jax: it has no {CONFIG}") from None

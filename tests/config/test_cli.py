@@ -55,7 +55,7 @@ def test_flags_override_values(config):
         "--config.model.hidden_size",
         "64",
         "--config.data.lowercase=false",
-        "--noconfig.fused_attention",
+        "--config.fused_attention=0",
         "--config.train.stages[0].fraction=0.5",
         "--config.data.input=a.txt,b.txt",
         "--config.objective.terms=my.module:Term, masked_lm",
@@ -104,13 +104,12 @@ def test_flags_may_come_before_the_config(config, form):
         (["--config.train.num_steps=foo"], "flag --config.train.num_steps=foo: "),
         (["--config.data.lowercase=maybe"], "flag --config.data.lowercase=maybe: "),
         (["--config.data.input=a", "--config.data.input=b"], "config.data.input is given twice"),
+        (["--config.seed=1", "--config.seed=2"], "config.seed is given twice"),
         (["--config.train.stages=5"], "it has keys of its own, which flags change one by one"),
         (["--config.model=5"], "it has keys of its own, which flags change one by one"),
         (["--config.data['lowercase']=false"], "unknown config key data['lowercase']"),
         (["--config.data.input[0]=x"], "unknown config key data.input[0]"),
         (["--config.init_from"], "flag --config.init_from=True: it needs a value"),
-        (["--noconfig.data.lowercase=true"], "unknown flag --noconfig.data.lowercase"),
-        (["--noconfig.data.lowercas"], "unknown config key data.lowercas; did you mean data.low"),
         (["--config.train.learning_rate=3"], "did you mean schedule.peak_learning_rate?"),
         (["--lr=3"], "unknown flag --lr; did you mean --config.schedule.peak_learning_rate?"),
         (["--config.epochs=3"], "did you mean train.num_steps?"),
@@ -185,14 +184,8 @@ def test_overrides_without_a_config():
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("c.train.nope.x = 1", "a.py:5: "),
         ("c.modle = 1", r"^modle is not a known key; did you mean model\?$"),
         ("c.model.update(hiden_size=1)", "^hiden_size .* did you mean hidden_size"),
-        ("int('x')", "a.py:5: ValueError: invalid literal for int"),
-        ("open('/nothing/here')", "a.py:5: FileNotFoundError: .*No such file"),
-        ("return 3", "must return a ConfigDict, not int"),
-        ("return", "must return a ConfigDict, not NoneType"),
-        ("c.seed = = 1", "a.py:5: SyntaxError: invalid syntax"),
         ("from bert_jax.base.errors import UserError; raise UserError('bad size')", "^bad size$"),
     ],
 )
@@ -201,6 +194,16 @@ def test_config_files_with_mistakes(tmp_path, line, message):
     path.write_text(CONFIG.format(line=line))
     with pytest.raises(UserError, match=message):
         parse(f"--config={path}")
+
+
+def test_an_error_in_a_config_file_shows_its_line(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(CONFIG.format(line="int('x')"))
+    command = [sys.executable, "-m", "bert_jax", f"--config={path}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ValueError: invalid literal for int() with base 10: 'x'")
+    assert done.stderr.endswith(f" ({path}:5; --traceback shows more)\n")
 
 
 def test_missing_config_files():

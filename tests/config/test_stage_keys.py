@@ -46,7 +46,7 @@ def test_predictions_follow_the_rate_of_a_stage():
     assert max_predictions(config.train.stages[0], 0.15) == 300
     config.train.stages[0].max_predictions_per_seq = 150
     (warning,) = prediction_warnings(config)
-    assert "not config.train.stages[0].masked_lm_prob=0.3;" in warning
+    assert "not the masking rate of 30.0%;" in warning
 
 
 @pytest.mark.parametrize(
