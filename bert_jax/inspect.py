@@ -22,7 +22,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, terminal
 from bert_jax.config import cli, validate
 from bert_jax.config.command_line import ConfigSource, config_source
-from bert_jax.pretraining import settings
+from bert_jax.pretraining import settings, weights
 from bert_jax.pretraining.batches import stream_spec
 from bert_jax.pretraining.input import open_run_input
 from bert_jax.tokenizers import Tokenizer
@@ -51,7 +51,8 @@ def read_batch(
     """
     source = source or ConfigSource("the given config", config)
     with tempfile.TemporaryDirectory(prefix="bert_jax_inspect_") as scratch:
-        config = settings.complete(config, directory or scratch, source)[0]
+        config, pretrained, teacher = settings.complete(config, directory or scratch, source)
+        weights.copy_vocabulary(config, directory or scratch, pretrained or teacher)
         stages = resolve_stages(config)
         stage = next((s for s in stages if s.first_step < step <= s.end_step), None)
         if stage is None:

@@ -27,17 +27,6 @@ def test_failed_start_does_not_claim_the_directory(tmp_path, refusal):
     assert start.check(tmp_path / "run", right) == []
 
 
-def test_a_work_directory_that_is_a_file(texts, tmp_path, refusal):
-    for name in ("file", "run/checkpoints", "run2/best"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("mine")
-        directory = tmp_path / name.partition("/")[0]
-        sentence = refusal(lambda directory=directory: pretrain.train(small_run(texts), directory))
-        assert f"{tmp_path}/{name} is a file" in sentence
-        assert (tmp_path / name).read_text() == "mine"
-        assert not (directory / "data").exists()
-
-
 def test_a_name_that_orbax_reads_as_a_pattern(texts, tmp_path, refusal):
     sentence = refusal(lambda: pretrain.train(small_run(texts), tmp_path / "a [red]"))
     assert sentence.endswith("a [red] has one of the characters * ? [ in it; choose another name")

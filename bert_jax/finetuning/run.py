@@ -89,7 +89,7 @@ def finetune(
             step = int(state.step)
             run.best = Best(path, resume.get("best", {}))
             stack.enter_context(closing(run.best))
-            multihost.run_on_process_zero(run.claim, source)
+            multihost.run_on_process_zero(run.claim)
             announce(run.config, run.task, run.trainer, path, step, run.warnings, source)
 
             # Loop.
@@ -138,7 +138,7 @@ class FinetuningRun:
 
     def __init__(self, config: ConfigDict, directory: epath.Path, setup: TaskSetup):
         self.setup, self.task = setup, setup.task
-        self.directory, self.given = directory, config
+        self.directory = directory
         described = setup.model, self.task.head, self.task.labels, setup.family
         self.config = filled_in(config, *described, dtype=_dtype_of(directory))
         self.warnings = start.check(directory, self.config)
@@ -167,10 +167,10 @@ class FinetuningRun:
         identity = self.setup.data_identity
         start.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
 
-    def claim(self, source: ConfigSource) -> None:
-        """Records the data, the config, and how the config differs from its file."""
+    def claim(self) -> None:
+        """Records the data and the config."""
         self.claim_data()
-        start.claim(self.directory, self.config, source, self.given)
+        start.claim(self.directory, self.config)
 
     @property
     def results(self) -> dict[str, Any]:

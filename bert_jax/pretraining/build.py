@@ -98,8 +98,6 @@ def make_trainer(
     """
     objective = make_objective(config)
     if any(term.needs_teacher for term in objective.terms):
-        if config.objective.teacher and not teacher:
-            raise ValueError(f"config.objective.teacher is {config.objective.teacher}: read it")
         shape = BertConfig(**(teacher.model if teacher else _default_teacher(config)))
         objective = dataclasses.replace(objective, teacher=shape)
 

@@ -9,8 +9,6 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
-from bert_jax import tokenizers
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, flag_rules
 from bert_jax.config.command_line import ConfigSource
@@ -19,10 +17,9 @@ from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import Owner, flatten
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.pretraining.weights import read_teacher
+from bert_jax.pretraining.weights import copied_vocabulary, read_teacher
 from bert_jax.store.manifest import (
     check_case,
-    given_tokenizer,
     input_difference,
     input_key,
     recorded_options,
@@ -207,36 +204,5 @@ def _of_weights(
                 values[f"data.{key}"] = value
         if "data.vocab" not in flags:
             # `checks.check` compares another path of the same vocabulary by its content.
-            values["data.vocab"] = _vocabulary(config, directory, pretrained, values)
+            values["data.vocab"] = copied_vocabulary(directory)
     return {key: value for key, value in values.items() if key in _WEIGHT_KEYS}
-
-
-def _vocabulary(
-    config: ConfigDict,
-    directory: epath.PathLike,
-    pretrained: Pretrained,
-    values: dict[str, Any],
-) -> str:
-    """Finds the path of the vocabulary of initial weights.
-
-    If the files beside the weights have another format, this is the path of a copy in the work
-    directory, which `weights.copy_vocabulary` writes.
-    """
-    tokenizer = pretrained.tokenizer
-    path = files.checked_path(pretrained.source, "the weights")
-    # The vocabulary is beside the weights, beside the prefix of a checkpoint, or in the WORKDIR
-    # of a step.
-    folders = (path, path / "tokenizer", path.parent, path.parent.parent / "tokenizer")
-    for folder in folders:
-        path = tokenizers.vocabulary_files(tokenizer.kind, folder)[0]
-        if path.is_file():
-            data = config.data.copy_and_resolve_references()
-            keys = [key.removeprefix("data.") for key in values if key.startswith("data.")]
-            data.update({key: values[f"data.{key}"] for key in keys})
-            data.vocab = str(path)
-            try:
-                if given_tokenizer(data).fingerprint == tokenizer.fingerprint:
-                    return str(path)
-            except UserError:
-                continue
-    return str(epath.Path(directory) / workdir.INITIAL_VOCABULARY)

@@ -13,7 +13,6 @@ from bert_jax.base.progress import say, say_next, terminal
 from bert_jax.batches.stream import EVALUATION_MASKS
 from bert_jax.config.command_line import ConfigSource, config_files
 from bert_jax.objectives.term import Metric
-from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.batches import RunInput, stream_spec
 from bert_jax.reports import corpus_report
@@ -66,14 +65,6 @@ def announce(
         terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
         if sources := corpus_report.source_table(reports):
             terminal().print(sources)
-        # A recipe with fitted documents counts rows, not documents.
-        if config.data.max_pairs_per_row > 1 and config.data.rows != "fitted_documents":
-            parts = math.lcm(num_data_shards(trainer.mesh), jax.process_count())
-            parts *= config.train.gradient_accumulation_steps
-            of_length = {report["max_seq_length"]: report for report in reports}
-            for stage in trainer.stages:
-                pairs_per_row = of_length[stage.max_seq_length]["pairs_per_row"]
-                say(pairs_per_step(stage, pairs_per_row, parts))
         warnings = [*warnings, *corpus_report.warnings(reports)]
     print_warnings(warnings, source)
     if step:
@@ -113,21 +104,6 @@ def corpus_reports(
         )
         for alike in of_length.values()
     ]
-
-
-def pairs_per_step(stage: Stage, pairs_per_row: float, parts: int) -> str:
-    """Describes the pairs in a step of packed rows, and the rows that keep a recipe's batch.
-
-    Args:
-      parts: The number of rows must be a multiple of it.
-    """
-    size, key = stage.batch_size, f"config.train.stages[{stage.index}].batch_size"
-    rows = max(1, round(size / pairs_per_row / parts)) * parts
-    return (
-        f"rows of {stage.max_seq_length} tokens have {pairs_per_row:.2f} pairs on average, so that "
-        f"a step of {size:,} rows has about {size * pairs_per_row:,.0f} pairs; a recipe for "
-        f"batches of {size:,} pairs needs {key}={rows}, with its own learning rate and steps"
-    )
 
 
 def summarize(

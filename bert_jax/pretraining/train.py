@@ -82,7 +82,7 @@ def train(
         if results := multihost.run_on_process_zero(_finished, config, path, step):
             return results
         # The config is written only now, because opening the input may fail.
-        multihost.run_on_process_zero(weights.claim, config, directory, source, pretrained)
+        multihost.run_on_process_zero(weights.claim, config, directory, pretrained)
         reports = corpus_reports(run_input, config, trainer.stages) if is_first else []
         announce(config, trainer, run_input, directory, step, warnings, reports, source)
 

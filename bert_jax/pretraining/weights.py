@@ -16,7 +16,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import teacher_layers
-from bert_jax.config.command_line import ConfigSource, load_config_file
+from bert_jax.config.command_line import load_config_file
 from bert_jax.interop.families import load_family
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.generator import PARTS as GENERATOR_PARTS
@@ -201,14 +201,9 @@ def first_state(
     return trainer.state_of(unflatten(weights, trainer.model_config)), {}
 
 
-def claim(
-    config: ConfigDict,
-    directory: epath.PathLike,
-    source: ConfigSource,
-    pretrained: Pretrained | None,
-) -> None:
+def claim(config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained | None) -> None:
     """Writes the config, and the length of the sequences that initial weights were trained with."""
-    start.claim(directory, config, source)
+    start.claim(directory, config)
     record = epath.Path(directory) / workdir.INITIAL_TRAINING
     other = epath.Path(config.resume_from) / workdir.INITIAL_TRAINING
     if pretrained:

@@ -151,7 +151,8 @@ def settings_until(config: ConfigDict, step: int) -> dict[str, Any]:
         if stage.first_step < step:
             entry = dict(config.train.stages[stage.index])
             # Other fractions of another number of steps may be the same steps.
-            entry["fraction"] = f"for steps {stage.first_step + 1} to {min(stage.end_step, step)}"
+            del entry["fraction"]
+            entry["steps"] = f"{stage.first_step + 1} to {min(stage.end_step, step)}"
             entry["max_predictions_per_seq"] = stage.max_predictions_per_seq
             path = f"train.stages[{stage.index}]"
             settings |= {f"{path}.{key}": value for key, value in entry.items()}

@@ -27,15 +27,6 @@ from bert_jax.training import workdir
 from bert_jax.training.stages import settings_until
 
 _ACCUMULATION = "train.gradient_accumulation_steps"
-# The directories inside a work directory that a run writes.
-_DIRECTORIES = (
-    workdir.DATA,
-    workdir.TOKENIZER,
-    workdir.OTHER_TEXT,
-    workdir.CHECKPOINTS,
-    workdir.BEST,
-    workdir.PROFILE,
-)
 
 
 @contextlib.contextmanager
@@ -45,10 +36,10 @@ def lock(directory: epath.PathLike) -> Iterator[None]:
     A new directory in which nothing was written is removed again. Object storage has no locks.
 
     Raises:
-      UserError: The path is a file, or another process is training in the directory.
+      UserError: Another process is training in the directory.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
-    _check_directory(path)
+    _check_names(path)
     is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     if jax.process_index() != 0:
@@ -74,29 +65,30 @@ def check(directory: epath.PathLike, config: ConfigDict) -> list[str]:
       UserError: The directory holds another run; the message names the difference.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
-    _check_directory(path)
+    _check_names(path)
     if (path / workdir.SWEEP).exists() or any((path / workdir.RUNS).glob("rate_*")):
         raise UserError(
             f"{path} holds a sweep; choose another --workdir, or one of its runs in "
             f"{path / workdir.RUNS}"
         )
     if not (path / workdir.CONFIG).exists():
-        if workdir.has_checkpoints(path):
-            raise UserError(f"{path} has checkpoints but no config.json; choose another --workdir")
-        if (path / "metadata.json").exists():
+        if workdir.has_checkpoints(path) or (path / "metadata.json").exists():
             raise UserError(
-                f"{path} holds a token store (for --config.data.store); choose another --workdir"
+                f"{path} holds a token store (for --config.data.store) or checkpoints without "
+                f"their {workdir.CONFIG}; choose another --workdir"
             )
         return []
-    weights = f"to start from its weights: --config.init_from={shlex.quote(str(path))}"
+    values = files.read_json(path / workdir.CONFIG)
     is_converted = workdir.has_checkpoints(path) and not (path / workdir.CORPUS).exists()
-    if is_converted or "model_type" in files.read_json(path / workdir.CONFIG):
-        kind = "converted weights" if is_converted else "a Hugging Face model"
-        raise UserError(f"{path} holds {kind}, not a run; choose another --workdir ({weights})")
+    is_model = is_converted or "model_type" in values
+    if is_model or workdir.is_finetuning(values) != workdir.is_finetuning(config):
+        run = "a run of fine-tuning" if workdir.is_finetuning(values) else "a run of pre-training"
+        raise UserError(
+            f"{path} holds {'the weights of a model' if is_model else run}; choose another "
+            "--workdir (to start from its weights: "
+            f"--config.init_from={shlex.quote(str(path))})"
+        )
     before = workdir.load_config(path)
-    if workdir.is_finetuning(before) != workdir.is_finetuning(config):
-        kind = "fine-tuning" if workdir.is_finetuning(before) else "pre-training"
-        raise UserError(f"{path} holds a {kind} run; choose another --workdir ({weights})")
     changed = _changed(path, before, config)
     if key := _fixed_key(config, changed, (Owner.WEIGHTS, Owner.RUN, Owner.THIS_RUN)):
         (old, new), advice = changed[key], "choose another --workdir or give the same value"
@@ -164,22 +156,11 @@ def check_same_corpus(other: epath.PathLike, directory: epath.PathLike) -> None:
         )
 
 
-def claim(
-    directory: epath.PathLike,
-    config: ConfigDict,
-    source: ConfigSource,
-    given: ConfigDict | None = None,
-) -> None:
-    """Writes the config, which `check` has accepted, and how it differs from the user's file.
-
-    Args:
-      given: The config without what the weights of a fine-tuning run add, for the differences.
-    """
+def claim(directory: epath.PathLike, config: ConfigDict) -> None:
+    """Writes the config, which `check` has accepted."""
     path = epath.Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     files.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
-    if not source.is_stored:
-        files.write_json(path / workdir.CONFIG_DIFFERENCES, _differences(given or config, source))
 
 
 def claim_corpus(
@@ -222,7 +203,7 @@ def claim_corpus(
 
 def print_differences(config: ConfigDict, source: ConfigSource) -> None:
     """Prints how the config differs from its file."""
-    found = _differences(config, source)
+    found = config_lib.differences(*map(config_lib.to_dict, (source.values, config)))
     before, now = found.get("train.stages", ((), ()))
     if len(before) == len(now):
         # Only the keys that differ, instead of whole stages.
@@ -240,11 +221,6 @@ def print_warnings(warnings: Iterable[str], source: ConfigSource) -> None:
     for warning in warnings:
         if not warning.startswith(subjects):
             say(f"warning: {warning}")
-
-
-def _differences(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any, Any]]:
-    """Returns the keys that differ from the config file, with both values."""
-    return config_lib.differences(config_lib.to_dict(source.values), config_lib.to_dict(config))
 
 
 def _changed(path: epath.Path, before: ConfigDict, now: ConfigDict) -> dict[str, tuple[Any, Any]]:
@@ -274,12 +250,9 @@ def _fixed_key(
     return next((key for key in changed if key not in fields or fields[key].owner in owners), None)
 
 
-def _check_directory(path: epath.Path) -> None:
-    for folder in (path, *(path / name for name in _DIRECTORIES)):
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file; it must be a directory, or not exist yet")
+def _check_names(path: epath.Path) -> None:
     files.check_no_pattern(path)
-    for child in path.iterdir() if path.exists() and not files.is_remote(path) else ():
+    for child in path.iterdir() if path.is_dir() and not files.is_remote(path) else ():
         # What a run writes and removes must be inside its directory.
         if os.path.islink(child):
             raise UserError(f"{child} is a symbolic link; remove it or choose another --workdir")

@@ -22,8 +22,6 @@ TOKENIZER = "tokenizer"
 INITIAL_VOCABULARY = "initial_vocabulary"
 # The longest sequences that the weights of config.init_from were trained with.
 INITIAL_TRAINING = "initial_training.json"
-# How the config differs from the config file.
-CONFIG_DIFFERENCES = "config_differences.json"
 CHECKPOINTS = "checkpoints"
 # The parameters of fine-tuning with the best validation score.
 BEST = "best"

@@ -68,7 +68,7 @@ def test_student_begins_with_the_teachers_layers(student, teacher):
 def test_the_teacher_determines_the_vocabulary(student, teacher, texts, tmp_path):
     """The recipe proposes 8,192 tokens, and the texts would give another vocabulary."""
     stored = workdir.load_config(student)
-    vocab = str(teacher / "tokenizer" / "vocab.txt")
+    vocab = str(student / "initial_vocabulary")
     assert (stored.model.vocab_size, stored.data.vocab) == (200, vocab)
     ours, theirs = (workdir.load_vocabulary(path)[0].fingerprint for path in (student, teacher))
     assert ours == theirs

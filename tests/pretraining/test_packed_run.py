@@ -38,16 +38,6 @@ def test_an_interrupted_run_ends_with_the_same_bits(finished, texts, tmp_path):
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 
-def test_the_run_tells_how_many_rows_keep_the_batch(finished):
-    report = json.loads((finished / "results.json").read_text())["corpus"][0]
-    ratio = report["pairs_per_row"]
-    assert 1.2 < ratio < 4 and report["padding"] < 0.3
-    printed = " ".join((finished / "output.txt").read_text().split())
-    assert f"rows of 64 tokens have {ratio:.2f} pairs on average" in printed
-    rows = round(8 / ratio)
-    assert f"needs config.train.stages[0].batch_size={rows}, with its own" in printed
-
-
 def test_speeds_count_pairs_and_their_tokens(finished, texts):
     values = config(texts)
     (of_run,) = resolve_stages(values)

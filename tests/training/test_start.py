@@ -25,7 +25,7 @@ class FakeTokenizer:
 def claim(directory, config):
     """Checks and then claims a directory, like the start of a run."""
     warnings = start.check(directory, config)
-    start.claim(directory, config, ConfigSource("DIR/config.json", config, is_stored=True))
+    start.claim(directory, config)
     return warnings
 
 
@@ -126,8 +126,8 @@ def test_changes_that_are_allowed_with_a_warning(tmp_path, key, value, words):
         # The second stage is replaced, and a third is appended.
         (60, 180, (0.5, 0.25, 0.25), ""),
         (91, 180, (0.5, 0.5 / 90, 0.5 - 0.5 / 90), ""),
-        (91, 100, (0.91, 0.09), "0].fraction is 'for steps 1 to 90', not 'for steps 1 to 91'"),
-        (91, 101, (1.0,), "0].fraction is 'for steps 1 to 90', not 'for steps 1 to 91'"),
+        (91, 100, (0.91, 0.09), "0].steps is '1 to 90', not '1 to 91'"),
+        (91, 101, (1.0,), "0].steps is '1 to 90', not '1 to 91'"),
         # The run has ended: its steps are not compared with later ones.
         (100, 90, (1.0,), ""),
     ],
@@ -162,10 +162,10 @@ def test_stages_may_change_after_the_steps_that_have_run(
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("checkpoints/40/state", "", "has checkpoints but no config.json; choose another"),
+        ("checkpoints/40/state", "", "or checkpoints without their config.json; choose another"),
         ("metadata.json", "{}", "holds a token store .*; choose another --workdir"),
         ("config.json", "{", "config.json is not valid JSON"),
-        ("config.json", '{"model_type": "bert"}', "holds a Hugging Face model, not a run; choose"),
+        ("config.json", '{"model_type": "bert"}', "holds the weights of a model; choose another"),
     ],
 )
 def test_directories_of_other_kinds_are_refused(tmp_path, file, content, words):
@@ -179,7 +179,7 @@ def test_missing_work_directory(tmp_path):
     with pytest.raises(UserError, match="is not a work directory of bert_jax"):
         workdir.load_config(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(UserError, match="config.json: the config of a Hugging Face model, not of"):
+    with pytest.raises(UserError, match="config.json: not a config of this version of bert_jax: "):
         workdir.load_config(tmp_path)
     with pytest.raises(
         UserError, match="has no tokenizer/; the command of the run writes it again"
