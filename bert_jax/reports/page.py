@@ -20,7 +20,6 @@ from bert_jax.reports.record import Run, best_of, cost, num_parameters, read_run
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, EVALUATION_PREFIX, OTHER_TEXT
 
-_PREDICTIONS = 3
 # The evaluations whose filled masks are shown.
 _MASK_STEPS = 3
 # The values of a setting in sweep.json that are not scores.
@@ -44,13 +43,8 @@ def write_pages(directory: epath.PathLike) -> None:
     files.write_whole(path / workdir.REPORT, page(runs).encode())
 
 
-def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
-    """Writes the HTML of a page about these runs, the best first.
-
-    Args:
-      runs: The runs.
-      mask_texts: Texts with a mask, which every kept checkpoint fills.
-    """
+def page(runs: Sequence[Run]) -> str:
+    """Writes the HTML of a page about these runs, the best first."""
     main, runs = ranked(runs)
     names, facts = names_of(runs), [facts_of(run, runs) for run in runs]
 
@@ -73,7 +67,6 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
         labels=dict.fromkeys([*(x for run in runs for x in run.metrics), *itertools.chain(*facts)]),
         is_finetuning=all(workdir.is_finetuning(run.config) for run in runs),
         settings=settings_of(runs, main),
-        filled=[(text, each(lambda run, text=text: _filled(run, text))) for text in mask_texts],
         masks=each(_masks),
         before=each(_before),
         sources=each(_sources),
@@ -186,19 +179,6 @@ def facts_of(run: Run, runs: Sequence[Run]) -> dict[str, Cell]:
     if "best_step" in run.results:
         facts["best step"] = Cell(f"{run.results['best_step']:,}")
     return facts | {label: Cell(text) for label, text in cost(run).items()}
-
-
-def _filled(run: Run, text: str) -> list[list[str]]:
-    """Makes a table of each kept checkpoint's predictions for the first mask of a text."""
-    # The package's inference loads slowly, and most pages need none.
-    import bert_jax
-
-    rows = [[f"step of {run.directory.name}", *[""] * _PREDICTIONS]]
-    for step in workdir.saved_steps(run.directory / workdir.CHECKPOINTS):
-        first, *_ = bert_jax.load(str(run.directory), step=step).fill_mask(text)
-        guesses = [f"{x.token} {x.probability:.1%}" for x in first[:_PREDICTIONS]]
-        rows.append([f"{step:,}", *guesses])
-    return rows
 
 
 def _masks(run: Run) -> list[list[tuple[str, dict[str, Any]]]]:

@@ -4,7 +4,6 @@ import json
 import math
 import re
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 
@@ -222,20 +221,6 @@ def test_filled_texts_show_guesses_and_originals(tmp_path):
         '<p><b>step 11</b> it is <mark class=right title="25.0%">so</mark> or '
         '<mark title="25.0%"><del>&lt;11&gt;</del> <ins>not</ins></mark> …</p>'
     ) in page
-
-
-def test_masks_are_filled_by_every_checkpoint(tmp_path, monkeypatch):
-    def load(path, step):
-        guess = SimpleNamespace(token=f"word{step}", probability=step / 100)
-        return SimpleNamespace(fill_mask=lambda text: [[guess] * 5])
-
-    monkeypatch.setattr(bert_jax, "load", load)
-    directory = write_run(tmp_path / "a", RESULTS)
-    for step in (10, 9):
-        (directory / "checkpoints" / str(step)).mkdir(parents=True)
-    rows = rows_of([read_run(directory)], mask_texts=["It is [MASK]."])
-    assert rows["9"] == ["word9 9.0%"] * 3 and rows["10"] == ["word10 10.0%"] * 3
-    assert list(rows).index("9") < list(rows).index("10")
 
 
 def test_fine_tuning_run_has_the_scores_of_its_splits(tmp_path):

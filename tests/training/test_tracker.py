@@ -19,7 +19,7 @@ from bert_jax.finetuning import run as finetuning
 from bert_jax.pretraining import checks
 from bert_jax.pretraining import train as pretraining
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.tracker import Tracker, check_installed
+from bert_jax.training.tracker import Tracker
 from tests import runs
 from tests.finetuning import small
 from tests.small_run import (
@@ -121,15 +121,6 @@ def test_a_missing_package_is_named_before_the_work(monkeypatch, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_folder_that_wandb_makes_is_not_its_package(monkeypatch, tmp_path):
-    (tmp_path / "wandb").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    importlib.invalidate_caches()
-    with pytest.raises(UserError, match="wandb is True, but its package is missing"):
-        check_installed(config_of())
-
-
 def test_an_interrupted_run_of_pretraining(tmp_path, fake):
     texts = write_documents(tmp_path / "texts", 12)
     config = small_run(texts, log__wandb=True, checkpoint__every_steps=3)
@@ -214,7 +205,7 @@ class TestWandb:
         directory.mkdir()
         for step in (5, 6):
             printed = track(directory, step, WANDB_MODE="offline")
-            assert f"wandb sync {directory}/wandb/offline-run-" in printed
+            assert f"wandb: {directory}/wandb/offline-run-" in printed
         sessions = list(self.records(directory))
         assert len(sessions) == 2
         for step, records in zip((5, 6), sessions, strict=True):
@@ -239,15 +230,3 @@ class TestWandb:
             assert not any(record.HasField("environment") for record in records)
         names = {file.name for file in (directory / "wandb").rglob("files/*")}
         assert not names & {"requirements.txt", "wandb-metadata.json", "output.log"}
-
-    def test_without_network_the_run_stays_on_disk(self, tmp_path):
-        variables = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "a" * 40}
-        printed = track(tmp_path, 5, WANDB_INIT_TIMEOUT="2", **variables)
-        assert "warning: wandb: " in printed and "; this part of the run stays on disk" in printed
-        ((*records,),) = self.records(tmp_path)
-        assert any(record.HasField("history") for record in records)
-
-    def test_without_a_key_the_run_stays_on_disk(self, tmp_path):
-        home = {"HOME": str(tmp_path / "home"), "NETRC": str(tmp_path / "none")}
-        printed = track(tmp_path, 5, WANDB_API_KEY="", **home)
-        assert "No API key configured" in printed and "stays on disk" in printed
