@@ -53,9 +53,6 @@ def convert(
 
     Returns:
       Warnings, one sentence each, about parts that the source lacks or that are left out.
-
-    Raises:
-      UserError: The source cannot be read, or the output cannot be written.
     """
     # These imports take seconds, so the flags are checked first.
     from bert_jax.interop import formats

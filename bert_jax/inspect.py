@@ -45,9 +45,6 @@ def read_batch(
 
     Returns:
       The arrays of the batch by name, the result of `Stream.describe_batch`, and the tokenizer.
-
-    Raises:
-      UserError: There is no such step, or the corpus cannot be used.
     """
     source = source or ConfigSource("the given config", config)
     with tempfile.TemporaryDirectory(prefix="bert_jax_inspect_") as scratch:

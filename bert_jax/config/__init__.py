@@ -39,20 +39,12 @@ from bert_jax.config.stage_keys import (
 
 
 def from_stored(values: Mapping[str, Any]) -> ConfigDict:
-    """Makes the config of a run of pre-training or fine-tuning from plain dicts and lists.
-
-    Raises:
-      UserError: A key is unknown, or a value has another type or is out of range.
-    """
+    """Makes the config of a run of pre-training or fine-tuning from plain dicts and lists."""
     return (finetuning if "task" in values else pretraining).from_dict(values)
 
 
 def read_stored(path: epath.Path | Path) -> ConfigDict:
-    """Reads the config.json of a work directory; keys added since then have their defaults.
-
-    Raises:
-      UserError: The message names the file.
-    """
+    """Reads the config.json of a work directory; keys added since then have their defaults."""
     values = files.read_json(path)
     try:
         return from_stored(values)
@@ -74,9 +66,6 @@ def check_argument(arg: str, choices: Collection[str] = ()) -> None:
     Args:
       arg: The argument; empty if there is none.
       choices: The arguments that the file takes.
-
-    Raises:
-      UserError: The argument is not one of these.
     """
     if choices and arg not in choices:
         raise UserError(f"--config ends in :{arg}; it must end in one of :{', :'.join(choices)}")

@@ -163,9 +163,6 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
 
     Cloud TPU pod slices, Google Kubernetes Engine and Slurm are recognized. Elsewhere, the flags
     of `define_host_flags` are needed. An error in the block ends all processes of the run.
-
-    Raises:
-      UsageError: The flags are incomplete.
     """
     hosts = [values[name].value for name in ("coordinator", "num_processes", "process_id")]
     by_flags = any(value is not None for value in hosts)

@@ -74,11 +74,6 @@ def parse(
       words: Whether arguments that are not flags are allowed.
       load_stored: Returns the config of a work directory, or None if it has none. If the flag
         --workdir is given without --config, this config is used.
-
-    Raises:
-      UsageError: A flag or config key is unknown or missing, a value has the wrong type, or an
-        argument is unexpected.
-      UserError: The config file cannot be loaded.
     """
     argv, overrides = [_with_home(argument) for argument in argv], []
     if "config" in values:
@@ -205,11 +200,7 @@ def _parsed(text: str | bool, current: Any) -> Any:
 
 
 def load_config_file(path: str) -> ConfigDict:
-    """Loads get_config() of FILE, or get_config(ARGUMENT) for FILE:ARGUMENT, locked.
-
-    Raises:
-      UserError: There is no such file or config.
-    """
+    """Loads get_config() of FILE, or get_config(ARGUMENT) for FILE:ARGUMENT, locked."""
     file, *arguments = path.split(":", 1)
     known = config_files()
     # A file in the current directory with the name of a config, such as "base", may be anything.

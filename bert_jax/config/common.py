@@ -249,11 +249,7 @@ COMMON: Section = {
 
 
 def layer_numbers(text: str, key: str) -> tuple[int, ...]:
-    """Parses the numbers in a text such as "0,2,4".
-
-    Raises:
-      UserError: The text is not a list of numbers; the message names `key`.
-    """
+    """Parses the numbers in a text such as "0,2,4"."""
     try:
         return tuple(int(part) for part in text.split(",")) if text.strip() else ()
     except ValueError:

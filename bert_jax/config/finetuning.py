@@ -216,11 +216,7 @@ def filled_in(
 
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
-    """Converts the stored form of a filled-in config back; inverts `to_dict`.
-
-    Raises:
-      UserError: There is an unknown key, or a value of the wrong type or out of range.
-    """
+    """Converts the stored form of a filled-in config back; inverts `to_dict`."""
     try:
         FINETUNING["task"].check("config.task", values["task"])
         section = {**_section(values["task"]), **FILLED_IN}
@@ -241,11 +237,7 @@ def user_config(filled: ConfigDict) -> ConfigDict:
 
 
 def validate(config: ConfigDict) -> None:
-    """Checks everything that can be checked before any work is done.
-
-    Raises:
-      UserError: The message names the key, its value and the allowed values.
-    """
+    """Checks everything that can be checked before any work is done."""
     if "task" not in config:
         raise UserError(
             "the config is for pre-training (python -m bert_jax.main); configs for fine-tuning are "

@@ -130,20 +130,12 @@ def default_config() -> ConfigDict:
 
 
 def teacher_layers(config: ConfigDict) -> tuple[int, ...]:
-    """Returns the layers of `config.objective.teacher_layers`.
-
-    Raises:
-      UserError: They are not numbers.
-    """
+    """Returns the layers of `config.objective.teacher_layers`."""
     return layer_numbers(config.objective.teacher_layers, "config.objective.teacher_layers")
 
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
-    """Converts the stored form of a config back (inverts `to_dict`); missing keys get defaults.
-
-    Raises:
-      UserError: There is an unknown key, or a value of the wrong type.
-    """
+    """Converts the stored form of a config back (inverts `to_dict`); missing keys get defaults."""
     try:
         config = build(PRETRAINING, without_removed(values))
         check(config, PRETRAINING)
@@ -159,9 +151,6 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
     Args:
       is_given: Whether the config is as the user gave it. If the values of a model may still
         replace some of it, how the values fit together is left out.
-
-    Raises:
-      UserError: The message names the key, its value and the allowed values.
     """
     if "task" in config:
         raise UserError(
@@ -174,10 +163,6 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
 
 
 def validate_data(config: ConfigDict) -> None:
-    """Checks only the section `data` of a config.
-
-    Raises:
-      UserError: The message names the key, its value and the allowed values.
-    """
+    """Checks only the section `data` of a config."""
     check(config.data, DATA, "config.data.")
     check_rules(data_rules(config), config)

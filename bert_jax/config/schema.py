@@ -83,11 +83,7 @@ class Field:
     elements: Section | None = None
 
     def check(self, path: str, value: Any) -> None:
-        """Refuses a value of another type or out of range.
-
-        Raises:
-          UserError: The message names the key, its value and the allowed values.
-        """
+        """Refuses a value of another type or out of range."""
         self.check_type(path, value)
         if self.elements is not None:
             for i, element in enumerate(value):
@@ -167,9 +163,6 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
       values: Values that replace defaults, nested like the section. Lists may stand for tuples,
         as in JSON.
       prefix: The path of the section, such as "train.", for messages.
-
-    Raises:
-      UserError: There is an unknown key, or a value of the wrong type.
     """
     if not isinstance(values, Mapping | ConfigDict):
         raise UserError(f"config.{prefix.rstrip('.')} is {values!r}; it must be a section")
@@ -191,11 +184,7 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
 
 
 def check(config: ConfigDict, section: Section, prefix: str = "config.") -> None:
-    """Refuses unknown keys, missing keys, and values out of range.
-
-    Raises:
-      UserError: The message names the key and the allowed values.
-    """
+    """Refuses unknown keys, missing keys, and values out of range."""
     values, fields = dict(flatten(config)), dict(flatten(section))
     _refuse_unknown(values, fields, prefix)
     for path, field in fields.items():

@@ -43,12 +43,7 @@ def declared_fields(config: ConfigDict) -> BatchFields:
 
 
 def make_objective(config: ConfigDict) -> WeightedTerms:
-    """Builds the objective of a config, without a teacher.
-
-    Raises:
-      UserError: A term is unknown, needs a batch field that the rows and the corruption of the
-        config do not provide, or has nothing to predict in this model.
-    """
+    """Builds the objective of a config, without a teacher."""
     terms = make_terms(config.objective.terms, config.objective)
     objective = WeightedTerms(terms, tuple(config.objective.weights))
     provided, data = declared_fields(config), config.data
@@ -92,9 +87,6 @@ def make_trainer(
       teacher: The model that the config names as teacher; see `read_teacher`. If it names none, the
         teacher is a model of zeros with the student's shape and the layers that
         config.objective.teacher_layers names, which is enough to compile or time the step.
-
-    Raises:
-      UserError: As for `make_objective` and `Trainer.create`.
     """
     objective = make_objective(config)
     if any(term.needs_teacher for term in objective.terms):

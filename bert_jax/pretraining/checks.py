@@ -39,9 +39,6 @@ def check(
 
     Returns:
       Warnings, one sentence each.
-
-    Raises:
-      UserError: The machine, the directory, a model or another run does not fit the config.
     """
     check_installed(config)
     # Only exports need the family.

@@ -79,9 +79,6 @@ def _prepare_other_text(
 
     Args:
       metadata: The metadata of the run's store.
-
-    Raises:
-      UserError: The text cannot be read, or has a file of the store.
     """
     record = directory / workdir.OTHER_TEXT_RECORD
     made_of = {"input": list(config.eval.other_text), "tokenizer": tokenizer.fingerprint}

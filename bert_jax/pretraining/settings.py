@@ -47,10 +47,6 @@ def complete(
     Returns:
       The completed config, the model of `config.init_from` if the run begins with it, and the
       teacher if it has one.
-
-    Raises:
-      UserError: The store or the weights cannot be read, a flag contradicts them, or a value is out
-        of range.
     """
     pretrained, values, owners = None, {}, {}
 
@@ -113,9 +109,6 @@ def _refuse_flags(
       flags: The keys that flags set.
       values: The owned values by key.
       owners: What owns each key, with a verb: "the weights of PATH have".
-
-    Raises:
-      UserError: The message names the keys and both values of each.
     """
     ours = dict(config_lib.flatten(config_lib.to_dict(config)))
     theirs = config_lib.to_dict(values)
@@ -140,9 +133,6 @@ def _of_store(
 
     The texts and `data.vocab` are left out if flags name the store's own texts or vocabulary under
     another path.
-
-    Raises:
-      UserError: A flag gives `data.input`, but the store has named sources, or the reverse.
     """
     options = {
         key: tuple(value) if isinstance(value, list) else value
@@ -174,11 +164,7 @@ def _of_store(
 def _of_weights(
     config: ConfigDict, directory: epath.PathLike, flags: Collection[str], pretrained: Pretrained
 ) -> dict[str, Any]:
-    """Finds the keys and values that the weights and their tokenizer determine.
-
-    Raises:
-      UserError: The weights have no row for a token of their vocabulary, such as the mask.
-    """
+    """Finds the keys and values that the weights and their tokenizer determine."""
     tokenizer, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
     if tokenizer and tokenizer.vocab_size > rows:
         raise UserError(

@@ -45,9 +45,6 @@ def train(
     Returns:
       The final held-out results (empty if nothing is held out), or None if a signal
       stopped the run before its end.
-
-    Raises:
-      UserError: Any problem that the user can fix.
     """
     path, is_first = epath.Path(directory), multihost.is_first()
     source = source or ConfigSource("the given config", config)

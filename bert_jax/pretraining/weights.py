@@ -46,10 +46,6 @@ def recipe_of(model: Pretrained) -> ConfigDict:
     """Returns the config that a model is trained with, without terms that need a teacher.
 
     It is that of the run that made the model or, for a released one, the config of its family.
-
-    Raises:
-      UserError: No config belongs to the model, its run had no term without a teacher or a part
-        from outside the package, or the model lacks its generator.
     """
     trained, family = model.training.get("config"), load_family(model.family)
     if trained and not workdir.is_finetuning(trained):
@@ -95,11 +91,7 @@ def guesses_at_random(config: ConfigDict, pretrained: Pretrained | None) -> bool
 
 
 def read_teacher(config: ConfigDict) -> Pretrained | None:
-    """Reads the teacher of a config; None if no term needs one, or none is named.
-
-    Raises:
-      UserError: The teacher cannot be read.
-    """
+    """Reads the teacher of a config; None if no term needs one, or none is named."""
     terms = make_terms(config.objective.terms)
     if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
         return None
@@ -130,9 +122,6 @@ def kept_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> We
 
     As in extract_distilbert.py of transformers' distillation project, the embeddings and the
     decoder's bias are among them, but no other weights of the heads.
-
-    Raises:
-      UserError: The teacher lacks a layer, or its layers have another shape.
     """
     layers, depth = teacher_layers(config), teacher.model["num_hidden_layers"]
     if not layers:
@@ -176,9 +165,6 @@ def first_state(
 
     Returns:
       The state, and what the checkpoint of this state stores beside it; empty for a new run.
-
-    Raises:
-      UserError: The other run was trained on another corpus, or no checkpoint can be read.
     """
     # The run continues from its own newest checkpoint, even if the config names another source.
     if restored := checkpointer.restore_newest(trainer.abstract_state()):

@@ -35,9 +35,6 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
       study: A config like those of configs/studies.py.
       directory: It gets study.json, a work directory for each run, and at the end report.html
         about the pre-trainings and report_TASK.html about the fine-tunings on each task.
-
-    Raises:
-      UserError: A run failed, or has finished with other flags.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
     if (path / workdir.CONFIG).exists():

@@ -75,9 +75,6 @@ class Checkpointer:
           step: Steps taken so far; the folder's name.
           state: The state to save.
           resume: JSON-able values to continue from, such as the position in the data.
-
-        Raises:
-          UserError: This or the previous save could not be written (a full disk).
         """
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
@@ -106,9 +103,6 @@ class Checkpointer:
         Args:
           abstract_state: The shapes, dtypes and shardings to restore; the mesh may differ from
             the mesh of the run that wrote the checkpoint.
-
-        Raises:
-          UserError: No checkpoint can be restored; all are damaged, or the shapes differ.
         """
         restored = self._newest(ocp.args.StandardRestore(abstract_state))
         return restored and restored[1:]
@@ -125,10 +119,6 @@ class Checkpointer:
 
         Returns:
           The checkpoint's step and its parameters; None if nothing was saved.
-
-        Raises:
-          UserError: The step does not exist, it or every checkpoint is damaged, or the shapes
-            differ.
         """
 
         def restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:

@@ -209,11 +209,7 @@ def model_keys(stages: Sequence[Stage], step: int) -> tuple[tuple[str, Any], ...
 
 
 def numbered_stage(config: ConfigDict, number: int) -> Stage:
-    """Finds the stage of `--stage`, an index of `config.train.stages` that counts from 1.
-
-    Raises:
-      UserError: There is no such stage, or it has no steps.
-    """
+    """Finds the stage of `--stage`, an index of `config.train.stages` that counts from 1."""
     stages = {stage.index + 1: stage for stage in resolve_stages(config)}
     if number not in stages:
         known = ", ".join(map(str, sorted(stages)))

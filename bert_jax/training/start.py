@@ -34,9 +34,6 @@ def lock(directory: epath.PathLike) -> Iterator[None]:
     """Creates the work directory and locks out other training processes on this machine.
 
     A new directory in which nothing was written is removed again. Object storage has no locks.
-
-    Raises:
-      UserError: Another process is training in the directory.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
     _check_names(path)
@@ -60,9 +57,6 @@ def check(directory: epath.PathLike, config: ConfigDict) -> list[str]:
 
     Returns:
       Warnings, one sentence each, about changes that are allowed but affect the run.
-
-    Raises:
-      UserError: The directory holds another run; the message names the difference.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
     _check_names(path)
@@ -124,9 +118,6 @@ def check_same_run(other: epath.PathLike, config: ConfigDict) -> None:
     Args:
       other: The other run's work directory.
       config: The config of this run.
-
-    Raises:
-      UserError: There is no other run, or its model or batches differ.
     """
     other = epath.Path(files.checked_path(other, "config.resume_from"))
     is_run = all((other / name).exists() for name in (workdir.CONFIG, workdir.CORPUS))
@@ -176,9 +167,6 @@ def claim_corpus(
       metadata: The store's metadata.json; in fine-tuning, the values that identify the data.
       tokenizer: The store's tokenizer.
       token_counts_V: int64 counts of the training split; None in fine-tuning.
-
-    Raises:
-      UserError: The run began with another corpus; the message names the difference.
     """
     path = epath.Path(directory)
     if (path / workdir.CORPUS).exists():

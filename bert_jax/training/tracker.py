@@ -56,9 +56,6 @@ class Tracker:
 
     Attributes:
       is_continued: Whether an earlier process has sent a part of the run.
-
-    Raises:
-      UserError: The file with the id is damaged.
     """
 
     def __init__(self, config: ConfigDict, directory: epath.Path):
@@ -116,11 +113,7 @@ class Tracker:
 
 
 def check_installed(config: ConfigDict) -> None:
-    """Refuses `config.log.wandb` without its package.
-
-    Raises:
-      UserError: The message names the extra.
-    """
+    """Refuses `config.log.wandb` without its package."""
     if config.log.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError(
             "config.log.wandb is True, but its package is missing: pip install -e '.[wandb]'"

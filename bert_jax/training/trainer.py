@@ -98,9 +98,6 @@ class Trainer:
             compile without data.
           scaling: Scales the updates, if layers have learning rates of their own.
           devices: The devices of the mesh; by default all.
-
-        Raises:
-          UserError: The mesh or a parameter does not fit the number of devices.
         """
         widths = config.model.hidden_size, config.model.embedding_size
         mesh = mesh_lib.make_mesh(config.mesh, devices, sharding=config.sharding, widths=widths)
@@ -345,9 +342,6 @@ def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
     """Checks that the train step of every stage fits in the memory of a CPU.
 
     The system would kill the process; GPU and TPU report an error instead.
-
-    Raises:
-      UserError: A step needs more memory than the machine has.
     """
     if trainer.mesh.devices.flat[0].platform != "cpu":
         return

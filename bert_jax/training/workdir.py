@@ -76,11 +76,7 @@ def store_directory(workdir: epath.PathLike, config: ConfigDict) -> epath.Path:
 
 
 def load_config(workdir: epath.PathLike) -> ConfigDict:
-    """Reads the config that a run was last started with.
-
-    Raises:
-      UserError: `workdir` is not a work directory.
-    """
+    """Reads the config that a run was last started with."""
     path = epath.Path(files.checked_path(workdir, "--workdir"))
     if not (path / CONFIG).exists():
         raise UserError(f"{path} is not a work directory of bert_jax: it has no {CONFIG}")
