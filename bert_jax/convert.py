@@ -43,7 +43,6 @@ def convert(
     Args:
       source: The model; see `bert_jax.interop.formats.read`.
       output: A directory that does not exist yet or is empty.
-      kind: One of KINDS.
       vocab: A vocab.txt, for a source without a tokenizer.
       lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its tokens.
       family: As in `config.family`; by default the family that the source's config names.

@@ -23,7 +23,6 @@ class Progress:
     every `LINE_EVERY_SECONDS`.
 
     Args:
-      name: The name of the task in a word or two.
       total: The number of units of work, or an estimate; None if it is unknown.
       unit: The name of a unit ("sequences"), for the rate.
       done: Units that were finished in an earlier run.

@@ -61,12 +61,7 @@ def fields(config: Mapping[str, Any] | ConfigDict) -> dict[str, Field]:
 
 
 def check_argument(arg: str, choices: Collection[str] = ()) -> None:
-    """Refuses an argument (FILE.py:ARG) that a config file does not take.
-
-    Args:
-      arg: The argument; empty if there is none.
-      choices: The arguments that the file takes.
-    """
+    """Refuses an argument (FILE.py:ARG) that a config file does not take."""
     if choices and arg not in choices:
         raise UserError(f"--config ends in :{arg}; it must end in one of :{', :'.join(choices)}")
     if arg and not choices:

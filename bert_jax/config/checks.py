@@ -254,11 +254,7 @@ def own_key_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def flag_rules(config: ConfigDict, flags: Collection[str]) -> Iterator[Rule]:
-    """Yields the rules of flags that have no effect.
-
-    Args:
-      flags: The keys that flags set.
-    """
+    """Yields the rules of flags that have no effect."""
     used = [(i, stage) for i, stage in enumerate(config.train.stages) if stage.fraction]
 
     def replaced(key: str, own: str, is_own: bool) -> Rule:
@@ -346,7 +342,6 @@ def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> Non
     """Refuses batches that cannot be split evenly over the devices.
 
     Args:
-      config: A validated config of pre-training or fine-tuning.
       data_shards: The product of the mesh axes that the batch is sharded over.
       num_processes: The number of processes; each reads its own part of the batch.
     """

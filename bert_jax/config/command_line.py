@@ -48,7 +48,6 @@ class ConfigSource:
     Attributes:
       name: The value of --config, or the config.json of a work directory.
       values: The config of the file, without flags.
-      flags: The keys that flags set.
       is_stored: Whether the file is the config.json of a work directory.
     """
 

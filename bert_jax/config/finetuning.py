@@ -196,10 +196,8 @@ def filled_in(
     """Copies a user's config, and completes it with values from the weights and the data.
 
     Args:
-      config: The user's config.
       model: The `config.model` of the weights, except that the user's dropout probabilities
         take precedence.
-      head: The head of the task.
       labels: The labels of the task in the order of the logits. Empty for regression and
         question answering.
       family: The family of the weights, as in `config.family` of pre-training.

@@ -72,8 +72,6 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
 
     Args:
       coordinator: HOST:PORT of process 0.
-      num_processes: The number of processes.
-      process_id: The number of this process, from 0.
 
     Raises:
       UserError: JAX refuses the arguments or cannot connect.
@@ -225,9 +223,6 @@ def vote(value: int) -> jax.Array:
 
 def batch_shards(sharding: NamedSharding) -> dict[str, Any]:
     """Finds the shards of each global batch that this process's devices need.
-
-    Args:
-      sharding: The sharding of a batch.
 
     Returns:
       `num_shards`, the number of shards of a batch, and `shards`, the ascending numbers of

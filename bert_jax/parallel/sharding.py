@@ -41,7 +41,6 @@ class Layout:
     """How the arrays of a model are laid out on a mesh.
 
     Attributes:
-      mesh: The devices.
       preset: A key of `PRESETS`.
     """
 

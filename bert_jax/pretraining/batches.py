@@ -19,10 +19,7 @@ class RunInput:
     """The input of a run.
 
     Attributes:
-      train: The training split.
       heldout: The held-out split; None if no document was held out.
-      tokenizer: The tokenizer of both.
-      metadata: The metadata of the store.
       other: The text of `config.eval.other_text`, and the mean length of its tokens; None if there
         is none.
     """

@@ -44,7 +44,6 @@ def evaluate_workdir(
     """Evaluates a checkpoint of a work directory.
 
     Args:
-      directory: The work directory.
       data: Globs of other texts; if empty, the run's held-out documents are used.
       max_sequences: Overrides `config.eval.max_sequences`.
       step: The step of the checkpoint; None for the newest.

@@ -75,11 +75,7 @@ def _prepare_other_text(
     tokenizer: Tokenizer,
     metadata: dict[str, Any],
 ) -> None:
-    """Tokenizes `config.eval.other_text` into the work directory, unless that is done.
-
-    Args:
-      metadata: The metadata of the run's store.
-    """
+    """Tokenizes `config.eval.other_text` into the work directory, unless that is done."""
     record = directory / workdir.OTHER_TEXT_RECORD
     made_of = {"input": list(config.eval.other_text), "tokenizer": tokenizer.fingerprint}
     if record.exists() and made_of.items() <= files.read_json(record).items():

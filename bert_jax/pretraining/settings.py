@@ -105,8 +105,6 @@ def _refuse_flags(
     """Refuses flags that contradict the owners of their keys.
 
     Args:
-      config: The user's config.
-      flags: The keys that flags set.
       values: The owned values by key.
       owners: What owns each key, with a verb: "the weights of PATH have".
     """

@@ -160,7 +160,6 @@ def first_state(
 
     Args:
       pretrained: The model of `config.init_from`, if the run begins with it.
-      teacher: The teacher, if there is one.
       tokenizer: The tokenizer of the run, whose vocabulary may extend that of `pretrained`.
 
     Returns:

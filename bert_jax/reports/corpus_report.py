@@ -64,7 +64,6 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
     Args:
       stream: The stream of one of the stages. Its rows must be made from a token store.
       num_rows_read: The number of rows that the stages read; 0 if there is no run.
-      metadata: The metadata of the token store.
 
     Returns:
       Values that JSON can hold: `formats` of the files; `language`, as in `config.data`;

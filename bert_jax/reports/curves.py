@@ -121,7 +121,6 @@ def panel_svg(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     axes in the SVG's units, and `data-limits` their values. The bytes are the same in each call.
 
     Args:
-      panel: The quantity to plot.
       runs: The lines of metrics.jsonl of each run.
     """
     import matplotlib

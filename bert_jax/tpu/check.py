@@ -72,7 +72,6 @@ def plan(
 
     Args:
       batch_size_per_chip: The batch of every stage; 0 for the config's own batches.
-      price_per_chip_hour: None if the price is unknown.
       output: A JSON file for the results; none if empty.
     """
     # Only the TPU's compiler is used, even on a machine with a TPU.

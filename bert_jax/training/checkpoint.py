@@ -37,8 +37,6 @@ class Checkpointer:
     save therefore leaves no folder that appears complete.
 
     Args:
-      directory: WORKDIR/checkpoints.
-      keep: The number of newest checkpoints to keep.
       keep_every_steps: Also keep checkpoints whose step is a multiple of this; 0 for none.
       read_only: If True, nothing is created, moved or deleted.
     """
@@ -73,7 +71,6 @@ class Checkpointer:
 
         Args:
           step: Steps taken so far; the folder's name.
-          state: The state to save.
           resume: JSON-able values to continue from, such as the position in the data.
         """
         args = ocp.args.Composite(

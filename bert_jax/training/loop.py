@@ -90,8 +90,6 @@ class Run(Protocol):
     Attributes:
       label: The label of the progress bar, such as "train".
       config: The config of the run; the loop reads `log`, `checkpoint` and `profile`.
-      directory: The work directory.
-      trainer: Supplies the train step.
       num_steps: The last step of the run.
       evaluated_step: The last step that was evaluated; -1 if there is none.
       results: The results of the run so far; empty if the run must be evaluated for them.
@@ -141,12 +139,8 @@ def train_loop(
     """Trains until the run ends or must stop. Only process 0 writes metrics and prints.
 
     Args:
-      run: The run.
       state: The state to begin with; its buffers are donated.
       resume: What the checkpoint of this state stores beside it; empty for a new run.
-      checkpointer: Saves states.
-      guard: Shows whether a signal stops the run.
-      tracker: Gets the metrics too.
 
     Returns:
       The last step, whose state is saved, and the result of `Recorder.times`.

@@ -38,7 +38,6 @@ class MetricsWriter:
     upload.
 
     Args:
-      workdir: The work directory.
       resumed_step: Lines after this step are removed first, because their steps run again.
       evaluated_step: Lines of evaluations after this step are removed too.
       tracker: Gets each line once, although a resumed run writes some lines again.

@@ -17,10 +17,7 @@ class StepProfiler:
     expect it. Each traced step is annotated with its number.
 
     Args:
-      directory: Where the trace is written.
-      profile: `config.profile`.
       steps: The steps that this process takes, counted from 1.
-      say: Prints a sentence.
       paused: A context for starting or writing a trace, which does not count as training time.
     """
 

@@ -29,8 +29,6 @@ class Recorder:
 
     Args:
       trainer: Supplies the objective, the FLOPs of a step and the peak of the devices.
-      writer: Writes log lines.
-      progress: Shows progress on the terminal.
       meter_state: `state()` of the run that this one continues; empty for a new run.
     """
 
@@ -68,7 +66,6 @@ class Recorder:
         Args:
           step: The number of the step, from 1.
           metrics: The metrics, on the devices.
-          length: The length of the step's sequences.
 
         Raises:
           NonFiniteError: The loss or the gradient of a finished step is not finite.

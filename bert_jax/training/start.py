@@ -113,12 +113,7 @@ def check_no_run(directory: epath.PathLike) -> None:
 
 
 def check_same_run(other: epath.PathLike, config: ConfigDict) -> None:
-    """Checks that this config can continue from another run's state.
-
-    Args:
-      other: The other run's work directory.
-      config: The config of this run.
-    """
+    """Checks that this config can continue from another run's state."""
     other = epath.Path(files.checked_path(other, "config.resume_from"))
     is_run = all((other / name).exists() for name in (workdir.CONFIG, workdir.CORPUS))
     if not (is_run and workdir.has_checkpoints(other)):
@@ -163,9 +158,7 @@ def claim_corpus(
     """Checks that the run began with this corpus; a new run saves its metadata and vocabulary.
 
     Args:
-      directory: The work directory.
       metadata: The store's metadata.json; in fine-tuning, the values that identify the data.
-      tokenizer: The store's tokenizer.
       token_counts_V: int64 counts of the training split; None in fine-tuning.
     """
     path = epath.Path(directory)

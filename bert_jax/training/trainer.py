@@ -45,14 +45,9 @@ class Trainer:
     """Everything about a run that does not change from step to step.
 
     Attributes:
-      model_config: The encoder's hyperparameters.
-      model: The model.
-      objective: The training objective.
       layout: How arrays are laid out on the mesh.
       stages: The stages of the run.
       optimizer: The optimizer, with its schedule.
-      schedule: The learning rate of each step.
-      shardings: The shardings of the state.
       flops_per_sequence: Computes the analytic FLOPs of training on one sequence of a stage. If
         rows are shared, also takes the mean square of the lengths.
       seed: The seed of weights, dropout and sampling.
