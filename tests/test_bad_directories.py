@@ -1,20 +1,13 @@
 """Damaged, read-only, full and wrong directories give one clear sentence and lose no data."""
 
-import json
 import shutil
-import subprocess
 
-import jax
-import numpy as np
 import pytest
 
 from bert_jax import prepare
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining import train as pretrain
-from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import start
-from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.metrics import read_metrics
 from tests import runs
 from tests.refusals import one_sentence
 from tests.small_run import small_run, write_documents
@@ -93,14 +86,6 @@ class TestOthersDirectories:
         sentence = refusal(lambda: pretrain.train(run, copy))
         assert "made from other texts" in sentence and not (copy / "data").exists()
 
-    def test_results_are_named_when_store_and_texts_are_gone(self, copy, tmp_path, refusal):
-        shutil.rmtree(copy / "data")
-        corpus = json.loads((copy / "corpus.json").read_text())
-        corpus["options"]["input"] = [f"{tmp_path}/gone/*.txt"]
-        (copy / "corpus.json").write_text(json.dumps(corpus))
-        sentence = refusal(lambda: pretrain.train(small_run(f"{tmp_path}/gone/*.txt"), copy))
-        assert "no file matches" in sentence and f"are in {copy / 'results.json'}" in sentence
-
     def test_changed_text_is_refused_by_name(self, texts, copy, tmp_path, refusal):
         folder = tmp_path / "texts"
         run = small_run(write_documents(folder, 5))
@@ -130,55 +115,3 @@ class TestOthersDirectories:
         sentence = refusal(lambda: evaluation.evaluate_workdir(copy))
         assert "has no checkpoint yet" in sentence
         assert not (copy / "checkpoints").exists()
-
-
-class Mounts:
-    def __init__(self):
-        self.mounted = []
-
-    def __call__(self, *arguments):
-        arguments[-1].mkdir(exist_ok=True)
-        try:
-            subprocess.run(["mount", *map(str, arguments)], check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"no permission to mount a small or read-only disk: {error}")
-        self.mounted.append(arguments[-1])
-        return arguments[-1]
-
-    def disk(self, folder, size):
-        return self("-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder)
-
-    def remount(self, folder, options):
-        subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
-
-
-@pytest.fixture
-def mounts():
-    mounts = Mounts()
-    yield mounts
-    for folder in mounts.mounted:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-class TestFullDisk:
-    def test_checkpoints(self, texts, tmp_path, mounts, refusal):
-        """A run stops if the disk is full; it later resumes from its last checkpoint."""
-        disk = mounts.disk(tmp_path / "disk", "700k")
-        run = small_run(texts, checkpoint__every_steps=1, checkpoint__keep=100)
-        sentence = refusal(lambda: pretrain.train(run, disk / "run"))
-        assert (
-            "a checkpoint could not be written" in sentence
-            and "No space left on device" in sentence
-        )
-        checkpoints = Checkpointer(disk / "run" / "checkpoints", read_only=True)
-        steps = checkpoints.steps()
-        assert steps and steps == list(range(1, steps[-1] + 1)) and steps[-1] < 6
-        assert f"the last good one is of step {steps[-1]};" in sentence
-        state, _ = checkpoints.restore_newest(make_trainer(run).abstract_state())
-        checkpoints.close()
-        assert int(state.step) == steps[-1]
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
-        mounts.remount(disk, "size=8m")
-        assert pretrain.train(run, disk / "run")["step"] == 6
-        lines = [line["step"] for line in read_metrics(disk / "run") if "loss" in line]
-        assert lines == [1, 2, 3, 4, 5, 6]

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -232,11 +231,7 @@ def check_no_pattern(directory: epath.PathLike) -> None:
 
 def remove_directory(folder: epath.PathLike) -> None:
     """Removes a directory and everything in it, if it exists."""
-    if is_remote(folder):
-        if names := list_files(folder):
-            filesystem().rm([f"{folder}/{name}" for name in names])
-    elif os.path.exists(folder):
-        shutil.rmtree(folder)
+    epath.Path(folder).rmtree(missing_ok=True)
 
 
 def move(source: epath.PathLike, target: epath.PathLike) -> None:

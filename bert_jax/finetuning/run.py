@@ -90,7 +90,7 @@ def finetune(
             run.best = Best(path, resume.get("best", {}))
             stack.enter_context(closing(run.best))
             multihost.run_on_process_zero(run.claim)
-            announce(run.config, run.task, run.trainer, path, step, run.warnings, source)
+            announce(run.config, run.task, run.trainer, path, step, run.warnings)
 
             # Loop.
             tracker = stack.enter_context(Tracker(run.config, path))

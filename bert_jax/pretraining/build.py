@@ -1,8 +1,8 @@
 """Builds the objective and the trainer of pre-training from the parts that a config names."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,7 @@ from bert_jax.base.batch import BatchFields, shared_row_fields
 from bert_jax.base.errors import UserError
 from bert_jax.batches.stream import batch_fields
 from bert_jax.config import teacher_layers
-from bert_jax.interop.weights import Weights, complete_weights, unflatten
+from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
@@ -23,17 +23,8 @@ from bert_jax.training.stages import resolve_stages
 from bert_jax.training.state import abstract_params
 from bert_jax.training.trainer import Trainer
 
-
-class Teacher(Protocol):
-    """The model that a student learns from, such as a `Pretrained`.
-
-    Attributes:
-      model: Its keys of `config.model`.
-      weights: Its weights; heads without weights are not used.
-    """
-
-    model: Mapping[str, Any]
-    weights: Weights
+if TYPE_CHECKING:
+    from bert_jax.interop.pretrained import Pretrained
 
 
 def declared_fields(config: ConfigDict) -> BatchFields:
@@ -79,7 +70,7 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
 def make_trainer(
     config: ConfigDict,
     devices: Sequence[jax.Device] | None = None,
-    teacher: Teacher | None = None,
+    teacher: "Pretrained | None" = None,
 ) -> Trainer:
     """Builds the trainer of a validated config, on all devices by default.
 

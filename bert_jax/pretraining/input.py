@@ -52,14 +52,8 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
             # The store was removed. Another text is refused before it is prepared.
             known = files.read_json(corpus)
             check_metadata(known, path, config.data, config.model.vocab_size)
-        try:
-            # Returns at once if the store exists and matches the config.
-            metadata = prepare(config.data, config.model.vocab_size, path)
-        except UserError as error:
-            results = epath.Path(directory) / workdir.RESULTS
-            if (path / "metadata.json").exists() or not results.exists():
-                raise
-            raise UserError(f"{error}; the results of the run are in {results}") from error
+        # Returns at once if the store exists and matches the config.
+        metadata = prepare(config.data, config.model.vocab_size, path)
     for text in skipped_texts(metadata["dropped_documents"], metadata["first_dropped"]):
         say(f"warning: {text}")
     run_input = _open_store(config, path)

@@ -81,11 +81,10 @@ def train(
         # The config is written only now, because opening the input may fail.
         multihost.run_on_process_zero(weights.claim, config, directory, pretrained)
         reports = corpus_reports(run_input, config, trainer.stages) if is_first else []
-        announce(config, trainer, run_input, directory, step, warnings, reports, source)
+        announce(config, trainer, run_input, directory, step, warnings, reports)
 
         # Loop.
-        guesses_at_random = weights.guesses_at_random(config, pretrained)
-        run = PretrainingRun(config, path, trainer, run_input, resume, guesses_at_random)
+        run = PretrainingRun(config, path, trainer, run_input, resume)
         tracker = stack.enter_context(Tracker(config, path))
         step, times = train_loop(run, state, resume, checkpointer, guard, tracker)
         if guard.requested:

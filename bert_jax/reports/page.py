@@ -11,14 +11,18 @@ from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax.base import files
+from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import PER_CHARACTER
+from bert_jax.objectives.terms import make_terms
 from bert_jax.reports import corpus_report
 from bert_jax.reports.curves import has_points, panel_svg, write_curves
 from bert_jax.reports.html import render
-from bert_jax.reports.record import Run, best_of, cost, num_parameters, read_runs, with_prefix
+from bert_jax.reports.record import Run, best_of, cost, read_runs, with_prefix
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, EVALUATION_PREFIX, OTHER_TEXT
+from bert_jax.training.state import num_parameters
 
 # The evaluations whose filled masks are shown.
 _MASK_STEPS = 3
@@ -174,7 +178,9 @@ def facts_of(run: Run, runs: Sequence[Run]) -> dict[str, Cell]:
         is_best = len(runs) > 1 and run.value(label) == best
         facts[label] = Cell(run.text(label), note, is_best)
     if len(runs) > 1 and not workdir.is_finetuning(run.config):
-        facts["parameters"] = Cell(with_prefix(num_parameters(run.config), ""))
+        terms = make_terms(run.config.objective.terms, run.config.objective)
+        model = PreTrainingModel(BertConfig(**run.config.model), terms)
+        facts["parameters"] = Cell(with_prefix(num_parameters(model), ""))
     facts["steps"] = Cell(_step(run).replace(" steps", ""))
     if "best_step" in run.results:
         facts["best step"] = Cell(f"{run.results['best_step']:,}")

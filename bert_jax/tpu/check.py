@@ -136,8 +136,8 @@ def largest_that_fits(
     """Finds the largest batch per chip that fits, with few compilations.
 
     Sizes are a power of two plus quarters of it (64, 80, 96, 112), times the smallest size
-    that the slice can shard. Memory grows about linearly with the batch, so a line through
-    two compilations predicts the answer. The next larger size is always tried.
+    that the slice can shard. Memory grows about linearly with the batch, which predicts the answer
+    from the closest compilation. The next larger size is always tried.
 
     Returns:
       The largest size that fits, or the smallest size if none does; and the compiled step of each
@@ -165,18 +165,8 @@ def largest_that_fits(
         low, high = (index, high) if step.fits else (low, index)
         verdict = "fits" if step.fits else "does not fit"
         print(f"{size} per chip: {gib(step.total_bytes)}, {verdict}", flush=True)
-        aim = _aim(tried, limit)
+        # All memory but that of the state grows with the batch.
+        near = min(tried, key=lambda size: abs(tried[size].total_bytes - limit))
+        free = limit - tried[near].argument_bytes
+        aim = near * free / max(1, tried[near].temporary_bytes)
     return sizes[max(low, 0)], tried
-
-
-def _aim(tried: dict[int, Compiled], limit: int) -> float:
-    """Predicts the batch size that fills the memory, from a line through tried sizes."""
-    near = sorted(tried, key=lambda size: abs(tried[size].total_bytes - limit))[:2]
-    if len(near) == 1:
-        base, slope = tried[near[0]].argument_bytes, tried[near[0]].temporary_bytes / near[0]
-    else:
-        first, second = (tried[size].total_bytes for size in near)
-        slope = (second - first) / (near[1] - near[0])
-        base = first - slope * near[0]
-    # A line that does not rise predicts nothing: try twice the largest size so far.
-    return (limit - base) / slope if slope > 0 else max(tried) * 2

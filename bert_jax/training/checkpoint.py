@@ -206,13 +206,9 @@ class Checkpointer:
             problem = _write_problem(error)
             if not problem:
                 raise
-            last = ""
-            if not files.is_remote(self._directory):
-                steps = self.steps()
-                last = f"the last good one is of step {steps[-1]}; " if steps else "there is none; "
             raise UserError(
-                f"a checkpoint could not be written to {self._directory}: {problem}; {last}correct "
-                "this and run the same command again"
+                f"a checkpoint could not be written to {self._directory}: {problem}; correct this "
+                "and run the same command again"
             ) from error
 
 

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -194,14 +194,6 @@ def print_differences(config: ConfigDict, source: ConfigSource) -> None:
             found |= {f"train.stages[{i}].{key}": values for key, values in of_stage.items()}
     for key, (before, now) in found.items():
         say(f"config.{key} is {json.dumps(now)}, not {json.dumps(before)} as in {source.name}")
-
-
-def print_warnings(warnings: Iterable[str], source: ConfigSource) -> None:
-    """Prints the warnings, but those about keys that the user has just set by a flag."""
-    subjects = tuple(f"config.{key} " for key in source.flags)
-    for warning in warnings:
-        if not warning.startswith(subjects):
-            say(f"warning: {warning}")
 
 
 def _changed(path: epath.Path, before: ConfigDict, now: ConfigDict) -> dict[str, tuple[Any, Any]]:

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import os
-import re
 import secrets
 import tempfile
 from collections.abc import Mapping
@@ -68,8 +67,6 @@ class Tracker:
         if not self.is_continued:
             files.write_json(path, {"id": secrets.token_hex(4)})
         run_id = files.read_json(path)["id"]
-        if not re.fullmatch(r"[0-9a-z]+", run_id):
-            raise UserError(f"{path} is damaged: the id is {run_id!r}; remove the file")
         with self._surviving():
             self._run = _start(config, directory, run_id)
             # The steps of a resumed run need not increase.

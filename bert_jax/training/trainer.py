@@ -291,17 +291,6 @@ class Trainer:
         peak = flops.peak_flops_per_second(self.mesh.devices.flat[0])
         return None if peak is None else peak * self.mesh.devices.size
 
-    def num_parameters(self) -> int:
-        """Counts the parameters, without the rows that only pad the vocabulary."""
-        c = self.model_config
-        boxed = abstract_params(self.model)
-        total = 0
-        for box in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)):
-            is_padded = isinstance(box, nn.LogicallyPartitioned) and "vocab" in box.names
-            size = nn.unbox(box).size
-            total += size * c.vocab_size // c.padded_vocab_size if is_padded else size
-        return total
-
 
 def fit_to_devices(config: ConfigDict) -> None:
     """Changes the mesh of a stored config for the devices of this machine, to evaluate its model.

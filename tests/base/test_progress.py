@@ -1,15 +1,6 @@
 """Progress as lines in a file and as a bar on a terminal."""
 
-import io
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import textwrap
-from fcntl import ioctl
-from termios import TIOCSWINSZ
 
 import pytest
 from rich.table import Table
@@ -17,7 +8,6 @@ from rich.text import Text
 
 from bert_jax.base import progress as progress_lib
 from bert_jax.base.progress import Progress, say, terminal
-from tests import runs
 
 
 class Clock:
@@ -118,53 +108,3 @@ def test_control_characters_are_escaped(capsys):
     out = capsys.readouterr().out
     assert out.count(r"a\u001b]0;tit") == 4 and out.count(r"\u009b2Jb") == 3
     assert not re.search(r"[\x07\r\x9b]|\x1b\]", out)
-
-
-def on_a_terminal(command, columns):
-    """Runs a command on a pseudo terminal; returns its status and output."""
-    master, slave = pty.openpty()
-    ioctl(slave, TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    env = {k: v for k, v in runs.environment().items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
-    process = subprocess.Popen(
-        command, cwd=runs.ROOT, env=env | {"TERM": "xterm"}, stdin=slave, stdout=slave, stderr=slave
-    )
-    os.close(slave)
-    written = io.BytesIO()
-    while True:
-        try:
-            block = os.read(master, 65536)
-        except OSError:
-            # The other end has been closed.
-            break
-        written.write(block)
-        if not block:
-            break
-    os.close(master)
-    return process.wait(), written.getvalue().decode()
-
-
-def test_bar_on_a_terminal():
-    columns = 80
-    code = """
-    import time
-    from bert_jax.base.progress import Progress
-    with Progress("train", 1_000_000, "steps", done=999_960) as progress:
-        for step in range(40):
-            time.sleep(0.02)
-            note = f"loss {40 / (step + 1):.3f}, MLM 12.5%, [/x] 62.5%, 1,234 seq/s"
-            progress.advance(1, note)
-            if step == 20:
-                progress.message("step 20: held-out MLM loss 5.000")
-    """
-    status, written = on_a_terminal([sys.executable, "-c", textwrap.dedent(code)], columns)
-    assert status == 0, written
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")
-    drawn = [line.rstrip() for line in plain.split("\n") if line.startswith("train")]
-    assert len(drawn) > 3
-    assert max(map(len, drawn)) <= columns
-    for expected in ("100 %", "loss 1.000", "MLM 12.5%", "[/x] 62.5%"):
-        assert expected in drawn[-1], drawn[-1]
-    assert any(re.search(r"\d:?\d*:\d\d", line) for line in drawn), "no remaining time"
-    assert "1,234 seq/s" in drawn[-1], drawn[-1]
-    assert any(line.strip() == "step 20: held-out MLM loss 5.000" for line in plain.split("\n"))
-    assert "…" not in plain, "the line must fit the terminal"

@@ -41,13 +41,6 @@ def config(tmp_path):
     return f"--config={path}"
 
 
-def test_a_config_file_is_executed_once(tmp_path, capsys):
-    path = tmp_path / "a.py"
-    path.write_text("print('executed')\n" + CONFIG.format(line=""))
-    assert parse(f"--config={path}", "--config.seed=3").config.seed == 3
-    assert capsys.readouterr().out == "executed\n"
-
-
 def test_flags_override_values(config):
     values = parse(
         config,
@@ -326,13 +319,6 @@ def test_help_and_verbosity():
     assert "chatter" in run("pass", "--verbosity=0").stderr
 
 
-def test_help_shows_the_flags_of_the_command_and_where_the_keys_are():
-    command = [sys.executable, "-m", "bert_jax.main", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True).stdout
-    for text in ("--config: ", "bert_jax/config", "--workdir: ", "--coordinator: "):
-        assert text in shown, text
-
-
 def test_closed_stdout_gives_no_error():
     body = "[print('line' * 100) for _ in range(100000)]"
     command = [sys.executable, "-c", PROGRAM.format(body=body)]
@@ -370,11 +356,6 @@ class TestHostFlags:
                 return "went on"
 
         return join
-
-    def test_without_host_flags_there_is_one_process(self, join, monkeypatch):
-        for name in ("SLURM_STEP_NODELIST", "TPU_WORKER_HOSTNAMES"):
-            monkeypatch.delenv(name, raising=False)
-        assert join() == "went on"
 
     @pytest.mark.parametrize(
         "arguments", [HOSTS[:1], HOSTS[1:], HOSTS[::2], ("--coordinator=a", *HOSTS[1:])]

@@ -211,29 +211,3 @@ def test_unresponsive_process_ends_the_run(two, tmp_path):
     assert status not in (0, 1, 2) and err
     processes[1].kill()
     finish(processes[1:])
-
-
-@pytest.mark.slow
-def test_four_devices_in_any_number_of_processes(two, tmp_path):
-    store = two[0] / "data"
-    straight = tmp_path / "four"
-    run(straight, 4, data__store=store)
-
-    # Stopped by a signal to the last of four processes, killed as two, finished as one.
-    moved = tmp_path / "moved"
-    processes = start(moved, 4, options={"step_seconds": 0.1}, data__store=store)
-    wait_for(lambda: newest_checkpoint(moved) >= 4, processes[0])
-    processes[3].send_signal(signal.SIGTERM)
-    assert [status for status, _, _ in finish(processes, 30)] == [0] * 4
-    stopped = newest_checkpoint(moved)
-    processes = start(moved, 2, devices=2, options={"step_seconds": 0.1}, data__store=store)
-    wait_for(lambda: newest_checkpoint(moved) > stopped, processes[0])
-    processes[1].kill()
-    # The other process may fail in Python, in a collective, or be aborted by the runtime.
-    (status, _, err), _ = finish(processes, LOST_SECONDS)
-    assert status not in (0, 1, 2) and err
-    assert newest_checkpoint(moved) < STEPS
-    damage(moved, newest_checkpoint(moved))
-    run(moved, 1, devices=4, data__store=store)
-    assert_same_bits(final_state(moved), final_state(straight))
-    assert losses(moved) == losses(straight)

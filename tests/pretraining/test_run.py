@@ -15,7 +15,7 @@ from bert_jax import config as config_lib
 from bert_jax import prepare
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.pretraining import evaluation, settings
+from bert_jax.pretraining import settings
 from bert_jax.pretraining import train as pretrain
 from bert_jax.training import workdir
 from bert_jax.training.loop import DivergedError
@@ -138,20 +138,6 @@ class TestUninterruptedRun:
         assert ours == theirs and ours
         for name, value in found.items():
             assert value == pytest.approx(results[name], rel=1e-6), name
-
-    def test_evaluating_other_text_leaves_no_files(self, uninterrupted, tmp_path):
-        for i in range(3):
-            text = "The quick brown fox jumps over the lazy dog. It was a good day. " * 20
-            (tmp_path / f"{i}.txt").write_text(f"{text}\n\nAnother paragraph of number {i}.")
-        before = sorted(uninterrupted.rglob("*"))
-        results = evaluation.evaluate_workdir(uninterrupted, f"{tmp_path}/*.txt")
-        assert set(results) == set(
-            "step mlm_loss mlm_accuracy mlm_perplexity mlm_loss_per_character nsp_loss "
-            "nsp_accuracy unigram_mlm_loss unigram_mlm_accuracy unigram_mlm_perplexity "
-            "constant_nsp_loss majority_nsp_accuracy num_sequences filled_texts".split()
-        )
-        assert 0 < results["num_sequences"] <= 32
-        assert sorted(uninterrupted.rglob("*")) == before
 
 
 def test_killed_damaged_and_stopped_run_is_bit_identical(

@@ -7,14 +7,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-import bert_jax
 from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
 from bert_jax.config.finetuning import filled_in
 from bert_jax.reports.page import page as html_page
 from bert_jax.reports.page import write_pages
-from bert_jax.reports.record import num_parameters, read_run, read_runs
+from bert_jax.reports.record import read_run, read_runs
 from bert_jax.training import workdir
 from tests.small_run import small_run
 
@@ -85,10 +84,6 @@ def test_runs_side_by_side(tmp_path):
     assert rows["train.batch_size"] == ["8", "4"] and "model.hidden_size" not in rows
 
 
-def test_parameters_are_counted():
-    assert num_parameters(bert_jax.load_config("sizes:tiny_L1_H128_A2")) == 1_354_626
-
-
 def lead(runs):
     return re.search("<p class=lead>(.*?)</p>", html_page(runs))[1]
 
@@ -141,13 +136,6 @@ def test_a_run_that_continues_another_has_only_its_own_cost(tmp_path, steps):
     text = "".join(json.dumps(line | {"step": step}) + "\n" for step in steps)
     (directory / "metrics.jsonl").write_text(text)
     assert rows_of([read_run(directory)])["sequences"] == [f"{12 * len(steps)}"]
-
-
-def test_runs_with_the_same_last_name_are_told_apart(tmp_path):
-    for name in ("x", "y"):
-        (tmp_path / name).mkdir()
-    runs = [read_run(write_run(tmp_path / name / "tiny", RESULTS)) for name in ("x", "y")]
-    assert "<h1>x/tiny, y/tiny</h1>" in html_page(runs)
 
 
 def test_each_run_has_a_color_and_each_quantity_a_panel(tmp_path):

@@ -1,6 +1,5 @@
 """The start of a run: the claim of its work directory, and the refusal of other runs."""
 
-import json
 import re
 
 import numpy as np
@@ -87,20 +86,6 @@ def test_keys_that_do_not_affect_the_result_may_change(tmp_path, path, value):
     assert claim(tmp_path, config) == []
     # The newest config is written.
     assert config_lib.to_dict(workdir.load_config(tmp_path)) == config_lib.to_dict(config)
-
-
-def test_keys_added_later_get_their_defaults(tmp_path):
-    """A run that an older version started can be resumed."""
-    claim(tmp_path, default_config())
-    values = json.loads((tmp_path / "config.json").read_text())
-    del values["profile"], values["fused_attention"], values["mesh"]["model"]
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    assert claim(tmp_path, default_config()) == []
-    config = default_config()
-    config.fused_attention = False
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    with pytest.raises(UserError, match="config.fused_attention is True, not False"):
-        claim(tmp_path, config)
 
 
 @pytest.mark.parametrize(
@@ -221,10 +206,3 @@ def test_only_differences_from_the_file_are_printed(capsys):
     start.print_differences(config, source)
     expected = "config.train.num_steps is 7, not 2500 as in tiny\n"
     assert capsys.readouterr().out == expected
-
-
-def test_a_flag_gives_no_warning_about_its_own_key(capsys):
-    source = ConfigSource("tiny", load_config("tiny"), frozenset({"train.num_steps"}))
-    warnings = ["config.train.num_steps was 6 and is now 9", "config.train.num_steps_ is odd"]
-    start.print_warnings(warnings, source)
-    assert capsys.readouterr().out == "warning: config.train.num_steps_ is odd\n"

@@ -2,12 +2,8 @@
 
 import importlib.util
 import json
-import os
-import struct
-import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -148,85 +144,3 @@ def test_a_run_of_finetuning(tmp_path, fake):
     (tracked,) = Fake.runs
     assert [line["eval/accuracy"] for _, line in tracked.lines if "eval/accuracy" in line]
     assert tracked.summary["results/validation.accuracy"] == results["validation"]["accuracy"]
-
-
-SCRIPT = """
-import sys
-from etils import epath
-from bert_jax.config import default_config
-from bert_jax.training.tracker import Tracker
-config = default_config()
-config.log.wandb = True
-with Tracker(config, epath.Path(sys.argv[1])) as found:
-    found.log(int(sys.argv[2]), {"train/loss": 2.5})
-    found.summarize({"step": 7, "mlm_loss": 1.5, "by_source": {"en": {"mlm_loss": 1.0}}})
-"""
-
-
-def track(directory, step, **variables):
-    """Tracks a run with the real package, in a process of its own; returns its output."""
-    pytest.importorskip("wandb", reason="pip install -e '.[wandb]'")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(directory), str(step)],
-        cwd=runs.ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"} | variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    return done.stdout
-
-
-def wandb_records(path: Path):
-    """Reads the protobufs of a file in LevelDB's log format, after a header of 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    content, at, parts = path.read_bytes(), 7, b""
-    while at < len(content):
-        _, length, kind = struct.unpack_from("<IHB", content, at)
-        parts += content[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # A whole record, or the end of one.
-            yield Record.FromString(parts)
-            parts = b""
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
-
-
-class TestWandb:
-    def records(self, directory):
-        (id,) = {json.loads((directory / "tracking.json").read_text())["id"]}
-        for file in sorted(directory.glob(f"wandb/offline-run-*-{id}/*.wandb")):
-            yield list(wandb_records(file))
-
-    def test_offline(self, tmp_path):
-        directory = tmp_path / "mine"
-        directory.mkdir()
-        for step in (5, 6):
-            printed = track(directory, step, WANDB_MODE="offline")
-            assert f"wandb: {directory}/wandb/offline-run-" in printed
-        sessions = list(self.records(directory))
-        assert len(sessions) == 2
-        for step, records in zip((5, 6), sessions, strict=True):
-            (run,) = [record.run for record in records if record.HasField("run")]
-            assert (run.project, run.display_name) == ("bert_jax", "mine")
-            config = {item.key: json.loads(item.value_json) for item in run.config.update}
-            assert config["model"]["hidden_size"] == 768
-            lines = [
-                {"/".join(item.nested_key) or item.key: item.value_json for item in r.history.item}
-                for r in records
-                if r.HasField("history")
-            ]
-            assert (lines[0]["step"], lines[0]["train/loss"]) == (str(step), "2.5")
-            summary = {
-                "/".join(item.nested_key) or item.key: item.value_json
-                for record in records
-                for item in record.summary.update
-            }
-            assert summary["results/mlm_loss"] == "1.5"
-            assert summary["results/by_source.en.mlm_loss"] == "1.0"
-            # Nothing describes the machine.
-            assert not any(record.HasField("environment") for record in records)
-        names = {file.name for file in (directory / "wandb").rglob("files/*")}
-        assert not names & {"requirements.txt", "wandb-metadata.json", "output.log"}
