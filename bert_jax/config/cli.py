@@ -189,16 +189,11 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
         multihost.leave_failed(_report(error, unforeseen=CRASHED))
 
 
-def _same_on_all(values: flags.FlagValues) -> dict[str, Any]:
+def _same_on_all(values: flags.FlagValues) -> list[Any]:
     """Collects what must not differ between processes: the version and the flags."""
-    same = {"version": bert_jax.__version__}
-    for name in values:
-        value = values[name].value
-        if isinstance(value, ConfigDict):
-            same |= {f"--{name}.{key}": v for key, v in config.flatten(config.to_dict(value))}
-        elif name not in (*ABSL_FLAGS, "coordinator", "process_id"):
-            same[f"--{name}"] = value
-    return same
+    own = (*ABSL_FLAGS, "coordinator", "process_id")
+    shared = {name: values[name].value for name in values if name not in own}
+    return [bert_jax.__version__, config.to_dict(shared)]
 
 
 def _report(error: BaseException, unforeseen: int) -> int:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,9 +22,6 @@ from bert_jax.training.flops import pretraining_flops_per_sequence
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.state import abstract_params
 from bert_jax.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    from bert_jax.interop.pretrained import Pretrained
 
 
 def declared_fields(config: ConfigDict) -> BatchFields:
@@ -70,13 +67,13 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
 def make_trainer(
     config: ConfigDict,
     devices: Sequence[jax.Device] | None = None,
-    teacher: "Pretrained | None" = None,
+    teacher: Any = None,
 ) -> Trainer:
     """Builds the trainer of a validated config, on all devices by default.
 
     Args:
-      teacher: The model that the config names as teacher; see `read_teacher`. If it names none, the
-        teacher is a model of zeros with the student's shape and the layers that
+      teacher: The `Pretrained` that the config names as teacher; see `read_teacher`. If it names
+        none, the teacher is a model of zeros with the student's shape and the layers that
         config.objective.teacher_layers names, which is enough to compile or time the step.
     """
     objective = make_objective(config)

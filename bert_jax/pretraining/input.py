@@ -8,12 +8,13 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import check_vocabulary
 from bert_jax.parallel import multihost
-from bert_jax.pretraining.batches import RunInput, open_store
+from bert_jax.pretraining.batches import RunInput
 from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
@@ -128,8 +129,10 @@ def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Ru
 
 
 def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
-    """Opens a store, and checks that it fits the config."""
-    run_input = open_store(config, path)
+    """Opens a finished token store, and checks that it fits the config."""
+    heldout = TokenStore(path / "heldout") if (path / "heldout").exists() else None
+    tokenizer = tokenizers.load(path / "tokenizer")
+    run_input = RunInput(TokenStore(path / "train"), heldout, tokenizer, read_metadata(path))
     check_vocabulary(config, run_input.tokenizer.vocab_size, str(path))
     sources = run_input.train.sources
     check_weights(sources, config.data.source_weights)
