@@ -52,11 +52,10 @@ def main(_) -> None:
     # `auto` finds the largest batch of one stage.
     if args.plan and size is None:
         raise cli.UsageError("--batch_size_per_chip=auto is not used with --plan; give a number")
-    for name in ("stage", "hlo_output") if args.plan else ("price_per_chip_hour",):
-        if args[name].present:
-            raise cli.UsageError(
-                f"--{name} is not used {'with' if args.plan else 'without'} --plan"
-            )
+    if args.plan:
+        cli.refuse_flags(("stage", "hlo_output"), "with --plan")
+    else:
+        cli.refuse_flags(("price_per_chip_hour",), "without --plan")
     config_lib.validate(args.config)
     # Imported late to load JAX after the checks.
     from bert_jax.tpu import check, topologies

@@ -84,8 +84,10 @@ def convert(
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    flags.DEFINE_string("input", "", "The model to convert.")
-    flags.DEFINE_string("output", "", "Directory to write. It must be empty or not exist yet.")
+    flags.DEFINE_string("input", None, "The model to convert.", required=True)
+    flags.DEFINE_string(
+        "output", None, "Directory to write. It must be empty or not exist yet.", required=True
+    )
     flags.DEFINE_enum("to", None, KINDS, "Kind of the output.", required=True)
     flags.DEFINE_string("vocab", "", "A vocab.txt, for an input without a tokenizer.")
     flags.DEFINE_bool(
@@ -119,14 +121,10 @@ def define_flags() -> None:
 def main(_) -> None:
     cli.end_on_sigterm()
     args = flags.FLAGS
-    for name in ("input", "output"):
-        if not args[name].value:
-            raise UserError(f"--{name} is missing; see python -m bert_jax.convert --help")
     for name in ("input", "output", "vocab"):
         files.checked_path(args[name].value, f"--{name}")
-    for name in _OF_EMBEDDINGS:
-        if args[name].present and args.to != "sentence_transformers":
-            raise UserError(f"--{name} is for --to=sentence_transformers, not --to={args.to}")
+    if args.to != "sentence_transformers":
+        cli.refuse_flags(_OF_EMBEDDINGS, f"with --to={args.to}")
     compilation_cache.keep_compiled_programs()
     for warning in convert(
         args.input,

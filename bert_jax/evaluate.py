@@ -27,7 +27,7 @@ _OF_STS = ("pooling", "max_length")
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    flags.DEFINE_string("workdir", "", "Work directory, or any model with --data.")
+    flags.DEFINE_string("workdir", None, "Work directory, or any model with --data.", required=True)
     flags.DEFINE_string(
         "data", "", "Globs of texts, or a labeled file of the task; by default held-out documents."
     )
@@ -86,27 +86,20 @@ def define_flags() -> None:
 def main(_) -> None:
     cli.end_on_sigterm()
     args = flags.FLAGS
-    if not args.workdir:
-        raise UserError("--workdir is missing: the work directory of the run to evaluate")
     for name in ("data", "sts", "output"):
         files.checked_path(args[name].value, f"--{name}")
-    for name in _OF_TEXT:
-        if args[name].present and not args.data:
-            raise UserError(f"--{name} is for the text of --data, which is missing")
-    for name in _OF_STS:
-        if args[name].present and not args.sts:
-            raise UserError(f"--{name} is for --sts, which is missing")
-    for name in ("data", "max_sequences"):
-        if args[name].present and args.sts:
-            raise UserError(f"--{name} is not for --sts; give one of the two")
+    if not args.data:
+        cli.refuse_flags(_OF_TEXT, "without --data")
+    if args.sts:
+        cli.refuse_flags(("data", "max_sequences"), "with --sts")
+    else:
+        cli.refuse_flags(_OF_STS, "without --sts")
     with cli.joined_hosts():
         if args.sts:
             _write(_score_pairs())
             return
         if args.data and workdir.holds_finetuning(args.workdir):
-            for name in (*_OF_TEXT, "max_sequences"):
-                if args[name].present:
-                    raise UserError(f"--{name} is for pre-trained models, not for {args.workdir}")
+            cli.refuse_flags((*_OF_TEXT, "max_sequences"), "on the score of a fine-tuned model")
             from bert_jax.finetuning.predictions import score_file
 
             results = score_file(args.workdir, args.data, args.step)

@@ -11,19 +11,18 @@ from absl import flags
 
 from bert_jax.base import files
 from bert_jax.config import cli
-from bert_jax.config.command_line import UsageError
 
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    flags.DEFINE_list("workdir", [], "Work directories of runs or sweeps, separated by commas.")
-    flags.DEFINE_string("output", "", "The HTML file to write.")
+    flags.DEFINE_list(
+        "workdir", None, "Work directories of runs or sweeps, separated by commas.", required=True
+    )
+    flags.DEFINE_string("output", None, "The HTML file to write.", required=True)
 
 
 def main(_) -> None:
     args = flags.FLAGS
-    if not args.workdir or not args.output:
-        raise UsageError("--workdir=DIR and --output=FILE.html must be given")
     from bert_jax.reports.page import page
     from bert_jax.reports.record import read_runs
 

@@ -61,11 +61,8 @@ def checked_path(path: epath.PathLike, what: str) -> Path | epath.Path:
             f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "
             "gs://BUCKET/NAME"
         )
-    bucket = rest.partition("/")[0]
-    if not bucket:
-        raise UserError(f"{what} is {path}, which names no bucket; write gs://BUCKET/NAME")
     try:
-        _check_bucket(bucket)
+        _check_bucket(rest.partition("/")[0])
     except UserError as error:
         raise UserError(f"{what} is {path}, but {error}") from error
     return epath.Path(path)
@@ -122,13 +119,11 @@ def write_json(path: epath.PathLike, values: Any) -> None:
 
 def read_json(path: Path | epath.Path) -> dict[str, Any]:
     """Reads a file that holds one JSON object; raises UserError if it holds something else."""
-    try:
+    with naming(path):
         values = json.loads(epath.Path(path).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is damaged or another program's: it is not a JSON object")
-    return values
+        if not isinstance(values, dict):
+            raise ValueError("it is not a JSON object")
+        return values
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def read_stored(path: epath.Path | Path) -> ConfigDict:
     try:
         return from_stored(values)
     except Exception as error:
-        raise UserError(f"{path}: {error}") from error
+        raise UserError(f"{path} is not a config of this version of bert_jax: {error}") from error
 
 
 def fields(config: Mapping[str, Any] | ConfigDict) -> dict[str, Field]:
@@ -62,7 +62,6 @@ def fields(config: Mapping[str, Any] | ConfigDict) -> dict[str, Field]:
 
 def check_argument(arg: str, choices: Collection[str] = ()) -> None:
     """Refuses an argument (FILE.py:ARG) that a config file does not take."""
-    if choices and arg not in choices:
-        raise UserError(f"--config ends in :{arg}; it must end in one of :{', :'.join(choices)}")
-    if arg and not choices:
-        raise UserError(f"--config ends in :{arg}, but that file takes no argument; leave it out")
+    if arg not in (choices or ("",)):
+        known = f"it must end in one of :{', :'.join(choices)}" if choices else "leave that out"
+        raise UserError(f"--config ends in :{arg}; {known}")

@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -115,6 +115,20 @@ def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
             parts.trust(config_of_run)
         for key in source.flags:
             parts.trust(config_path.get_value(key, config_of_run))
+
+
+def refuse_flags(names: Iterable[str], why: str) -> None:
+    """Refuses flags that have no effect; `why` says when, such as "without --data"."""
+    for name in names:
+        if flags.FLAGS[name].present:
+            raise UsageError(f"--{name} has no effect {why}; leave it out")
+
+
+def work_directory() -> str:
+    """Returns the work directory that a flag or the config names."""
+    if directory := flags.FLAGS.workdir or flags.FLAGS.config.workdir:
+        return directory
+    raise UsageError("--workdir is missing: the directory that the run is written to")
 
 
 def end_on_sigterm() -> None:

@@ -215,14 +215,11 @@ def filled_in(
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     """Converts the stored form of a filled-in config back; inverts `to_dict`."""
-    try:
-        FINETUNING["task"].check("config.task", values["task"])
-        section = {**_section(values["task"]), **FILLED_IN}
-        config = build(section, without_removed(values))
-        check(config, section)
-        check_rules(model_rules(config), config)
-    except UserError as error:
-        raise UserError(f"not a config of this version of bert_jax: {error}") from error
+    FINETUNING["task"].check("config.task", values["task"])
+    section = {**_section(values["task"]), **FILLED_IN}
+    config = build(section, without_removed(values))
+    check(config, section)
+    check_rules(model_rules(config), config)
     return config
 
 

@@ -90,8 +90,6 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
             initialization_timeout=2 * JOIN_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
-    except (RuntimeError, ValueError, OSError) as error:
-        raise UserError(f"cannot join the other processes: {first_line(error)}") from error
     finally:
         giving_up.cancel()
     if distributed.global_state.process_id != 0:

@@ -26,7 +26,7 @@ from bert_jax.store.manifest import (
     store_options,
 )
 from bert_jax.store.token_store import read_metadata
-from bert_jax.text.named_sources import join_inputs, split_inputs
+from bert_jax.text.named_sources import join_inputs
 from bert_jax.tokenizers.extension import extended_size
 from bert_jax.training import workdir
 from bert_jax.training.stages import stages_of_run
@@ -138,12 +138,6 @@ def _of_store(
     }
     texts = input_key(metadata)
     other = "sources" if texts == "input" else "input"
-    if f"data.{other}" in flags:
-        raise UserError(
-            f"config.data.{other} is {join_inputs(split_inputs(config.data[other]))}, but the "
-            f"token store was made with data.{texts}={join_inputs(options['input'])}: leave "
-            f"config.data.{other} out"
-        )
     names = [key for key in options if key in config.data and key not in ("input", "vocab")]
     values = {f"data.{key}": options[key] for key in names}
     data = config.data.copy_and_resolve_references()
@@ -163,23 +157,12 @@ def _of_weights(
     config: ConfigDict, directory: epath.PathLike, flags: Collection[str], pretrained: Pretrained
 ) -> dict[str, Any]:
     """Finds the keys and values that the weights and their tokenizer determine."""
-    tokenizer, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
-    if tokenizer and tokenizer.vocab_size > rows:
-        raise UserError(
-            f"{pretrained.source} has {rows} rows of word embeddings for a vocabulary of "
-            f"{tokenizer.vocab_size} tokens, and none for {tokenizer.tokens[rows]}, which "
-            "pre-training needs"
-        )
+    tokenizer = pretrained.tokenizer
     values = {f"model.{key}": value for key, value in pretrained.model.items()}
     if "family" not in flags:
         # The family only names the format of exports, so the user may choose another.
         values["family"] = pretrained.family
-    if config.data.add_tokens and not config.data.store:
-        if not tokenizer:
-            raise UserError(
-                f"config.data.add_tokens is {config.data.add_tokens}, but {pretrained.source} has "
-                "no tokenizer to add tokens to"
-            )
+    if config.data.add_tokens and tokenizer and not config.data.store:
         values["model.vocab_size"] = extended_size(tokenizer, config.data.add_tokens)
     if tokenizer and not config.data.store:
         for key, value in tokenizer.config_keys.items():

@@ -60,12 +60,6 @@ def recipe_of(model: Pretrained) -> ConfigDict:
         )
     terms = zip(config.objective.terms, config.objective.weights, strict=True)
     kept = [(term, x) for term, x in terms if not make_terms([term])[0].needs_teacher]
-    if not kept:
-        raise UserError(
-            f"all terms of the run of {model.source} need a teacher: "
-            f"{', '.join(config.objective.terms)}; give its config with "
-            f"--config.init_from={model.source}"
-        )
     if any(term == GENERATOR_TERM for term, _ in kept) and not model.model["generator_size"]:
         raise UserError(
             f"{model.source} is a discriminator without its generator, which trains it: put "
@@ -81,10 +75,7 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
     terms = make_terms(config.objective.terms)
     if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
         return None
-    try:
-        return read_pretrained(config.objective.teacher)
-    except UserError as error:
-        raise UserError(f"config.objective.teacher: {error}") from error
+    return read_pretrained(config.objective.teacher)
 
 
 def take_weights(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> Weights:

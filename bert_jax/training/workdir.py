@@ -102,8 +102,6 @@ def read_corpus(workdir: epath.PathLike) -> dict[str, Any]:
 def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | None]:
     """Reads the tokenizer and token_counts_V (int64), which is None for converted weights."""
     path = epath.Path(workdir)
-    if not (path / TOKENIZER).exists():
-        raise UserError(f"{path} has no {TOKENIZER}/; the command of the run writes it again")
     tokenizer = tokenizers.load(path / TOKENIZER)
     if not (path / CORPUS).exists():
         return tokenizer, None
