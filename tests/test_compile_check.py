@@ -36,8 +36,8 @@ def command(*flags, **overrides):
     "flags, status, words",
     [
         (["--topology=v4-127"], 1, "v4-128"),
-        (["--topology=v5e:4x4", "--plan", "--stage=2"], 2, "--stage is not used with --plan"),
-        (["--topology=v5e:4x4", "--price_per_chip_hour=1"], 2, "is not used without --plan"),
+        (["--topology=v5e:4x4", "--plan", "--stage=2"], 2, "--stage has no effect with --plan"),
+        (["--topology=v5e:4x4", "--price_per_chip_hour=1"], 2, "has no effect without --plan"),
         (["--topology=v5e:4x4", "--plan", "--batch_size_per_chip=auto"], 2, "give a number"),
     ],
 )

@@ -238,13 +238,5 @@ def validate(config: ConfigDict) -> None:
             "the config is for pre-training (python -m bert_jax.main); configs for fine-tuning are "
             "in configs/finetune"
         )
-    own = TASK_SECTIONS.keys() & {config.task}
-    if config.task in TASKS and TASK_SECTIONS.keys() & config.keys() != own:
-        is_glue = config.task in (*GLUE_TASKS, "ax")
-        file = f"glue.py:{config.task}" if is_glue else f"{config.task}.py"
-        raise UserError(
-            f"config.task is {config.task}, but the config file is for another task; use "
-            f"--config=configs/finetune/{file}"
-        )
     check(config, _section(config.task))
     check_rules(finetuning_rules(config), config)

@@ -12,7 +12,6 @@ from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, flag_rules
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.config.data import DATA
 from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import Owner, flatten
 from bert_jax.interop.formats import read_pretrained
@@ -142,7 +141,7 @@ def _of_store(
     values = {f"data.{key}": options[key] for key in names}
     data = config.data.copy_and_resolve_references()
     data.update({key: options[key] for key in names})
-    data[other] = values[f"data.{other}"] = DATA[other].default
+    data[other] = values[f"data.{other}"] = ()
     values["model.vocab_size"] = size = metadata["vocab_size"]
     values[f"data.{texts}"] = tuple(join_inputs([item]) for item in options["input"])
     values["data.vocab"] = options["vocab_path"]

@@ -55,7 +55,7 @@ class Recorder:
         and connects the devices.
         """
         self.flush()
-        self._meter.stop()
+        self._meter.since = None
         started = time.monotonic()
         yield
         self._compile_seconds += time.monotonic() - started
@@ -72,14 +72,14 @@ class Recorder:
         """
         self.flush()
         self._stage, self._pending = stage, (step, length, metrics)
-        if not self._meter.is_running:
+        if self._meter.since is None:
             self.flush()
-            self._meter.start()
+            self._meter.since = time.monotonic()
         if step == stage.end_step:
             # A failed step is reported while its stage is current. Opening the next stage is not
             # training time.
             self.flush()
-            self._meter.stop()
+            self._meter.since = None
 
     def flush(self) -> None:
         """Waits for the pending step, if any, and counts it; raises like `dispatched`."""

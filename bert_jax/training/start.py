@@ -60,17 +60,14 @@ def check(directory: epath.PathLike, config: ConfigDict) -> list[str]:
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
     _check_names(path)
-    if (path / workdir.SWEEP).exists() or any((path / workdir.RUNS).glob("rate_*")):
-        raise UserError(
-            f"{path} holds a sweep; choose another --workdir, or one of its runs in "
-            f"{path / workdir.RUNS}"
-        )
     if not (path / workdir.CONFIG).exists():
-        if workdir.has_checkpoints(path) or (path / "metadata.json").exists():
-            raise UserError(
-                f"{path} holds a token store (for --config.data.store) or checkpoints without "
-                f"their {workdir.CONFIG}; choose another --workdir"
-            )
+        for kind, is_held in {
+            f"a sweep (its runs are in {workdir.RUNS}/)": any((path / workdir.RUNS).glob("rate_*")),
+            "a token store (for --config.data.store)": (path / "metadata.json").exists(),
+            f"checkpoints without their {workdir.CONFIG}": workdir.has_checkpoints(path),
+        }.items():
+            if is_held:
+                raise UserError(f"{path} holds {kind}, not a run; choose another --workdir")
         return []
     values = files.read_json(path / workdir.CONFIG)
     is_converted = workdir.has_checkpoints(path) and not (path / workdir.CORPUS).exists()

@@ -217,7 +217,7 @@ def test_missing_keys_get_their_defaults():
 
 
 def test_a_config_of_another_version_is_refused():
-    with pytest.raises(UserError, match="^not a config of this version of bert_jax: config.model"):
+    with pytest.raises(UserError, match="^config.model"):
         from_dict({"model": {"new_key": 1}})
 
 

@@ -242,12 +242,6 @@ class TestRecipe:
             UserError, match="no config belongs to .* with config.model.causal: write"
         ):
             recipe_of(pretrained)
-        pretrained = make_pretrained()
-        pretrained.training["config"] = {
-            "objective": {"terms": ("soft_targets",), "weights": (1.0,)}
-        }
-        with pytest.raises(UserError, match="of a test need a teacher: soft_targets; give its"):
-            recipe_of(pretrained)
 
     @pytest.mark.parametrize(
         "section, values",

@@ -120,7 +120,7 @@ def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path):
         ({"objective__teacher": ""}, "needs a teacher: set --config.objective.teacher=DIR to a"),
         (
             {"objective__teacher": "/nowhere"},
-            "config.objective.teacher: /nowhere does not exist",
+            "/nowhere does not exist",
         ),
         ({"model__hidden_size": 8}, "leave hidden_cosine out of config.objective.terms"),
         ({"objective__teacher_layers": "2"}, "it must name .* layers from 0 to 1"),

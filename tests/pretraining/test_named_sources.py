@@ -122,7 +122,7 @@ def test_a_given_store_names_its_sources(texts, tmp_path):
     config = completed()
     assert ",".join(config.data.sources) == texts
     assert completed(data__sources=(texts,)).data.sources == (texts,)
-    with pytest.raises(UserError, match="input is /x, but .*made with data.sources=en=.*: leave"):
+    with pytest.raises(UserError, match="input is ./x.*, but .*made with .*: set"):
         completed(data__input=("/x",))
     with pytest.raises(UserError, match="sampling_exponent is 0.5, but .* was made with 1.0: set"):
         completed(data__sampling_exponent=0.5)

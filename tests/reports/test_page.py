@@ -73,7 +73,7 @@ def test_runs_side_by_side(tmp_path):
     assert columns["masked-LM loss (nats)"] == ["2.000baseline 6.250", "2.500baseline 6.250", ""]
     assert columns["masked-LM accuracy"] == ["50.0%", "50.0%", ""]
     assert columns["steps"] == ["6", "6", "6 (running)"]
-    assert columns["parameters"] == ["14.9 k"] * 3
+    assert columns["parameters"] == ["14 k"] * 3
     assert columns["best step"] == ["", "4", ""]
     # 24 and 48 sequences at 2 per second; 5 GFLOP/s.
     assert columns["training time"] == ["24 s", "12 s", "12 s"]
