@@ -43,7 +43,6 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "price_per_chip_hour", None, "With --plan: the price of a chip-hour.", lower_bound=0
     )
-    flags.DEFINE_string("hlo_output", "", "Write the compiled program's text to this file.")
 
 
 def main(_) -> None:
@@ -53,7 +52,7 @@ def main(_) -> None:
     if args.plan and size is None:
         raise cli.UsageError("--batch_size_per_chip=auto is not used with --plan; give a number")
     if args.plan:
-        cli.refuse_flags(("stage", "hlo_output"), "with --plan")
+        cli.refuse_flags(("stage",), "with --plan")
     else:
         cli.refuse_flags(("price_per_chip_hour",), "without --plan")
     config_lib.validate(args.config)
@@ -76,7 +75,6 @@ def main(_) -> None:
         args.stage,
         batch_size_per_chip=size,
         output=args.output,
-        hlo_output=args.hlo_output,
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from absl import flags
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress, empty_table, terminal
 from bert_jax.config import cli
 from bert_jax.config.data import DATA
@@ -135,14 +134,11 @@ def main(_) -> None:
 
 def _score_pairs() -> dict[str, Any]:
     """Scores sentence embeddings on the pairs of --sts, and prints a table."""
-    import jax
 
     from bert_jax.inference.finetuned import load_bert
     from bert_jax.inference.similarity import BASELINE_PREFIX, SCORES, read_pairs, score_pairs
 
     args = flags.FLAGS
-    if jax.process_count() > 1:
-        raise UserError("--sts runs in one process")
     pairs = read_pairs(args.sts)
     bert = load_bert(args.workdir, args.step)
     embedding = bert.embedding_with(args.pooling, None, args.max_length)

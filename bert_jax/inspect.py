@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_jax.base.batch import weights_name
-from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, terminal
 from bert_jax.config import cli, validate
 from bert_jax.config.command_line import ConfigSource, config_source
@@ -26,7 +25,7 @@ from bert_jax.pretraining import settings, weights
 from bert_jax.pretraining.batches import stream_spec
 from bert_jax.pretraining.input import open_run_input
 from bert_jax.tokenizers import Tokenizer
-from bert_jax.training.stages import resolve_stages
+from bert_jax.training.stages import resolve_stages, stage_of
 
 STYLES = {"masked": "bold red", "random": "bold yellow", "kept": "bold green"}
 
@@ -49,13 +48,7 @@ def read_batch(
     with tempfile.TemporaryDirectory(prefix="bert_jax_inspect_") as scratch:
         config, pretrained, teacher = settings.complete(config, directory or scratch, source)
         weights.copy_vocabulary(config, directory or scratch, pretrained or teacher)
-        stages = resolve_stages(config)
-        stage = next((s for s in stages if s.first_step < step <= s.end_step), None)
-        if stage is None:
-            raise UserError(
-                f"--step is {step}, but the run has steps 1 to {stages[-1].end_step:,} "
-                "(config.train.num_steps)"
-            )
+        stage = stage_of(resolve_stages(config), step)
         run_input = open_run_input(config, directory or scratch)
         stream = run_input.stream(stream_spec(config, stage))
         place = step - 1 - stage.first_step

@@ -61,10 +61,7 @@ def checked_path(path: epath.PathLike, what: str) -> Path | epath.Path:
             f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "
             "gs://BUCKET/NAME"
         )
-    try:
-        _check_bucket(rest.partition("/")[0])
-    except UserError as error:
-        raise UserError(f"{what} is {path}, but {error}") from error
+    _check_bucket(rest.partition("/")[0])
     return epath.Path(path)
 
 
@@ -291,7 +288,7 @@ def filesystem() -> Any:
         import gcsfs  # noqa: F401
     except ImportError:
         raise UserError(
-            "the packages for it are missing: pip install -e '.[gcs]' (gcsfs)"
+            "the packages for gs:// paths are missing: pip install -e '.[gcs]' (gcsfs)"
         ) from None
     token = "anon" if "STORAGE_EMULATOR_HOST" in os.environ else "google_default"
     fsspec.config.conf["gcs"].setdefault("token", token)
@@ -304,14 +301,15 @@ def filesystem() -> Any:
 
 @functools.cache
 def _check_bucket(bucket: str) -> None:
-    """Checks access to a bucket. The UserError completes the sentence "PATH is gs://..., but"."""
+    """Checks access to a bucket."""
     try:
         filesystem().call("GET", "b/{}/o", bucket, maxResults=1)
     except UserError:
         raise
     except FileNotFoundError as error:
-        problem = f"there is no bucket {SCHEME}{bucket}; create it or fix the name"
-        raise UserError(problem) from error
+        raise UserError(
+            f"there is no bucket {SCHEME}{bucket}; create it or fix the name"
+        ) from error
     except Exception as error:
         raise UserError(
             f"the bucket {SCHEME}{bucket} cannot be listed: {first_line(error)}; on a Cloud VM, "

@@ -265,13 +265,6 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
                 "smaller config.train.batch_size",
                 1,
             )
-        case MemoryError():
-            cause = str(error).partition("\n")[0] or "allocation failed"
-            return (
-                f"error: this machine ran out of memory ({cause[:200]}); try a smaller "
-                "config.eval.batch_size or, in a new run, a smaller config.train.batch_size",
-                1,
-            )
         case OSError() if error.strerror:
             return f"error: {error.filename or 'writing'}: {error.strerror}", 1
     if problem := files.storage_problem(error):

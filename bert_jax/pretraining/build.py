@@ -37,23 +37,27 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
     provided, data = declared_fields(config), config.data
     for name, term in zip(config.objective.terms, objective.terms, strict=True):
         fields = term.fields if data.max_pairs_per_row == 1 else shared_row_fields(term.fields)
-        if missing := [field for field, kind in fields.items() if provided.get(field) != kind]:
-            labels = f" with config.data.pair_labels={data.pair_labels}"
-            raise UserError(
-                f"config.objective.terms has {name}, which needs {min(missing)} in each batch; "
-                f"config.data.rows={data.rows}{labels if data.rows == 'pairs' else ''} and "
-                f"config.data.corruption={data.corruption} do not provide it"
-            )
-        if term.is_left_to_right and not config.model.causal:
-            raise UserError(
-                f"config.objective.terms has {name}, but config.model.causal is False, so that "
-                "each position sees the token it predicts; set it to True"
-            )
-        if term.is_left_to_right and "masked_lm_positions" in provided:
-            raise UserError(
-                f"config.objective.terms has {name}, but config.data.corruption={data.corruption} "
-                "replaces the tokens it predicts; set it to none"
-            )
+        missing = sorted(field for field, kind in fields.items() if provided.get(field) != kind)
+        labels = f" with config.data.pair_labels={data.pair_labels}" * (data.rows == "pairs")
+        corruption = f"config.data.corruption={data.corruption}"
+        for is_broken, problem in (
+            (
+                missing,
+                f"which needs {''.join(missing[:1])} in each batch; config.data.rows={data.rows}"
+                f"{labels} and {corruption} do not provide it",
+            ),
+            (
+                term.is_left_to_right and not config.model.causal,
+                "but config.model.causal is False, so that each position sees the token it "
+                "predicts; set it to True",
+            ),
+            (
+                term.is_left_to_right and "masked_lm_positions" in provided,
+                f"but {corruption} replaces the tokens it predicts; set it to none",
+            ),
+        ):
+            if is_broken:
+                raise UserError(f"config.objective.terms has {name}, {problem}")
     layers = config.model.num_decoder_layers
     if any(term.needs_decoder for term in objective.terms) != (layers > 0):
         raise UserError(

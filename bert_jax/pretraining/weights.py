@@ -103,24 +103,20 @@ def kept_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> We
     layers, depth = teacher_layers(config), teacher.model["num_hidden_layers"]
     if not layers:
         return {}
-    if len(layers) != config.model.num_hidden_layers or not set(layers) <= set(range(depth)):
-        raise UserError(
-            f"config.objective.teacher_layers is {config.objective.teacher_layers!r}; it must "
-            f"name config.model.num_hidden_layers={config.model.num_hidden_layers} layers from 0 "
-            f"to {depth - 1}"
-        )
     weights = {
         name: value
         for name, value in keep_layers(teacher.weights, layers).items()
         if not head_of(name) or name == "mlm/output_bias"
     }
-    for name, shape in model_shapes(model).items():
-        if name in weights and weights[name].shape != shape:
-            raise UserError(
-                f"config.objective.teacher_layers is {config.objective.teacher_layers!r}, but "
-                f"{name} of {teacher.source} is {weights[name].shape}, not {shape}: give the "
-                "student the teacher's widths and positions, or leave teacher_layers empty"
-            )
+    shapes = model_shapes(model)
+    wrong = [name for name in weights.keys() & shapes if weights[name].shape != shapes[name]]
+    is_missing = len(layers) != config.model.num_hidden_layers or not set(layers) <= {*range(depth)}
+    if wrong or is_missing:
+        raise UserError(
+            f"config.objective.teacher_layers is {config.objective.teacher_layers!r}; it must "
+            f"name config.model.num_hidden_layers={config.model.num_hidden_layers} layers from 0 "
+            f"to {depth - 1} of a teacher with the student's widths and positions"
+        )
     return weights
 
 

@@ -17,6 +17,7 @@ from bert_jax.base.progress import empty_table, say, terminal
 from bert_jax.reports.page import Cell, facts_of, names_of, page, ranked, settings_of
 from bert_jax.reports.record import Run, read_runs
 from bert_jax.training import workdir
+from bert_jax.training.start import check_no_run
 
 # The flags that each run was begun with, by its name.
 STUDY = "study.json"
@@ -37,8 +38,7 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
         about the pre-trainings and report_TASK.html about the fine-tunings on each task.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
-    if (path / workdir.CONFIG).exists():
-        raise UserError(f"{path} holds a run, not a study; choose another --workdir")
+    check_no_run(path, "a study")
     commands = {}
     for line in study.runs:
         name, command, *flags = shlex.split(line)

@@ -28,7 +28,6 @@ def check(
     *,
     batch_size_per_chip: int | None,
     output: str = "",
-    hlo_output: str = "",
 ) -> None:
     """Compiles the train step of one stage for a slice and prints a report.
 
@@ -36,7 +35,6 @@ def check(
       stage_number: The stage, counted from 1.
       batch_size_per_chip: None for the largest that fits; 0 for the config's own batch.
       output: A JSON file for the results; none if empty.
-      hlo_output: A file for the text of the compiled program; none if empty.
     """
     # A missing stage is refused before minutes of compiling.
     numbered_stage(config, stage_number)
@@ -51,8 +49,6 @@ def check(
         config = with_batch_size_per_chip(config, size, topology)
     stage = numbered_stage(config, stage_number)
     compiled = tried.get(size) or compile_step(config, topology, devices, stage)
-    if hlo_output and compiled.fits:
-        files.write_whole(hlo_output, compiled.text.encode())
     results = report(stage, compiled, topology)
     results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
     print_report(results, topology, terminal())

@@ -10,7 +10,6 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress
 from bert_jax.parallel import multihost
@@ -105,10 +104,6 @@ class Run(Protocol):
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         """Yields the stage and the batch, on the devices, of every step after `step`."""
-        ...
-
-    def describe_batch(self, step: int) -> dict[str, Any]:
-        """Describes the rows of the latest batch, for step `step`, as values that JSON can hold."""
         ...
 
     def resume_point(self, step: int) -> dict[str, Any]:
@@ -228,7 +223,7 @@ def _take_steps(
             if stop:
                 break
     except NonFiniteError as error:
-        raise _diverged(error, run, checkpointer) from error
+        raise _diverged(error, checkpointer) from error
     finally:
         batches.close()
     profiler.close(state)
@@ -241,26 +236,14 @@ def _take_steps(
     return step
 
 
-def _diverged(error: NonFiniteError, run: Run, checkpointer: Checkpointer) -> DivergedError:
-    """Writes non_finite_step_N.json and returns the error to raise."""
+def _diverged(error: NonFiniteError, checkpointer: Checkpointer) -> DivergedError:
     checkpointer.wait()
-    steps = checkpointer.steps()
-    report = {
-        "step": error.step,
-        # JSON has no NaN.
-        "metrics": {name: str(value) for name, value in error.metrics.items()},
-        "last_good_checkpoint": steps[-1] if steps else None,
-        "batch": run.describe_batch(error.step),
-    }
-    path = run.directory / f"non_finite_step_{error.step}.json"
-    if multihost.is_first():
-        files.write_json(path, report)
+    steps, metrics = checkpointer.steps(), error.metrics
     last = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint"
     return DivergedError(
         f"the loss, gradient or update of step {error.step} is not finite (loss "
-        f"{error.metrics['loss']}, gradient norm {error.metrics['grad_norm']}, learning rate "
-        f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; it "
-        "usually helps to start in another --workdir with a lower "
-        "config.schedule.peak_learning_rate, a lower config.optimizer.weight_decay or a longer "
-        "warm-up"
+        f"{metrics['loss']}, gradient norm {metrics['grad_norm']}, learning rate "
+        f"{metrics['learning_rate']:.3g}); {last}; it usually helps to start in another --workdir "
+        "with a lower config.schedule.peak_learning_rate, a lower config.optimizer.weight_decay or "
+        "a longer warm-up"
     )

@@ -103,10 +103,10 @@ def check(directory: epath.PathLike, config: ConfigDict) -> list[str]:
     return warnings
 
 
-def check_no_run(directory: epath.PathLike) -> None:
-    """Refuses to start a sweep in a directory that holds a single run."""
+def check_no_run(directory: epath.PathLike, what: str) -> None:
+    """Refuses to start several runs, such as "a sweep", in a directory that holds a single run."""
     if (epath.Path(directory) / workdir.CONFIG).exists():
-        raise UserError(f"{directory} holds a run, not a sweep; choose another --workdir")
+        raise UserError(f"{directory} holds a run, not {what}; choose another --workdir")
 
 
 def check_same_run(other: epath.PathLike, config: ConfigDict) -> None:

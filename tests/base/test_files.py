@@ -19,11 +19,11 @@ from tests import runs
     [
         ("s3://b/x", "s3:// paths are not supported"),
         ("file:///x", "file:// paths are not supported"),
-        ("gs://nobodys/run", "but there is no bucket"),
+        ("gs://nobodys/run", "there is no bucket gs://nobodys"),
     ],
 )
 def test_paths_that_cannot_be_used(path, message, bucket):
-    with pytest.raises(UserError, match=f"--output is {path}, .*{message}"):
+    with pytest.raises(UserError, match=message):
         files.checked_path(path, "--output")
 
 
@@ -33,7 +33,7 @@ def test_a_bucket_without_access(monkeypatch):
             raise OSError("Forbidden: x\nno one may")
 
     monkeypatch.setattr(files, "filesystem", Storage)
-    with pytest.raises(UserError, match="--input is gs://x/y, but .* cannot be listed: Forbidden"):
+    with pytest.raises(UserError, match="the bucket gs://x cannot be listed: Forbidden"):
         files.checked_path("gs://x/y", "--input")
 
 

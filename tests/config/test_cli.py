@@ -91,23 +91,17 @@ def test_flags_may_come_before_the_config(config, form):
             "unknown config key train.num_stepz; did you mean train.num_steps?",
         ),
         (["--config.num_hidden_layers=3"], "did you mean model.num_hidden_layers?"),
-        (["--config.model.num_layers=3"], "did you mean model.num_hidden_layers?"),
         (["--config.train.stages[7].fraction=3"], "unknown config key train.stages[7].fraction"),
-        (["--config.seed.x=3"], "unknown config key seed.x; did you mean"),
         (["--config.train.num_steps=foo"], "flag --config.train.num_steps=foo: "),
         (["--config.data.lowercase=maybe"], "flag --config.data.lowercase=maybe: "),
         (["--config.data.input=a", "--config.data.input=b"], "config.data.input is given twice"),
         (["--config.seed=1", "--config.seed=2"], "config.seed is given twice"),
         (["--config.train.stages=5"], "it has keys of its own, which flags change one by one"),
-        (["--config.model=5"], "it has keys of its own, which flags change one by one"),
-        (["--config.data['lowercase']=false"], "unknown config key data['lowercase']"),
-        (["--config.data.input[0]=x"], "unknown config key data.input[0]"),
         (["--config.init_from"], "flag --config.init_from=True: it needs a value"),
         (["--config.train.learning_rate=3"], "did you mean schedule.peak_learning_rate?"),
         (["--lr=3"], "unknown flag --lr; did you mean --config.schedule.peak_learning_rate?"),
         (["--config.epochs=3"], "did you mean train.num_steps?"),
         (["--output_dir=x"], "unknown flag --output_dir; did you mean --workdir?"),
-        (["--config.qqqq=3"], "unknown config key qqqq"),
         (["--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
         (["--qqqq"], "unknown flag --qqqq"),
         (["--steps=many"], "flag --steps=many: "),
@@ -124,13 +118,9 @@ def test_mistakes_in_flags(config, arguments, message):
 @pytest.mark.parametrize(
     "given",
     [
-        "a.txt",
         r"a\,b.txt",
-        "[x].txt",
         "(weird) name.txt",
-        "my texts/*.txt",
         "/ü (1)/it's [a-z]*.txt",
-        "tfds:wiki/en:1.*:text",
     ],
 )
 @pytest.mark.parametrize("form", ["--config.data.input={}", "--config.data.input {}"])
@@ -274,20 +264,12 @@ def run(body, *arguments, **options):
         ),
         ("raise OSError(errno.EROFS, 'Read-only')", 1, "error: writing: Read-only\n"),
         ("raise BrokenPipeError", 1, ""),
-        *(
-            (
-                f"raise RuntimeError('{text}')",
-                1,
-                f"error: the device ran out of memory ({cause}); try a larger "
-                "config.train.gradient_accumulation_steps, config.remat=full, "
-                "config.sharding=fsdp, a smaller config.eval.batch_size or, in a new run, a "
-                "smaller config.train.batch_size\n",
-            )
-            for text, cause in (
-                ("INTERNAL: RESOURCE_EXHAUSTED: Out, 9 GiB.\\nlist", "Out, 9 GiB"),
-                ("RESOURCE_EXHAUSTED: E1: HbmOom:\\nUsed 9G of 8G.\\nlist", "Used 9G of 8G"),
-                ("INTERNAL: RESOURCE_EXHAUSTED", "INTERNAL: RESOURCE_EXHAUSTED"),
-            )
+        (
+            "raise RuntimeError('RESOURCE_EXHAUSTED: E1: HbmOom:\\nUsed 9G of 8G.\\nlist')",
+            1,
+            "error: the device ran out of memory (Used 9G of 8G); try a larger "
+            "config.train.gradient_accumulation_steps, config.remat=full, config.sharding=fsdp, a "
+            "smaller config.eval.batch_size or, in a new run, a smaller config.train.batch_size\n",
         ),
     ],
 )

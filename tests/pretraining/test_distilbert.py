@@ -118,13 +118,10 @@ def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path):
     ("overrides", "message"),
     [
         ({"objective__teacher": ""}, "needs a teacher: set --config.objective.teacher=DIR to a"),
-        (
-            {"objective__teacher": "/nowhere"},
-            "/nowhere does not exist",
-        ),
+        ({"objective__teacher": "/nowhere"}, "/nowhere does not exist"),
         ({"model__hidden_size": 8}, "leave hidden_cosine out of config.objective.terms"),
         ({"objective__teacher_layers": "2"}, "it must name .* layers from 0 to 1"),
-        ({"model__intermediate_size": 24}, "give the student the teacher's widths"),
+        ({"model__intermediate_size": 24}, "a teacher with the student's widths"),
     ],
 )
 def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, overrides, message):

@@ -212,7 +212,7 @@ def test_the_input_of_a_store_may_move(store, tmp_path):
     assert completed(**moved).data.input == made_from
 
 
-def test_non_finite_loss_ends_the_run_with_a_report(uninterrupted, tmp_path, monkeypatch):
+def test_non_finite_loss_ends_the_run(uninterrupted, tmp_path, monkeypatch):
     train_step = Trainer.train_step
 
     def broken(trainer, state, batch):
@@ -220,11 +220,10 @@ def test_non_finite_loss_ends_the_run_with_a_report(uninterrupted, tmp_path, mon
         return state, metrics | ({"loss": np.nan} if int(state.step) == 6 else {})
 
     monkeypatch.setattr(Trainer, "train_step", broken)
-    with pytest.raises(UserError, match="step 6 is not finite .*peak_learning_rate"):
+    with pytest.raises(
+        UserError, match="step 6 is not finite .* is of step 4; .*peak_learning_rate"
+    ):
         pretrain.train(workdir.load_config(uninterrupted), tmp_path)
-    report = json.loads((tmp_path / "non_finite_step_6.json").read_text())
-    assert len(report["batch"]["rows"]) == 8
-    assert report["last_good_checkpoint"] == newest_checkpoint(tmp_path) == 4
 
 
 @pytest.mark.parametrize(

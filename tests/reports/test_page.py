@@ -157,25 +157,6 @@ def test_page_is_the_same_each_time_and_runs_only_its_script(tmp_path):
     assert "&lt;script&gt;alert(1)&lt;x&gt;$" in text
 
 
-def test_page_in_a_browser(tmp_path, browser):
-    """The cells are as written, curves can be read, and nothing is wider than the window."""
-    # The dollars would begin and end a formula in a plot.
-    runs = [read_run(write_run(tmp_path / name, RESULTS)) for name in (r"$\a{$", "<b>")]
-    page = html_page(runs)
-    script = """(() => {
-        const cells = all("tr").map((row) => [...row.cells].map((cell) => cell.textContent));
-        const frame = all(".run path")[0].getBoundingClientRect();
-        const [clientX, clientY] = [(frame.left + frame.right) / 2, frame.top];
-        all("figure")[0].dispatchEvent(new PointerEvent("pointermove", { clientX, clientY }));
-        return [cells, frame.width, document.getElementById("tip").textContent,
-            document.documentElement.scrollWidth <= innerWidth]; })()"""
-    cells, width, tip, fits = browser(page, script)
-    assert cells == Tables(page).rows
-    assert width > 100 and fits
-    # Half-way between step 3 and step 6, where the loss falls from 5 to 2.
-    assert tip.split("\n")[1:] == ["●\xa0$\\a{$ training: 3.500", "■\xa0<b> training: 3.500"]
-
-
 def test_corpus_report_and_its_warnings(tmp_path):
     shares = {"seen": 0.25, "unknown": 0.0, "padding": 0.6, "epochs": 2.0}
     numbers = {"max_seq_length": 16, "documents": 7, "sentences": 8, "tokens": 9}
