@@ -147,8 +147,6 @@ def _load_config(
         path, config = f"{directory}/config.json", stored
     elif path is not None:
         config = load_config_file(path)
-    elif overrides:
-        raise UsageError(f"--config is missing: --config.{overrides[0][0]} changes a value in it")
     else:
         raise UsageError(
             "--config is missing: a config file, such as configs/tiny.py, unless --workdir names "

@@ -329,7 +329,7 @@ def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
     """
     if trainer.mesh.devices.flat[0].platform != "cpu":
         return
-    limit, config, refused = _memory_bytes(), trainer.model_config, []
+    limit, config = _memory_bytes(), trainer.model_config
     for stage in trainer.stages:
         tokens = stage.batch_size * stage.max_seq_length / accumulation_steps / jax.process_count()
         if _MAX_BYTES * tokens * config.hidden_size * config.num_hidden_layers < limit:
@@ -341,16 +341,13 @@ def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
         held, temporary = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
         if (needed := (held + temporary) * devices) > limit:
             fitting = max(int(stage.batch_size * (limit / devices - held) / temporary), 0)
-            refused.append((fitting, needed, stage))
-    if refused:
-        fitting, needed, stage = min(refused, key=lambda item: item[0])
-        raise UserError(
-            f"a step of {stage.batch_size:,} sequences of {stage.max_seq_length} tokens needs "
-            f"{needed / 2**30:.1f} GiB of memory, but this machine has {limit / 2**30:.1f} GiB, "
-            f"which is enough for about {fitting:,} sequences: set a larger "
-            "config.train.gradient_accumulation_steps or, in a new run, a smaller "
-            "config.train.batch_size"
-        )
+            raise UserError(
+                f"a step of {stage.batch_size:,} sequences of {stage.max_seq_length} tokens needs "
+                f"{needed / 2**30:.1f} GiB of memory, but this machine has {limit / 2**30:.1f} "
+                f"GiB, which is enough for about {fitting:,} sequences: set a larger "
+                "config.train.gradient_accumulation_steps or, in a new run, a smaller "
+                "config.train.batch_size"
+            )
 
 
 def _memory_bytes() -> int:

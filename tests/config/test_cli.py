@@ -160,7 +160,7 @@ def test_flags_in_a_file(config, tmp_path):
 
 
 def test_overrides_without_a_config():
-    with pytest.raises(cli.UsageError, match="--config is missing: --config.seed changes a value"):
+    with pytest.raises(cli.UsageError, match="--config is missing: a config file"):
         parse("--config.seed=3")
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import bert_jax
 from bert_jax.base.errors import UserError
@@ -22,6 +23,7 @@ from bert_jax.training.metrics import read_metrics
 from bert_jax.training.state import num_parameters
 from configs import ablations, bart, flaubert, herbert, modernbert, roberta, spanbert, tiny
 from tests import runs
+from tests.finetuning import small
 from tests.parallel.fakes import slices
 from tests.small_run import small_run, train_with_interruption
 
@@ -201,3 +203,14 @@ def test_parts_that_do_not_fit_are_refused(name, key, value, words, texts, tmp_p
 def test_sizes_are_those_of_transformers(recipe, size, parameters):
     trainer = make_trainer(recipe.get_config(size), slices(rows=1))
     assert num_parameters(trainer.model) == parameters
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["flaubert", "roberta"])
+def test_pairs_are_classified(name, texts, tmp_path):
+    pretrain.train(config_of(name, texts), tmp_path / "run")
+    convert(str(tmp_path / "run"), str(tmp_path / "exported"), "huggingface")
+    tensors = load_file(tmp_path / "exported" / "model.safetensors")
+    assert not [tensor for tensor in tensors if "pooler" in tensor]
+    class_name = f"{name.capitalize()}ForSequenceClassification"
+    small.check_classified_pairs(tmp_path / "exported", tmp_path, class_name)
