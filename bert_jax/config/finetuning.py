@@ -238,5 +238,11 @@ def validate(config: ConfigDict) -> None:
             "the config is for pre-training (python -m bert_jax.main); configs for fine-tuning are "
             "in configs/finetune"
         )
+    own = TASK_SECTIONS.keys() & {config.task}
+    if config.task in TASKS and TASK_SECTIONS.keys() & config.keys() != own:
+        raise UserError(
+            f"config.task is {config.task}, but the config file is for another task; take the file "
+            "of configs/finetune for it"
+        )
     check(config, _section(config.task))
     check_rules(finetuning_rules(config), config)
