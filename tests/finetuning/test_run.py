@@ -213,7 +213,8 @@ class TestInterruptedRun:
     def test_stopped_it_ends_with_the_same_bits(self, uninterrupted, bert, data, tmp_path):
         command = small.command(tmp_path, bert, data, eval__predict="test")
         # This run saves only when it receives the signal.
-        process = start_process([*slow(command), "--config.checkpoint.every_steps=1000"])
+        values = {"eval__predict": "test", "checkpoint__every_steps": 1000}
+        process = start_process(slow(small.command(tmp_path, bert, data, **values)))
         wait_for(lambda: len(read_metrics(tmp_path)) >= 2, process)
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=300)
