@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -81,13 +80,9 @@ def page(runs: Sequence[Run]) -> str:
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
-    """Names runs by the last parts of their directories, or if two are equal, by more parts."""
+    """Names runs by the last parts of their directories or, if two are equal, by their paths."""
     names = [run.directory.name for run in runs]
-    if len(set(names)) == len(names):
-        return names
-    paths = [run.directory.parts for run in runs]
-    common = len(os.path.commonprefix(paths))
-    return ["/".join(parts[common:]) for parts in paths]
+    return names if len(set(names)) == len(names) else [str(run.directory) for run in runs]
 
 
 def ranked(runs: Sequence[Run]) -> tuple[str, list[Run]]:

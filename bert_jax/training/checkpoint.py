@@ -2,8 +2,6 @@
 
 import functools
 import logging
-import os
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -199,16 +197,13 @@ class Checkpointer:
             )
 
     def _writing(self, action: Callable[[], Any]) -> None:
-        """Runs an action of orbax; raises UserError for a full disk or a failed request."""
+        """Runs an action of orbax; names the folder if it fails, as on a full disk."""
         try:
             action()
         except Exception as error:
-            problem = _write_problem(error)
-            if not problem:
-                raise
             raise UserError(
-                f"a checkpoint could not be written to {self._directory}: {problem}; correct this "
-                "and run the same command again"
+                f"a checkpoint could not be written to {self._directory}: {_reason(error)}; "
+                "correct this and run the same command again"
             ) from error
 
 
@@ -250,17 +245,3 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     # orbax goes on with advice about its options, tensorstore with all of them.
     return files.first_line(error).partition(". ")[0].partition(" [tensorstore_spec")[0]
-
-
-def _write_problem(error: BaseException | None) -> str:
-    """Returns why a file could not be written; "" for other errors."""
-    if problem := files.storage_problem(error):
-        return problem
-    while error is not None:
-        # tensorstore reports a full disk as a ValueError.
-        if found := re.search(r"os_error_code='(\d+)'", str(error)):
-            return os.strerror(int(found[1]))
-        if isinstance(error, OSError):
-            return error.strerror or files.first_line(error)
-        error = error.__cause__ or error.__context__
-    return ""

@@ -217,7 +217,7 @@ def _take_steps(
             if step % config.checkpoint.every_steps == 0 or is_last or stop:
                 with recorder.paused(step, state):
                     # The log lines of a step are written before its checkpoint.
-                    recorder.flush_lines()
+                    recorder.writer.flush()
                     resume = run.resume_point(step) | {"meter": recorder.state()}
                     checkpointer.save(step, state, resume)
             if stop:
@@ -229,7 +229,7 @@ def _take_steps(
     profiler.close(state)
     checkpointer.wait()
     if guard.requested:
-        recorder.message(
+        recorder.progress.message(
             f"Stopped by {guard.signal_name}: the checkpoint of step {step:,} is saved; run the "
             "same command to continue."
         )

@@ -39,7 +39,7 @@ class Recorder:
         progress: Progress,
         meter_state: Mapping[str, Any],
     ):
-        self._trainer, self._writer, self._progress = trainer, writer, progress
+        self._trainer, self.writer, self.progress = trainer, writer, progress
         self._meter = Meter(trainer.objective.averaged, **meter_state)
         self._peak = trainer.peak_flops_per_second()
         self._stage: Stage | None = None
@@ -91,7 +91,7 @@ class Recorder:
             raise NonFiniteError(step, self._last)
         stage = dataclasses.replace(self._stage, max_seq_length=length)
         self._meter.add(self._last, **self._trainer.work(stage, self._last))
-        self._progress.advance(1, self._note(step))
+        self.progress.advance(1, self._note(step))
 
     def log(self, step: int) -> None:
         """Writes a line for the steps since the last line."""
@@ -100,7 +100,7 @@ class Recorder:
         last = {name: self._last[name] for name in ("learning_rate", "grad_norm")}
         compiling = {"compile_seconds": self._compile_seconds - self._logged_compile_seconds}
         length = {"seq_length": self._stage.max_seq_length}
-        self._writer.write(step, line | compiling | last | length)
+        self.writer.write(step, line | compiling | last | length)
         self._meter.reset()
         self._logged_compile_seconds = self._compile_seconds
 
@@ -112,16 +112,8 @@ class Recorder:
         values = dict(results)
         for source, of_source in values.pop(BY_SOURCE, {}).items():
             values |= {f"{source}_{name}": value for name, value in of_source.items()}
-        self._writer.write(step, {EVALUATION_PREFIX + name: values[name] for name in values})
-        self._progress.message(f"step {step:,}: {message}")
-
-    def message(self, text: str) -> None:
-        """Prints a sentence above the progress bar."""
-        self._progress.message(text)
-
-    def flush_lines(self) -> None:
-        """Blocks until all lines are stored."""
-        self._writer.flush()
+        self.writer.write(step, {EVALUATION_PREFIX + name: values[name] for name in values})
+        self.progress.message(f"step {step:,}: {message}")
 
     @contextlib.contextmanager
     def paused(self, step: int = 0, state: TrainState | None = None) -> Iterator[None]:
