@@ -19,13 +19,11 @@ from bert_jax.config import cli
 def define_flags() -> None:
     """Defines the flags of the command line."""
     cli.define_config_flag()
-    flags.DEFINE_string("workdir", "", "Directory of the study.")
+    flags.DEFINE_string("workdir", None, "Directory of the study.", required=True)
 
 
 def main(_) -> None:
     args = flags.FLAGS
-    if not args.workdir:
-        raise UserError("--workdir is missing: the directory that the study is written to")
     if "runs" not in args.config:
         raise UserError("--config must be a study, such as configs/studies.py:table6")
     from bert_jax.studies.run import compare

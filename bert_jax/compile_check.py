@@ -43,7 +43,6 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "price_per_chip_hour", None, "With --plan: the price of a chip-hour.", lower_bound=0
     )
-    flags.DEFINE_string("hlo_output", "", "Write the compiled program's text to this file.")
 
 
 def main(_) -> None:
@@ -52,11 +51,10 @@ def main(_) -> None:
     # `auto` finds the largest batch of one stage.
     if args.plan and size is None:
         raise cli.UsageError("--batch_size_per_chip=auto is not used with --plan; give a number")
-    for name in ("stage", "hlo_output") if args.plan else ("price_per_chip_hour",):
-        if args[name].present:
-            raise cli.UsageError(
-                f"--{name} is not used {'with' if args.plan else 'without'} --plan"
-            )
+    if args.plan:
+        cli.refuse_flags(("stage",), "with --plan")
+    else:
+        cli.refuse_flags(("price_per_chip_hour",), "without --plan")
     config_lib.validate(args.config)
     # Imported late to load JAX after the checks.
     from bert_jax.tpu import check, topologies
@@ -77,7 +75,6 @@ def main(_) -> None:
         args.stage,
         batch_size_per_chip=size,
         output=args.output,
-        hlo_output=args.hlo_output,
     )
 
 

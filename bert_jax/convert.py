@@ -43,7 +43,6 @@ def convert(
     Args:
       source: The model; see `bert_jax.interop.formats.read`.
       output: A directory that does not exist yet or is empty.
-      kind: One of KINDS.
       vocab: A vocab.txt, for a source without a tokenizer.
       lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its tokens.
       family: As in `config.family`; by default the family that the source's config names.
@@ -53,9 +52,6 @@ def convert(
 
     Returns:
       Warnings, one sentence each, about parts that the source lacks or that are left out.
-
-    Raises:
-      UserError: The source cannot be read, or the output cannot be written.
     """
     # These imports take seconds, so the flags are checked first.
     from bert_jax.interop import formats
@@ -88,8 +84,10 @@ def convert(
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    flags.DEFINE_string("input", "", "The model to convert.")
-    flags.DEFINE_string("output", "", "Directory to write. It must be empty or not exist yet.")
+    flags.DEFINE_string("input", None, "The model to convert.", required=True)
+    flags.DEFINE_string(
+        "output", None, "Directory to write. It must be empty or not exist yet.", required=True
+    )
     flags.DEFINE_enum("to", None, KINDS, "Kind of the output.", required=True)
     flags.DEFINE_string("vocab", "", "A vocab.txt, for an input without a tokenizer.")
     flags.DEFINE_bool(
@@ -123,14 +121,10 @@ def define_flags() -> None:
 def main(_) -> None:
     cli.end_on_sigterm()
     args = flags.FLAGS
-    for name in ("input", "output"):
-        if not args[name].value:
-            raise UserError(f"--{name} is missing; see python -m bert_jax.convert --help")
     for name in ("input", "output", "vocab"):
         files.checked_path(args[name].value, f"--{name}")
-    for name in _OF_EMBEDDINGS:
-        if args[name].present and args.to != "sentence_transformers":
-            raise UserError(f"--{name} is for --to=sentence_transformers, not --to={args.to}")
+    if args.to != "sentence_transformers":
+        cli.refuse_flags(_OF_EMBEDDINGS, f"with --to={args.to}")
     compilation_cache.keep_compiled_programs()
     for warning in convert(
         args.input,

@@ -13,21 +13,20 @@ from typing import Any
 from absl import flags
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress, empty_table, terminal
 from bert_jax.config import cli
 from bert_jax.config.data import DATA
 from bert_jax.training import workdir
 
 # The flags that say how the text of --data is read.
-_OF_TEXT = ("format", "language", "max_document_characters", "bad_documents")
+_OF_TEXT = ("format", "bad_documents")
 # The flags of --sts.
 _OF_STS = ("pooling", "max_length")
 
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    flags.DEFINE_string("workdir", "", "Work directory, or any model with --data.")
+    flags.DEFINE_string("workdir", None, "Work directory, or any model with --data.", required=True)
     flags.DEFINE_string(
         "data", "", "Globs of texts, or a labeled file of the task; by default held-out documents."
     )
@@ -38,15 +37,6 @@ def define_flags() -> None:
     )
     flags.DEFINE_enum(
         "format", None, DATA["format"].choices[:-1], "Format of --data; by default auto."
-    )
-    flags.DEFINE_string(
-        "language", None, "Language of the sentences of --data; by default as in config.data."
-    )
-    flags.DEFINE_integer(
-        "max_document_characters",
-        None,
-        "Longer documents, such as books, are split; by default as in config.data.",
-        lower_bound=0,
     )
     flags.DEFINE_enum(
         "bad_documents",
@@ -86,27 +76,20 @@ def define_flags() -> None:
 def main(_) -> None:
     cli.end_on_sigterm()
     args = flags.FLAGS
-    if not args.workdir:
-        raise UserError("--workdir is missing: the work directory of the run to evaluate")
     for name in ("data", "sts", "output"):
         files.checked_path(args[name].value, f"--{name}")
-    for name in _OF_TEXT:
-        if args[name].present and not args.data:
-            raise UserError(f"--{name} is for the text of --data, which is missing")
-    for name in _OF_STS:
-        if args[name].present and not args.sts:
-            raise UserError(f"--{name} is for --sts, which is missing")
-    for name in ("data", "max_sequences"):
-        if args[name].present and args.sts:
-            raise UserError(f"--{name} is not for --sts; give one of the two")
+    if not args.data:
+        cli.refuse_flags(_OF_TEXT, "without --data")
+    if args.sts:
+        cli.refuse_flags(("data", "max_sequences"), "with --sts")
+    else:
+        cli.refuse_flags(_OF_STS, "without --sts")
     with cli.joined_hosts():
         if args.sts:
             _write(_score_pairs())
             return
         if args.data and workdir.holds_finetuning(args.workdir):
-            for name in (*_OF_TEXT, "max_sequences"):
-                if args[name].present:
-                    raise UserError(f"--{name} is for pre-trained models, not for {args.workdir}")
+            cli.refuse_flags((*_OF_TEXT, "max_sequences"), "on the score of a fine-tuned model")
             from bert_jax.finetuning.predictions import score_file
 
             results = score_file(args.workdir, args.data, args.step)
@@ -142,14 +125,11 @@ def main(_) -> None:
 
 def _score_pairs() -> dict[str, Any]:
     """Scores sentence embeddings on the pairs of --sts, and prints a table."""
-    import jax
 
     from bert_jax.inference.finetuned import load_bert
     from bert_jax.inference.similarity import BASELINE_PREFIX, SCORES, read_pairs, score_pairs
 
     args = flags.FLAGS
-    if jax.process_count() > 1:
-        raise UserError("--sts runs in one process")
     pairs = read_pairs(args.sts)
     bert = load_bert(args.workdir, args.step)
     embedding = bert.embedding_with(args.pooling, None, args.max_length)

@@ -11,7 +11,6 @@ fine-tunes on all of GLUE.
 
 from absl import flags
 
-from bert_jax.base.errors import UserError
 from bert_jax.config import cli
 from bert_jax.config.command_line import config_source
 from bert_jax.config.finetuning import ALL
@@ -27,9 +26,7 @@ def define_flags() -> None:
 
 def main(_) -> None:
     args = flags.FLAGS
-    workdir = args.workdir or args.config.workdir
-    if not workdir:
-        raise UserError("--workdir is missing: the directory that the run is written to")
+    workdir = cli.work_directory()
     source = config_source()
     with cli.joined_hosts():
         from bert_jax.finetuning import run, sweep

@@ -18,15 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_jax.base.batch import weights_name
-from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, terminal
 from bert_jax.config import cli, validate
 from bert_jax.config.command_line import ConfigSource, config_source
-from bert_jax.pretraining import settings
+from bert_jax.pretraining import settings, weights
 from bert_jax.pretraining.batches import stream_spec
 from bert_jax.pretraining.input import open_run_input
 from bert_jax.tokenizers import Tokenizer
-from bert_jax.training.stages import resolve_stages
+from bert_jax.training.stages import resolve_stages, stage_of
 
 STYLES = {"masked": "bold red", "random": "bold yellow", "kept": "bold green"}
 
@@ -37,7 +36,6 @@ def read_batch(
     """Makes the global batch of a training step.
 
     Args:
-      config: A validated config.
       step: A step of the run, from 1 to config.train.num_steps.
       directory: The work directory of the token store. If empty, the store is config.data.store,
         or is prepared in a temporary directory.
@@ -45,20 +43,12 @@ def read_batch(
 
     Returns:
       The arrays of the batch by name, the result of `Stream.describe_batch`, and the tokenizer.
-
-    Raises:
-      UserError: There is no such step, or the corpus cannot be used.
     """
     source = source or ConfigSource("the given config", config)
     with tempfile.TemporaryDirectory(prefix="bert_jax_inspect_") as scratch:
-        config = settings.complete(config, directory or scratch, source)[0]
-        stages = resolve_stages(config)
-        stage = next((s for s in stages if s.first_step < step <= s.end_step), None)
-        if stage is None:
-            raise UserError(
-                f"--step is {step}, but the run has steps 1 to {stages[-1].end_step:,} "
-                "(config.train.num_steps)"
-            )
+        config, pretrained, teacher = settings.complete(config, directory or scratch, source)
+        weights.copy_vocabulary(config, directory or scratch, pretrained or teacher)
+        stage = stage_of(resolve_stages(config), step)
         run_input = open_run_input(config, directory or scratch)
         stream = run_input.stream(stream_spec(config, stage))
         place = step - 1 - stage.first_step

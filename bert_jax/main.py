@@ -6,7 +6,6 @@ Flags override single values of the config: `--config.train.num_steps=200`. The 
 
 from absl import flags
 
-from bert_jax.base.errors import UserError
 from bert_jax.config import cli, validate
 from bert_jax.config.command_line import config_source
 
@@ -22,9 +21,7 @@ def main(_) -> None:
     args = flags.FLAGS
     # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
     validate(args.config, is_given=True)
-    workdir = args.workdir or args.config.workdir
-    if not workdir:
-        raise UserError("--workdir is missing: the directory that the run is written to")
+    workdir = cli.work_directory()
     with cli.joined_hosts():
         from bert_jax.pretraining.train import train
 

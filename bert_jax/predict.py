@@ -48,11 +48,7 @@ def features(bert: "Bert") -> None:
     from bert_jax.inference.features import SUFFIXES, count_texts, write_features
 
     args = flags.FLAGS
-    try:
-        layers = tuple(map(int, args.layers))
-    except ValueError:
-        value = ",".join(args.layers)
-        raise cli.UsageError(f"--layers={value} must be whole numbers, such as -1,-2") from None
+    layers = tuple(map(int, args.layers))
     # Arguments are checked before the file is read.
     files.check_output(args.output, SUFFIXES, args.input)
     bert.layers(layers)
@@ -93,7 +89,12 @@ COMMANDS = VERBS | _WRITERS
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    flags.DEFINE_string("model", "", "Work directory, Hugging Face directory or Google checkpoint.")
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Work directory, Hugging Face directory or Google checkpoint.",
+        required=True,
+    )
     flags.DEFINE_integer(
         "step", None, "Step of the checkpoint; by default the newest, or the best of fine-tuning."
     )
@@ -157,8 +158,6 @@ def main(argv: list[str]) -> None:
     cli.end_on_sigterm()
     name, example = _command(argv[1:])
     command, args = COMMANDS[name], flags.FLAGS
-    if not args.model:
-        raise cli.UsageError("--model is missing: the directory or checkpoint of a BERT")
     cpu_allocator.prepare_process()
     # Imported late to load JAX after the checks.
     import bert_jax
@@ -197,11 +196,8 @@ def _command(words: list[str]) -> tuple[str, Item]:
     reads_file = name == "features" or name in VERBS and args.input
     file_flags = ("input", "output") if reads_file else ("output",) if name in _WRITERS else ()
     taken = {*command.options, *(file_flags or ("json",))}
-    for flag in sorted({"input", "output", "json"}.union(*(c.options for c in COMMANDS.values()))):
-        if args[flag].present and flag not in taken:
-            raise cli.UsageError(f"--{flag} has no effect on {name}; leave it out")
-    if reads_file and texts:
-        raise cli.UsageError(f"{name} reads its texts from --input=FILE; leave out {texts[0]!r}")
+    known_flags = {"input", "output", "json"}.union(*(c.options for c in COMMANDS.values()))
+    cli.refuse_flags(sorted(known_flags - taken), f"on {name}")
     try:
         bound = (inspect.Signature() if reads_file else command.words).bind(*texts)
     except TypeError as error:

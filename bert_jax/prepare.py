@@ -108,13 +108,14 @@ def main(arguments: list[str]) -> None:
         number = verify_store(values.output)
         say(f"{number:,} files of {values.output} have the checksums that were written with them")
         return
-    data = default_config().data
+    config = default_config()
+    data = config.data
     for key in _KEYS:
         value = values[key].value
         data[key] = tuple(filter(None, [value])) if isinstance(data[key], tuple) else value
-    validate_data(data)
+    validate_data(config)
     if values["sampling_exponent"].present:
-        check_rules([exponent_rule(data)])
+        check_rules([exponent_rule(config)], config)
     if values.preview:
         _print_documents(data, values.preview)
         return
@@ -129,7 +130,10 @@ def main(arguments: list[str]) -> None:
     _print_summary(metadata, values.output, seconds)
     if values.report:
         _print_report(metadata, values.output, values.max_seq_length, data)
-    _print_next(metadata, values.output, data)
+    print(
+        "next: python -m bert_jax.main --config=configs/tiny.py --workdir=DIR "
+        f"--config.data.store={shlex.quote(values.output)}"
+    )
 
 
 def _engine(options: list[str]) -> Engine | None:
@@ -197,22 +201,6 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
         megabytes = sum(s["bytes_of_text"] for s in splits) / 1e6 / seconds
         speed = f"{seconds:.1f} s, {tokens:,.0f} tokens/s, {megabytes:.2f} MB/s in all; "
     say(f"{speed}vocabulary of {metadata['vocab_size']:,}; the token store is in {output}")
-
-
-def _print_next(metadata: dict[str, Any], output: str, data: ConfigDict) -> None:
-    defaults, flags = default_config().data, ""
-    for key in (*SAMPLING, "max_pairs_per_row", "rows"):
-        # The store determines the keys that it records.
-        if data[key] != defaults[key] and key not in metadata["options"]:
-            value = ",".join(data[key]) if isinstance(data[key], tuple) else data[key]
-            flags += f" --config.data.{key}={value}"
-    if data.rows != defaults.rows:
-        # Only pairs have a next sentence.
-        flags += " --config.objective.terms=masked_lm --config.objective.weights=1"
-    print(
-        f"next: python -m bert_jax.main --config=configs/tiny.py --workdir=DIR "
-        f"--config.data.store={shlex.quote(output)}{flags}"
-    )
 
 
 def _print_report(

@@ -1,40 +1,34 @@
 """Writes an HTML page about one or several runs, in one file that needs no network.
 
-    python -m bert_jax.report --workdir=DIR[,DIR2,...] --output=page.html \\
-        [--fill_mask='The people of the United [MASK] are free.']
+    python -m bert_jax.report --workdir=DIR[,DIR2,...] --output=page.html
 
 The page begins with the main result beside its baseline, or with the best of several runs, and has
 scores, cost, curves, filled masks of held-out text, the corpus report and the config of each run.
-For a sweep, the page shows all its runs. With --fill_mask, the page shows what each kept
-checkpoint predicts for your own mask. Every run and sweep writes such a page at its end.
+For a sweep, the page shows all its runs. Every run and sweep writes such a page at its end.
 """
 
 from absl import flags
 
-from bert_jax.base import compilation_cache, files
+from bert_jax.base import files
 from bert_jax.config import cli
-from bert_jax.config.command_line import UsageError
 
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    flags.DEFINE_list("workdir", [], "Work directories of runs or sweeps, separated by commas.")
-    flags.DEFINE_string("output", "", "The HTML file to write.")
-    flags.DEFINE_multi_string("fill_mask", [], "A text with [MASK].")
+    flags.DEFINE_list(
+        "workdir", None, "Work directories of runs or sweeps, separated by commas.", required=True
+    )
+    flags.DEFINE_string("output", None, "The HTML file to write.", required=True)
 
 
 def main(_) -> None:
     args = flags.FLAGS
-    if not args.workdir or not args.output:
-        raise UsageError("--workdir=DIR and --output=FILE.html must be given")
     from bert_jax.reports.page import page
     from bert_jax.reports.record import read_runs
 
     path = files.checked_path(args.output, "--output")
-    if args.fill_mask:
-        compilation_cache.keep_compiled_programs()
     runs = [run for directory in dict.fromkeys(args.workdir) for run in read_runs(directory)]
-    files.write_whole(path, page(runs, args.fill_mask).encode())
+    files.write_whole(path, page(runs).encode())
     print(f"written to {path}")
 
 

@@ -25,7 +25,7 @@ def test_a_refused_run_leaves_no_directory(tmp_path):
 def test_flags_for_pretrained_models_are_refused_for_finetuned_ones(tmp_path):
     (tmp_path / "config.json").write_text('{"task": "table"}')
     message = command("evaluate", f"--workdir={tmp_path}", "--data=x.tsv", "--max_sequences=9")
-    assert "--max_sequences is for pre-trained models, not for" in message
+    assert "--max_sequences has no effect on the score of a fine-tuned model" in message
 
 
 @pytest.mark.parametrize("text", [TEXT * 4, "One small file. It has three sentences. That is all."])
@@ -112,4 +112,4 @@ class TestFewAndShortDocuments:
 
 def test_flags_for_other_text_need_other_text(tmp_path):
     message = command("evaluate", f"--workdir={tmp_path}", "--format=lines")
-    assert message == "--format is for the text of --data, which is missing"
+    assert message == "--format has no effect without --data; leave it out"

@@ -53,7 +53,9 @@ def smaller(arguments):
             # Weights decide the sizes of their model, a task has none.
             weights = ("init_from", "continue:")
             is_new = start == "--config=" and not any(w in a for a in arguments for w in weights)
-            return arguments + SMALL_MODEL * is_new
+            arguments += SMALL_MODEL * is_new
+            # A key that is given twice would be refused.
+            return [*{x.partition("=")[0] if x[:2] == "--" else x: x for x in arguments}.values()]
     return arguments
 
 

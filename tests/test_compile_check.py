@@ -36,8 +36,8 @@ def command(*flags, **overrides):
     "flags, status, words",
     [
         (["--topology=v4-127"], 1, "v4-128"),
-        (["--topology=v5e:4x4", "--plan", "--stage=2"], 2, "--stage is not used with --plan"),
-        (["--topology=v5e:4x4", "--price_per_chip_hour=1"], 2, "is not used without --plan"),
+        (["--topology=v5e:4x4", "--plan", "--stage=2"], 2, "--stage has no effect with --plan"),
+        (["--topology=v5e:4x4", "--price_per_chip_hour=1"], 2, "has no effect without --plan"),
         (["--topology=v5e:4x4", "--plan", "--batch_size_per_chip=auto"], 2, "give a number"),
     ],
 )
@@ -49,9 +49,9 @@ def test_mistakes(flags, status, words):
 
 @needs_libtpu
 def test_a_step_of_a_slice(tmp_path):
-    output, text = tmp_path / "out.json", tmp_path / "step.hlo"
-    flags = ("--topology=v2-8", f"--output={output}", f"--hlo_output={text}")
-    finished = runs.run(command(*flags, "--batch_size_per_chip=4", sharding="dp"))
+    output = tmp_path / "out.json"
+    flags = ("--topology=v2-8", f"--output={output}", "--batch_size_per_chip=4")
+    finished = runs.run(command(*flags, sharding="dp"))
     assert finished.returncode == 0 and finished.stderr == "", finished.stderr
     assert "not a measurement" in finished.stdout and "all-reduce" in finished.stdout
     assert "latency" in finished.stdout
@@ -75,7 +75,6 @@ def test_a_step_of_a_slice(tmp_path):
     flops = 3 * (layers + 2 * 4 * (32**2 + 32 * 98) + 2 * 32**2)
     assert found["estimated_mfu"] == pytest.approx(rate * flops / 45e12)
     assert found["config"]["train"]["batch_size"] == 16
-    assert text.read_text().startswith("HloModule jit_")
 
 
 @needs_libtpu

@@ -169,13 +169,6 @@ def test_scores_all_sequences_or_up_to_a_limit(trainer, params, store, counts):
         assert results["num_sequences"] == min(limit, everything)
 
 
-def test_reports_progress_and_can_be_stopped(trainer, params, store, counts):
-    scored = []
-    score(trainer, params, store, counts, advance=scored.append)
-    assert scored == [16, 16, 13]
-    assert score(trainer, params, store, counts, stop=lambda: True) == {}
-
-
 def test_untrained_model_scores_chance_and_is_not_changed(trainer, store, counts):
     params = trainer.init_state().params
     before = jax.tree.map(np.array, params)

@@ -273,7 +273,6 @@ def test_command(store, speeches, tmp_path):
     assert "57" in result.stdout and "tokens/s" in result.stdout
     *_, last = result.stdout.splitlines()
     assert last.startswith("next: ") and f"--config.data.store={tmp_path}/a" in last
-    assert " --config.data.rows=full_sentences --config.objective.terms=masked_lm " in last
     # Only pairs have labels.
     assert "rows of 32" in result.stdout and "random pairs" not in result.stdout
     assert result.stderr == ""

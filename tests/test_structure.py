@@ -1,13 +1,8 @@
 """Checks of the folders and of the coding rules in CONTRIBUTING.md."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bert_jax"
@@ -125,29 +120,3 @@ def test_every_extra_that_is_named_can_be_installed():
         for extra in found.split(",")
     }
     assert {"test", "tpu", "gcs"} <= named <= extras
-
-
-@pytest.mark.usefixtures("tensorflow")
-@pytest.mark.parametrize(
-    ("module", "loaded"),
-    [
-        ("pretraining.train, bert_jax.finetuning.sweep", "[] False"),
-        pytest.param("base.lean_tensorflow", "['tensorflow'] False", marks=pytest.mark.slow),
-    ],
-)
-def test_training_loads_tensorflow_late_and_without_keras(module, loaded):
-    """Importing TensorFlow takes seconds; Keras takes one more, and 80 MB."""
-    code = (
-        f"import os, sys, bert_jax.{module}\n"
-        "names = ('tensorflow', 'tensorflow_datasets', 'keras', 'pandas', 'matplotlib')\n"
-        "print([m for m in names if m in sys.modules], 'TF_USE_LEGACY_KERAS' in os.environ)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == loaded

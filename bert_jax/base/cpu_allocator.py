@@ -14,48 +14,29 @@ _SETTINGS = {"M_ARENA_MAX": (-8, 1), "M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": 
 def prepare_process() -> None:
     """Prepares this process for computing on the CPU, if there is no accelerator.
 
-    Call this before JAX initializes its devices.
-    """
-    keep_freed_memory()
-    wait_for_each_program()
+    Call this before threads start and before JAX initializes its devices. It imports JAX.
 
+    XLA allocates a program's temporaries at every call. By default glibc returns freed blocks of
+    that size to the kernel, which zeroes new ones page by page. This took a third of the CPU time
+    of training BERT-mini in a virtual machine. The drawback is that this process keeps freed
+    memory. Nothing is changed with another C library, or if the user has set `MALLOC_...` or
+    `GLIBC_TUNABLES`.
 
-def keep_freed_memory() -> None:
-    """Makes glibc reuse the memory of one step for the next one.
-
-    XLA allocates a program's temporaries at every call. By default glibc returns freed blocks
-    of that size to the kernel, which zeroes new ones page by page. This took a third of the CPU
-    time of training BERT-mini in a virtual machine. The drawback is that this process keeps freed
-    memory.
-
-    Call this before threads start. It does nothing with an accelerator, with another C library,
-    or if the user has set `MALLOC_...` or `GLIBC_TUNABLES`.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    is_set = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
-    if _cpu_computes() and mallopt is not None and not is_set:
-        for setting in _SETTINGS.values():
-            mallopt(*setting)
-
-
-def wait_for_each_program() -> None:
-    """Disables asynchronous dispatch of programs on the CPU.
-
-    Otherwise, the next step allocates its temporaries while the current step still uses its own:
-    fine-tuning MiniLM with 32 sequences of 256 tokens peaked at 16.0 GiB instead of 4.8.
-    Waiting costs no time, because other threads make the batches: BERT-mini trained a sixth
+    With asynchronous dispatch, the next step allocates its temporaries while the current step still
+    uses its own: fine-tuning MiniLM with 32 sequences of 256 tokens peaked at 16.0 GiB instead of
+    4.8. Waiting costs no time, because other threads make the batches: BERT-mini trained a sixth
     faster, with a fifth of the page faults. Programs over several devices are not affected.
-
-    Call this before JAX initializes its devices. It imports JAX.
     """
     import jax
 
-    if _cpu_computes():
-        jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
-def _cpu_computes() -> bool:
-    return os.environ.get("JAX_PLATFORMS") == "cpu" or not _has_accelerator(Path("/dev"))
+    if os.environ.get("JAX_PLATFORMS") != "cpu" and _has_accelerator(Path("/dev")):
+        return
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    is_set = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    if mallopt is not None and not is_set:
+        for setting in _SETTINGS.values():
+            mallopt(*setting)
 
 
 def _has_accelerator(devices: Path) -> bool:

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -62,13 +61,7 @@ def checked_path(path: epath.PathLike, what: str) -> Path | epath.Path:
             f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "
             "gs://BUCKET/NAME"
         )
-    bucket = rest.partition("/")[0]
-    if not bucket:
-        raise UserError(f"{what} is {path}, which names no bucket; write gs://BUCKET/NAME")
-    try:
-        _check_bucket(bucket)
-    except UserError as error:
-        raise UserError(f"{what} is {path}, but {error}") from error
+    _check_bucket(rest.partition("/")[0])
     return epath.Path(path)
 
 
@@ -123,13 +116,11 @@ def write_json(path: epath.PathLike, values: Any) -> None:
 
 def read_json(path: Path | epath.Path) -> dict[str, Any]:
     """Reads a file that holds one JSON object; raises UserError if it holds something else."""
-    try:
+    with naming(path):
         values = json.loads(epath.Path(path).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is damaged or another program's: it is not a JSON object")
-    return values
+        if not isinstance(values, dict):
+            raise ValueError("it is not a JSON object")
+        return values
 
 
 @contextlib.contextmanager
@@ -232,11 +223,7 @@ def check_no_pattern(directory: epath.PathLike) -> None:
 
 def remove_directory(folder: epath.PathLike) -> None:
     """Removes a directory and everything in it, if it exists."""
-    if is_remote(folder):
-        if names := list_files(folder):
-            filesystem().rm([f"{folder}/{name}" for name in names])
-    elif os.path.exists(folder):
-        shutil.rmtree(folder)
+    epath.Path(folder).rmtree(missing_ok=True)
 
 
 def move(source: epath.PathLike, target: epath.PathLike) -> None:
@@ -301,7 +288,7 @@ def filesystem() -> Any:
         import gcsfs  # noqa: F401
     except ImportError:
         raise UserError(
-            "the packages for it are missing: pip install -e '.[gcs]' (gcsfs)"
+            "the packages for gs:// paths are missing: pip install -e '.[gcs]' (gcsfs)"
         ) from None
     token = "anon" if "STORAGE_EMULATOR_HOST" in os.environ else "google_default"
     fsspec.config.conf["gcs"].setdefault("token", token)
@@ -314,14 +301,15 @@ def filesystem() -> Any:
 
 @functools.cache
 def _check_bucket(bucket: str) -> None:
-    """Checks access to a bucket. The UserError completes the sentence "PATH is gs://..., but"."""
+    """Checks access to a bucket."""
     try:
         filesystem().call("GET", "b/{}/o", bucket, maxResults=1)
     except UserError:
         raise
     except FileNotFoundError as error:
-        problem = f"there is no bucket {SCHEME}{bucket}; create it or fix the name"
-        raise UserError(problem) from error
+        raise UserError(
+            f"there is no bucket {SCHEME}{bucket}; create it or fix the name"
+        ) from error
     except Exception as error:
         raise UserError(
             f"the bucket {SCHEME}{bucket} cannot be listed: {first_line(error)}; on a Cloud VM, "

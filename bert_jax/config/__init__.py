@@ -8,19 +8,17 @@ work; all other code trusts the values.
 """
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
+from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetuning, pretraining
 from bert_jax.config.checks import check_batch, check_vocabulary
 from bert_jax.config.finetuning import finetune_config
-from bert_jax.config.predictions import (
-    derived_predictions,
-    max_predictions,
-    prediction_warnings,
-)
 from bert_jax.config.pretraining import (
     default_config,
     from_dict,
@@ -29,21 +27,29 @@ from bert_jax.config.pretraining import (
     validate_data,
 )
 from bert_jax.config.schema import Field, differences, flatten, to_dict
-from bert_jax.config.stages import (
+from bert_jax.config.stage_keys import (
     batch_ramp,
+    derived_predictions,
     lamb_stages,
+    max_predictions,
+    prediction_warnings,
     stage,
     stages_of_tokens,
 )
 
 
 def from_stored(values: Mapping[str, Any]) -> ConfigDict:
-    """Makes the config of a run of pre-training or fine-tuning from plain dicts and lists.
-
-    Raises:
-      UserError: A key is unknown, or a value has another type or is out of range.
-    """
+    """Makes the config of a run of pre-training or fine-tuning from plain dicts and lists."""
     return (finetuning if "task" in values else pretraining).from_dict(values)
+
+
+def read_stored(path: epath.Path | Path) -> ConfigDict:
+    """Reads the config.json of a work directory; keys added since then have their defaults."""
+    values = files.read_json(path)
+    try:
+        return from_stored(values)
+    except Exception as error:
+        raise UserError(f"{path} is not a config of this version of bert_jax: {error}") from error
 
 
 def fields(config: Mapping[str, Any] | ConfigDict) -> dict[str, Field]:
@@ -55,16 +61,7 @@ def fields(config: Mapping[str, Any] | ConfigDict) -> dict[str, Field]:
 
 
 def check_argument(arg: str, choices: Collection[str] = ()) -> None:
-    """Refuses an argument (FILE.py:ARG) that a config file does not take.
-
-    Args:
-      arg: The argument; empty if there is none.
-      choices: The arguments that the file takes.
-
-    Raises:
-      UserError: The argument is not one of these.
-    """
-    if choices and arg not in choices:
-        raise UserError(f"--config ends in :{arg}; it must end in one of :{', :'.join(choices)}")
-    if arg and not choices:
-        raise UserError(f"--config ends in :{arg}, but that file takes no argument; leave it out")
+    """Refuses an argument (FILE.py:ARG) that a config file does not take."""
+    if arg not in (choices or ("",)):
+        known = f"it must end in one of :{', :'.join(choices)}" if choices else "leave that out"
+        raise UserError(f"--config ends in :{arg}; {known}")

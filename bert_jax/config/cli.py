@@ -12,7 +12,8 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -24,7 +25,13 @@ from bert_jax import config
 from bert_jax.base import compilation_cache, cpu_allocator, files, parts
 from bert_jax.base.errors import UserError, printable
 from bert_jax.config import finetuning
-from bert_jax.config.command_line import ABSL_FLAGS, UsageError, config_source, parse
+from bert_jax.config.command_line import (
+    ABSL_FLAGS,
+    CONFIG_MODULE,
+    UsageError,
+    config_source,
+    parse,
+)
 
 # The status of one of several processes after an unexpected error. The usual cause is that
 # another process died, and a restart continues the run; status 1 would mean a mistake.
@@ -90,13 +97,8 @@ def stored_config(directory: str) -> ConfigDict | None:
     path = files.checked_path(directory, "--workdir") / "config.json"
     if not path.exists():
         return None
-    values = files.read_json(path)
-    try:
-        if "task" not in values:
-            return config.from_dict(values).lock()
-        return finetuning.user_config(finetuning.from_dict(values)).lock()
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+    found = config.read_stored(path)
+    return (finetuning.user_config(found) if "task" in found else found).lock()
 
 
 def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
@@ -113,6 +115,20 @@ def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
             parts.trust(config_of_run)
         for key in source.flags:
             parts.trust(config_path.get_value(key, config_of_run))
+
+
+def refuse_flags(names: Iterable[str], why: str) -> None:
+    """Refuses flags that have no effect; `why` says when, such as "without --data"."""
+    for name in names:
+        if flags.FLAGS[name].present:
+            raise UsageError(f"--{name} has no effect {why}; leave it out")
+
+
+def work_directory() -> str:
+    """Returns the work directory that a flag or the config names."""
+    if directory := flags.FLAGS.workdir or flags.FLAGS.config.workdir:
+        return directory
+    raise UsageError("--workdir is missing: the directory that the run is written to")
 
 
 def end_on_sigterm() -> None:
@@ -161,9 +177,6 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
 
     Cloud TPU pod slices, Google Kubernetes Engine and Slurm are recognized. Elsewhere, the flags
     of `define_host_flags` are needed. An error in the block ends all processes of the run.
-
-    Raises:
-      UsageError: The flags are incomplete.
     """
     hosts = [values[name].value for name in ("coordinator", "num_processes", "process_id")]
     by_flags = any(value is not None for value in hosts)
@@ -190,16 +203,11 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
         multihost.leave_failed(_report(error, unforeseen=CRASHED))
 
 
-def _same_on_all(values: flags.FlagValues) -> dict[str, Any]:
+def _same_on_all(values: flags.FlagValues) -> list[Any]:
     """Collects what must not differ between processes: the version and the flags."""
-    same = {"version": bert_jax.__version__}
-    for name in values:
-        value = values[name].value
-        if isinstance(value, ConfigDict):
-            same |= {f"--{name}.{key}": v for key, v in config.flatten(config.to_dict(value))}
-        elif name not in (*ABSL_FLAGS, "coordinator", "process_id"):
-            same[f"--{name}"] = value
-    return same
+    own = (*ABSL_FLAGS, "coordinator", "process_id")
+    shared = {name: values[name].value for name in values if name not in own}
+    return [bert_jax.__version__, config.to_dict(shared)]
 
 
 def _report(error: BaseException, unforeseen: int) -> int:
@@ -217,14 +225,17 @@ def _report(error: BaseException, unforeseen: int) -> int:
 
 
 def _in_one_line(error: BaseException) -> str:
-    """Describes an error that nobody foresaw: its type, its text, and the place in this package."""
-    package = os.path.dirname(bert_jax.__file__)
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if frame.filename.startswith(package)]
-    frame = (ours or frames)[-1]
-    place = f"{os.path.relpath(frame.filename, os.path.dirname(package))}:{frame.lineno}"
+    """Describes an error that nobody foresaw: its type, its text, and where it comes from.
+
+    That is the last line of this package or of a config file that led to it.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    modules = (bert_jax.__name__, CONFIG_MODULE)
+    ours = [x for x in frames if x[0].f_globals.get("__name__", "").split(".")[0] in modules]
+    frame, line = (ours or frames)[-1]
+    file = frame.f_code.co_filename.removeprefix(f"{Path(bert_jax.__file__).parents[1]}/")
     text = " ".join(str(error).split())[:1000]
-    return f"{type(error).__name__}: {text} ({place}; --traceback shows more)"
+    return f"{type(error).__name__}: {text} ({file}:{line}; --traceback shows more)"
 
 
 def _ending(error: BaseException) -> tuple[str, int] | None:
@@ -252,13 +263,6 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
                 "config.train.gradient_accumulation_steps, config.remat=full, "
                 "config.sharding=fsdp, a smaller config.eval.batch_size or, in a new run, a "
                 "smaller config.train.batch_size",
-                1,
-            )
-        case MemoryError():
-            cause = str(error).partition("\n")[0] or "allocation failed"
-            return (
-                f"error: this machine ran out of memory ({cause[:200]}); try a smaller "
-                "config.eval.batch_size or, in a new run, a smaller config.train.batch_size",
                 1,
             )
         case OSError() if error.strerror:

@@ -9,7 +9,6 @@ import importlib.machinery
 import importlib.util
 import os
 import re
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from bert_jax.config.data import DATA
 
 # Flags that absl defines for every program. They are never suggested for a misspelled flag.
 ABSL_FLAGS = frozenset(flags.FLAGS)
+# The name of the module of a config file.
+CONFIG_MODULE = "config_file"
 # What other programs call a key; the first key that the config has is suggested.
 _SYNONYMS = {
     ("lr", "learning_rate"): ("schedule.peak_learning_rate",),
@@ -47,7 +48,6 @@ class ConfigSource:
     Attributes:
       name: The value of --config, or the config.json of a work directory.
       values: The config of the file, without flags.
-      flags: The keys that flags set.
       is_stored: Whether the file is the config.json of a work directory.
     """
 
@@ -73,11 +73,6 @@ def parse(
       words: Whether arguments that are not flags are allowed.
       load_stored: Returns the config of a work directory, or None if it has none. If the flag
         --workdir is given without --config, this config is used.
-
-    Raises:
-      UsageError: A flag or config key is unknown or missing, a value has the wrong type, or an
-        argument is unexpected.
-      UserError: The config file cannot be loaded.
     """
     argv, overrides = [_with_home(argument) for argument in argv], []
     if "config" in values:
@@ -119,8 +114,7 @@ def _split_overrides(
 ) -> tuple[list[str], list[tuple[str, str | bool]]]:
     """Returns the arguments but those for config keys, and the keys with their values.
 
-    The forms are --config.KEY=TEXT, --config.KEY TEXT, --config.KEY (True) and --noconfig.KEY
-    (False), as those of absl.
+    The forms are --config.KEY=TEXT, --config.KEY TEXT and --config.KEY (True), as those of absl.
     """
     others, overrides = list(argv[:1]), []
     arguments = list(argv[1:])
@@ -130,8 +124,6 @@ def _split_overrides(
             return [*others, argument, *arguments], overrides
         if found := re.fullmatch(r"--?config\.([^=]+)=(.*)", argument, re.DOTALL):
             overrides.append(found.groups())
-        elif found := re.fullmatch(r"--?noconfig\.([^=]+)", argument):
-            overrides.append((found[1], False))
         elif found := re.fullmatch(r"--?config\.([^=]+)", argument):
             has_text = arguments and not arguments[0].startswith("--")
             overrides.append((found[1], arguments.pop(0) if has_text else True))
@@ -155,8 +147,6 @@ def _load_config(
         path, config = f"{directory}/config.json", stored
     elif path is not None:
         config = load_config_file(path)
-    elif overrides:
-        raise UsageError(f"--config is missing: --config.{overrides[0][0]} changes a value in it")
     else:
         raise UsageError(
             "--config is missing: a config file, such as configs/tiny.py, unless --workdir names "
@@ -169,8 +159,8 @@ def _load_config(
         if key not in known:
             raise UsageError(f"unknown config key {key}{nearest(key, known)}")
         current = config_path.get_value(key, config)
-        if isinstance(current, tuple) and keys.count(key) > 1:
-            raise UsageError(f"--config.{key} is given twice; give all its values, with commas")
+        if keys.count(key) > 1:
+            raise UsageError(f"--config.{key} is given twice; commas separate several values")
         try:
             config_path.set_value(key, config, _parsed(text, current))
         except ValueError as e:
@@ -207,11 +197,7 @@ def _parsed(text: str | bool, current: Any) -> Any:
 
 
 def load_config_file(path: str) -> ConfigDict:
-    """Loads get_config() of FILE, or get_config(ARGUMENT) for FILE:ARGUMENT, locked.
-
-    Raises:
-      UserError: There is no such file or config, or it cannot be loaded.
-    """
+    """Loads get_config() of FILE, or get_config(ARGUMENT) for FILE:ARGUMENT, locked."""
     file, *arguments = path.split(":", 1)
     known = config_files()
     # A file in the current directory with the name of a config, such as "base", may be anything.
@@ -220,20 +206,10 @@ def load_config_file(path: str) -> ConfigDict:
         if name not in known:
             raise UserError(f"there is no config file {file!r}{nearest(name, list(known))}")
         file = str(known[name])
-    loader = importlib.machinery.SourceFileLoader("config_file", file)
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("config_file", loader))
-    try:
-        loader.exec_module(module)
-        config = module.get_config(*arguments)
-    except UserError:
-        raise
-    except Exception as e:
-        raise UserError(f"{_where(e, file)}: {type(e).__name__}: {e}") from e
-    if not isinstance(config, ConfigDict):
-        raise UserError(
-            f"{file}: get_config() must return a ConfigDict, not {type(config).__name__}"
-        )
-    return config.lock()
+    loader = importlib.machinery.SourceFileLoader(CONFIG_MODULE, file)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(CONFIG_MODULE, loader))
+    loader.exec_module(module)
+    return module.get_config(*arguments).lock()
 
 
 def config_files() -> dict[str, Path]:
@@ -248,15 +224,6 @@ def config_files() -> dict[str, Path]:
         file.relative_to(folder).with_suffix("").as_posix(): file
         for file in sorted(folder.rglob("*.py"))
     }
-
-
-def _where(error: BaseException, file: str) -> str:
-    """Returns FILE:LINE of the line in the config file that led to the error."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [f.lineno for f in frames if os.path.abspath(f.filename) == os.path.abspath(file)]
-    return f"{file}:{lines[-1]}" if lines else file
 
 
 def _keys(config: Any, prefix: str = "") -> Iterator[str]:

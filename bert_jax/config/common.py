@@ -1,25 +1,25 @@
 """The config keys that pre-training and fine-tuning share, with the same meaning."""
 
+import functools
+
 from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Owner, Section
 
+_free = functools.partial(Field, owner=Owner.NONE)
+_of_this_run = functools.partial(Field, owner=Owner.THIS_RUN)
 # The shapes of the learning rate that have an exponent, those that have an end factor, and all.
 POWER_SHAPES = ("bert", "linear_after_warmup", "product")
 ENDING_SHAPES = ("linear", "one_minus_sqrt", "cosine")
 SHAPES = (*POWER_SHAPES, "inverse_root", "constant", *ENDING_SHAPES)
 
-GRADIENT_ACCUMULATION_STEPS = Field(
+GRADIENT_ACCUMULATION_STEPS = _free(
     1,
     "Number of microbatches that each batch is split into, to save memory. Their gradients are "
     "summed, so the update is the same as without this, up to rounding.",
     bounds="> 0",
-    owner=Owner.NONE,
 )
-EVAL_BATCH_SIZE = Field(
-    64,
-    "Number of sequences in each evaluation step, over all devices.",
-    bounds="> 0",
-    owner=Owner.NONE,
+EVAL_BATCH_SIZE = _free(
+    64, "Number of sequences in each evaluation step, over all devices.", bounds="> 0"
 )
 
 COMMON: Section = {
@@ -28,19 +28,17 @@ COMMON: Section = {
         "Seed of initial weights, data order, masks and dropout. It does not affect evaluation.",
         bounds=">= 0",
     ),
-    "workdir": Field(
+    "workdir": _free(
         "",
         "Directory for everything that the run writes. The flag --workdir takes precedence. This "
         "and every other path may be gs://BUCKET/NAME.",
-        owner=Owner.NONE,
     ),
-    "init_from": Field(
+    "init_from": _of_this_run(
         "",
         "Weights to start from at step 0: a work directory or one of its checkpoints, a Hugging "
         "Face directory, or a Google checkpoint. They determine the model, its family, the "
         "tokenizer and the vocabulary. If empty, the weights are random. A run that already has "
         "its own checkpoint resumes from that instead.",
-        owner=Owner.THIS_RUN,
     ),
     "sinusoidal_positions": Field(
         0.0,
@@ -59,13 +57,12 @@ COMMON: Section = {
         "and GPUs round float32 factors unless JAX's own jax_default_matmul_precision is highest.",
         choices=("float32", "bfloat16"),
     ),
-    "sharding": Field(
+    "sharding": _free(
         "dp",
         "How parameters are laid out over the mesh: dp replicates them, fsdp shards them over the "
         "axis fsdp, tp over the axis model, and fsdp_tp over both. auto is fsdp where mesh.fsdp is "
         "above 1, or 0 on several TPU chips, and dp elsewhere.",
         choices=("auto", "dp", "fsdp", "tp", "fsdp_tp"),
-        owner=Owner.NONE,
     ),
     "fused_attention": Field(
         True,
@@ -78,12 +75,11 @@ COMMON: Section = {
         "models with rotary positions and no attention dropout use JAX's splash kernel for TPUs "
         "above 512 tokens, local layers included. Otherwise the key has no effect.",
     ),
-    "remat": Field(
+    "remat": _free(
         "none",
         "What the backward pass recomputes to save memory: none, dots (everything but matrix "
         "products) or full (everything but the input of each block).",
         choices=("none", "dots", "full"),
-        owner=Owner.NONE,
     ),
     "optimizer": {
         "name": Field(
@@ -95,35 +91,23 @@ COMMON: Section = {
             "as with adamw.",
             choices=("adamw", "lamb", "stable_adamw", "muon"),
         ),
-        "b1": Field(
-            0.9, "Decay rate of the first moment.", bounds=">= 0, < 1", owner=Owner.THIS_RUN
-        ),
-        "b2": Field(
-            0.999, "Decay rate of the second moment.", bounds=">= 0, < 1", owner=Owner.THIS_RUN
-        ),
-        "eps": Field(
-            1e-6,
-            "Added to the square root of the second moment.",
-            bounds="> 0",
-            owner=Owner.THIS_RUN,
-        ),
-        "momentum": Field(
+        "b1": _of_this_run(0.9, "Decay rate of the first moment.", bounds=">= 0, < 1"),
+        "b2": _of_this_run(0.999, "Decay rate of the second moment.", bounds=">= 0, < 1"),
+        "eps": _of_this_run(1e-6, "Added to the square root of the second moment.", bounds="> 0"),
+        "momentum": _of_this_run(
             0.95,
             "Decay rate of muon's momentum. The others have b1.",
             bounds=">= 0, < 1",
             only_with="optimizer.name=muon",
-            owner=Owner.THIS_RUN,
         ),
-        "weight_decay": Field(
+        "weight_decay": _of_this_run(
             0.01,
             "Decoupled weight decay. LayerNorm parameters and biases are exempt, unless decay_all "
             "is set.",
             bounds=">= 0",
-            owner=Owner.THIS_RUN,
         ),
         "decay_all": Field(
-            False,
-            "Whether LayerNorm parameters and biases are decayed too, as in RoBERTa.",
+            False, "Whether LayerNorm parameters and biases are decayed too, as in RoBERTa."
         ),
         "bias_correction": Field(
             False,
@@ -134,16 +118,15 @@ COMMON: Section = {
             "Whether eps is added to the root of the second moment before the correction, as in "
             "RoBERTa's Adam, instead of after it. Without bias_correction both are the same.",
         ),
-        "max_grad_norm": Field(
+        "max_grad_norm": _of_this_run(
             1.0,
             "Gradients with a larger global norm are scaled down to this norm before the update. "
             "0 turns clipping off.",
             bounds=">= 0",
-            owner=Owner.THIS_RUN,
         ),
     },
     "schedule": {
-        "shape": Field(
+        "shape": _of_this_run(
             "bert",
             "Form of the rate at step s, where t is the fraction of steps done. bert: "
             "peak * s / warmup_steps during the warm-up, then peak * (1 - t)^decay_power; the rate "
@@ -155,105 +138,87 @@ COMMON: Section = {
             "one_minus_sqrt and cosine fall from the peak to end_factor times the peak, in "
             "proportion to 1 - t, 1 - sqrt(t) and (1 + cos(pi t)) / 2.",
             choices=SHAPES,
-            owner=Owner.THIS_RUN,
         ),
-        "end_factor": Field(
+        "end_factor": _of_this_run(
             0.0,
             "Fraction of the peak that linear, one_minus_sqrt and cosine end at.",
             bounds=">= 0, <= 1",
             only_with="schedule.shape=" + ",".join(ENDING_SHAPES),
-            owner=Owner.THIS_RUN,
         ),
-        "peak_learning_rate": Field(
-            1e-4, "Learning rate that the warm-up rises toward.", bounds="> 0", owner=Owner.THIS_RUN
+        "peak_learning_rate": _of_this_run(
+            1e-4, "Learning rate that the warm-up rises toward.", bounds="> 0"
         ),
-        "warmup_steps": Field(
+        "warmup_steps": _of_this_run(
             10_000.0,
             "Steps of linear warm-up from 0. A value below 1 is a fraction of all steps, rounded "
             "down.",
             bounds=">= 0",
-            owner=Owner.THIS_RUN,
         ),
-        "decay_power": Field(
+        "decay_power": _of_this_run(
             1.0,
             "Exponent of the decay to 0, (1 - t)^decay_power, of bert, linear_after_warmup and "
             "product; schedule.shape defines t.",
             bounds="> 0",
             only_with="schedule.shape=" + ",".join(POWER_SHAPES),
-            owner=Owner.THIS_RUN,
         ),
     },
     "mesh": {
-        "data": Field(
+        "data": _free(
             -1,
             "Devices along the axis that shards only the batch. One axis of the mesh may be -1: "
             "it takes all remaining devices.",
             bounds="> 0 or -1",
-            owner=Owner.NONE,
         ),
-        "fsdp": Field(
+        "fsdp": _free(
             0,
             "Devices along the axis that shards the batch and, with sharding=fsdp or fsdp_tp, the "
             "parameters. 0 chooses: up to 64 in each slice, with at least 16 of the model's "
             "columns on each, where parameters are sharded over this axis, and 1 elsewhere.",
             bounds=">= 0 or -1",
-            owner=Owner.NONE,
         ),
-        "model": Field(
+        "model": _free(
             1,
             "Devices along the axis of tensor parallelism, which shards heads, MLP and logits.",
             bounds="> 0 or -1",
-            owner=Owner.NONE,
         ),
     },
     "checkpoint": {
-        "every_steps": Field(1000, "Steps between checkpoints.", bounds="> 0", owner=Owner.NONE),
-        "keep": Field(3, "Number of newest checkpoints to keep.", bounds="> 0", owner=Owner.NONE),
-        "keep_every_steps": Field(
+        "every_steps": _free(1000, "Steps between checkpoints.", bounds="> 0"),
+        "keep": _free(3, "Number of newest checkpoints to keep.", bounds="> 0"),
+        "keep_every_steps": _free(
             0,
             "Also keep checkpoints whose step is a multiple of this. 0 keeps only the newest ones.",
             bounds=">= 0",
-            owner=Owner.NONE,
         ),
     },
     "log": {
-        "every_steps": Field(
+        "every_steps": _free(
             0,
             "Steps between lines of metrics. 0 means a twentieth of the run, but at most 50 steps, "
             "so that the curves of a short run have 20 points.",
             bounds=">= 0",
-            owner=Owner.NONE,
         ),
-        "wandb": Field(
+        "wandb": _free(
             False,
             "Whether Weights & Biases also gets the metrics, the config and the results. Without "
             "this key, nothing is sent (docs/using.md).",
-            owner=Owner.NONE,
         ),
     },
     "profile": {
-        "start_step": Field(
-            10,
-            "First step to trace for xprof and TensorBoard, into WORKDIR/profile.",
-            bounds="> 0",
-            owner=Owner.NONE,
+        "start_step": _free(
+            10, "First step to trace for xprof and TensorBoard, into WORKDIR/profile.", bounds="> 0"
         ),
-        "num_steps": Field(
+        "num_steps": _free(
             0,
             "Number of steps to trace; 0 for none. A few are enough; long traces are large.",
             bounds=">= 0",
-            owner=Owner.NONE,
         ),
     },
 }
 
 
 def layer_numbers(text: str, key: str) -> tuple[int, ...]:
-    """Parses the numbers in a text such as "0,2,4".
-
-    Raises:
-      UserError: The text is not a list of numbers; the message names `key`.
-    """
+    """Parses the numbers in a text such as "0,2,4"."""
     try:
         return tuple(int(part) for part in text.split(",")) if text.strip() else ()
     except ValueError:

@@ -170,8 +170,8 @@ DATA: Section = {
     "max_pairs_per_row": Field(
         1,
         "Largest number of pairs (segments, documents) that share a row; each attends only to "
-        "itself. If above 1, a row of train.batch_size has several pairs; the run prints how many "
-        "rows keep the pairs of a step. Evaluation is never packed. See docs/pretraining.md.",
+        "itself. If above 1, a row of train.batch_size has several pairs; the run prints their "
+        "mean number. Evaluation is never packed. See docs/pretraining.md.",
         bounds="> 0",
     ),
     "corruption": Field(

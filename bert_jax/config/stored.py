@@ -35,11 +35,7 @@ _FIXED = {"scan_layers": False, "train.bilstm_size": 0, "train.features": ""}
 
 
 def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies a stored config without the keys that are gone.
-
-    Raises:
-      UserError: A key that is gone has a value that this version cannot have.
-    """
+    """Copies a stored config without the keys that are gone."""
 
     def copied(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept = {}

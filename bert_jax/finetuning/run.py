@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config.checks import check_rules, profile_rule
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning import task_setup
@@ -90,8 +89,8 @@ def finetune(
             step = int(state.step)
             run.best = Best(path, resume.get("best", {}))
             stack.enter_context(closing(run.best))
-            multihost.run_on_process_zero(run.claim, source)
-            announce(run.config, run.task, run.trainer, path, step, run.warnings, source)
+            multihost.run_on_process_zero(run.claim)
+            announce(run.config, run.task, run.trainer, path, step, run.warnings)
 
             # Loop.
             tracker = stack.enter_context(Tracker(run.config, path))
@@ -134,12 +133,12 @@ class FinetuningRun:
       UserError: The work directory belongs to another run, or the options do not fit.
     """
 
-    label, advice = "finetune", ""
+    label = "finetune"
     best: Best
 
     def __init__(self, config: ConfigDict, directory: epath.Path, setup: TaskSetup):
         self.setup, self.task = setup, setup.task
-        self.directory, self.given = directory, config
+        self.directory = directory
         described = setup.model, self.task.head, self.task.labels, setup.family
         self.config = filled_in(config, *described, dtype=_dtype_of(directory))
         self.warnings = start.check(directory, self.config)
@@ -148,7 +147,6 @@ class FinetuningRun:
         task_setup.check_segments(self.config, self.rows)
         self.stage = task_setup.make_stage(self.config, self.rows)
         self.num_steps = self.stage.num_steps
-        check_rules([profile_rule(self.config.profile, self.num_steps)])
         check_installed(self.config)
         self.trainer = task_setup.make_trainer(self.config, self.stage)
         self.warnings += warmup_warnings([self.stage])
@@ -169,10 +167,10 @@ class FinetuningRun:
         identity = self.setup.data_identity
         start.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
 
-    def claim(self, source: ConfigSource) -> None:
-        """Records the data, the config, and how the config differs from its file."""
+    def claim(self) -> None:
+        """Records the data and the config."""
         self.claim_data()
-        start.claim(self.directory, self.config, source, self.given)
+        start.claim(self.directory, self.config)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -194,9 +192,6 @@ class FinetuningRun:
             length_multiple=self.config.data.length_multiple,
         ):
             yield self.stage, batch
-
-    def describe_batch(self, step: int) -> dict[str, Any]:
-        return {"split": "train", "rows": self.order.rows_of_step(step - 1).tolist()}
 
     @property
     def evaluated_step(self) -> int:

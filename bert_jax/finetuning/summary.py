@@ -9,11 +9,10 @@ from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax.base.progress import empty_table, say, say_next, terminal
-from bert_jax.config.command_line import ConfigSource
 from bert_jax.inference.finetuned import METHODS, text_columns
 from bert_jax.tasks.task import Task
 from bert_jax.training import workdir
-from bert_jax.training.start import print_warnings
+from bert_jax.training.state import num_parameters
 from bert_jax.training.trainer import Trainer
 
 # Texts for each head's command of `predict`.
@@ -36,7 +35,6 @@ def announce(
     directory: epath.PathLike,
     step: int,
     warnings: Sequence[str],
-    source: ConfigSource,
 ) -> None:
     """Describes the run before the first compilation, which takes a while."""
     devices = trainer.mesh.devices
@@ -44,7 +42,7 @@ def announce(
     rows = ", ".join(f"{len(task.rows(split)):,} {split}" for split in splits)
     what = f"{len(task.labels)} labels" if task.labels else task.head.replace("_", " ")
     say(
-        f"{task.name} ({what}; rows: {rows}) with a BERT of {trainer.num_parameters():,} "
+        f"{task.name} ({what}; rows: {rows}) with a BERT of {num_parameters(trainer.model):,} "
         f"parameters ({config.dtype}) on {devices.size} x {devices.flat[0].device_kind}"
     )
     say(
@@ -64,7 +62,8 @@ def announce(
     for split, dropped in task.dropped.items():
         for reason, count in dropped.items():
             say(f"warning: {count:,} bad rows in {split}: {reason}")
-    print_warnings(warnings, source)
+    for warning in warnings:
+        say(f"warning: {warning}")
     scratch = " (shape and vocabulary only)" if config.from_scratch else ""
     beginning = f"starting with {config.init_from}{scratch}"
     beginning = f"continuing from step {step:,}" if step else beginning

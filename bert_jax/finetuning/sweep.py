@@ -62,7 +62,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
         # Weights and rows are read once for all runs.
         with multihost.agreed():
             stack.enter_context(start.lock(directory))
-            start.check_no_run(directory)
+            start.check_no_run(directory, "a sweep")
             _check_runs(directory / workdir.RUNS, grid)
             setup = task_setup.open_task_setup(config)
             task_setup.read_rows(config, setup.task)

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, model_rules
 from bert_jax.config.model import MODEL
@@ -40,7 +42,8 @@ def read_model_keys(
             value = _ACTIVATIONS.get(str(value), value)
         MODEL[ours].check(f"{path}: {theirs}", value)
         model[ours] = value
-    check_rules(model_rules(model), f"{path}: config.model.")
+    ours = ConfigDict({"model": model})
+    check_rules(model_rules(ours), ours, f"{path}: ")
     return model
 
 

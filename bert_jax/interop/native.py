@@ -15,7 +15,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config.stages import OWN_MODEL_KEYS
+from bert_jax.config.stage_keys import OWN_MODEL_KEYS
 from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training

@@ -40,10 +40,6 @@ def make_mesh(
       devices: The devices to use; by default all.
       sharding: `config.sharding`, for the choice of `fsdp`.
       widths: The sizes of the parameters' axes that `fsdp` shards, for the same choice.
-
-    Raises:
-      UserError: The sizes do not multiply to the number of devices, or the data axis is not
-        a multiple of the number of slices.
     """
     devices = jax.devices() if devices is None else devices
     shape = dict(sizes)

@@ -10,7 +10,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import jax
@@ -32,8 +33,6 @@ T = TypeVar("T")
 HEARTBEAT_SECONDS = 50
 # All processes must start within this time.
 JOIN_SECONDS = 300
-# They must then exchange their values within this time.
-_COMPARE_MILLISECONDS = 30_000
 # A process that fails waits this long for the others, which may have failed the same way.
 _LEAVE_SECONDS = 5
 # Process 0 may take this long to prepare a corpus.
@@ -72,8 +71,6 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
 
     Args:
       coordinator: HOST:PORT of process 0.
-      num_processes: The number of processes.
-      process_id: The number of this process, from 0.
 
     Raises:
       UserError: JAX refuses the arguments or cannot connect.
@@ -93,8 +90,6 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
             initialization_timeout=2 * JOIN_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
-    except (RuntimeError, ValueError, OSError) as error:
-        raise UserError(f"cannot join the other processes: {first_line(error)}") from error
     finally:
         giving_up.cancel()
     if distributed.global_state.process_id != 0:
@@ -111,44 +106,20 @@ def _give_up() -> NoReturn:
     os._exit(1)
 
 
-def check_equal(values: Mapping[str, Any]) -> None:
-    """Checks that all processes were started with the same values.
+def check_equal(values: Any) -> None:
+    """Refuses to go on if the processes were started with different values, such as flags.
 
-    The processes exchange them through the coordinator. A collective function could give a wrong
-    result, or not end, if the values differ.
+    A collective function could give a wrong result, or not end.
 
     Args:
-      values: Values that JSON can hold, by the name that a message shows.
-
-    Raises:
-      UserError: A value differs. The message is the same on all processes.
+      values: Values that JSON can hold.
     """
-    state = distributed.global_state
-    values = {"--num_processes": state.num_processes, **values}
-    state.client.key_value_set(f"bert_jax_values/{state.process_id}", json.dumps(values))
-
-    def read(name: str) -> Any:
-        text = state.client.blocking_key_value_get(f"bert_jax_values/{name}", _COMPARE_MILLISECONDS)
-        return json.loads(text)
-
-    if state.process_id == 0:
-        problems = (_difference(values, read(str(i)), i) for i in range(1, state.num_processes))
-        problem = next(filter(None, problems), "")
-        state.client.key_value_set("bert_jax_values/problem", json.dumps(problem))
-    if problem := read("problem"):
-        raise UserError(problem)
-
-
-def _difference(first: Mapping[str, Any], other: Mapping[str, Any], process: int) -> str:
-    """Describes the first difference between process 0 and another; "" if there is none."""
-    for name in {**first, **other}:
-        ours, theirs = (json.dumps(values.get(name)) for values in (first, other))
-        if ours != theirs:
-            return (
-                f"process {process} was started with {name} {theirs}, process 0 with {ours}; start "
-                "all processes with the same command"
-            )
-    return ""
+    own = np.array(zlib.crc32(json.dumps(values).encode()), np.uint32)
+    if (multihost_utils.process_allgather(own) != own).any():
+        raise UserError(
+            "the processes of the run have different flags or versions of bert_jax: start all with "
+            "the same command"
+        )
 
 
 def leave_failed(status: int) -> NoReturn:
@@ -225,9 +196,6 @@ def vote(value: int) -> jax.Array:
 
 def batch_shards(sharding: NamedSharding) -> dict[str, Any]:
     """Finds the shards of each global batch that this process's devices need.
-
-    Args:
-      sharding: The sharding of a batch.
 
     Returns:
       `num_shards`, the number of shards of a batch, and `shards`, the ascending numbers of

@@ -41,7 +41,6 @@ class Layout:
     """How the arrays of a model are laid out on a mesh.
 
     Attributes:
-      mesh: The devices.
       preset: A key of `PRESETS`.
     """
 
@@ -50,12 +49,7 @@ class Layout:
 
     @classmethod
     def create(cls, mesh: Mesh, preset: str) -> Self:
-        """Builds the layout of `config.sharding`.
-
-        Raises:
-          UserError: The mesh has a single device along an axis that shards something, or several
-            devices along an axis that shards nothing.
-        """
+        """Builds the layout of `config.sharding`."""
         if preset == "auto":
             preset = "fsdp" if mesh.shape["fsdp"] > 1 else "dp"
         layout = cls(mesh, preset)
@@ -88,9 +82,6 @@ class Layout:
 
         Returns:
           A tree of NamedShardings, without boxes.
-
-        Raises:
-          UserError: The size of an axis is not a multiple of its devices.
         """
         shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
         jax.tree_util.tree_map_with_path(

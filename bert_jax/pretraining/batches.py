@@ -4,12 +4,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import tokenizers
 from bert_jax.batches.stream import EVALUATION_SEED, Stream, StreamSpec
-from bert_jax.store.token_store import TokenStore, read_metadata
+from bert_jax.store.token_store import TokenStore
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import Stage
 
@@ -19,10 +17,7 @@ class RunInput:
     """The input of a run.
 
     Attributes:
-      train: The training split.
       heldout: The held-out split; None if no document was held out.
-      tokenizer: The tokenizer of both.
-      metadata: The metadata of the store.
       other: The text of `config.eval.other_text`, and the mean length of its tokens; None if there
         is none.
     """
@@ -48,13 +43,6 @@ class RunInput:
             f"{self.train.num_tokens:,} tokens of {self.train.num_documents:,} documents to train "
             f"on, {ends}{heldout:,} documents held out"
         )
-
-
-def open_store(config: ConfigDict, path: epath.Path) -> RunInput:
-    """Opens a finished token store."""
-    heldout = TokenStore(path / "heldout") if (path / "heldout").exists() else None
-    tokenizer = tokenizers.load(path / "tokenizer")
-    return RunInput(TokenStore(path / "train"), heldout, tokenizer, read_metadata(path))
 
 
 def heldout_characters_per_token(metadata: Mapping[str, Any]) -> float:

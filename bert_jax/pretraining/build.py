@@ -1,8 +1,8 @@
 """Builds the objective and the trainer of pre-training from the parts that a config names."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,7 @@ from bert_jax.base.batch import BatchFields, shared_row_fields
 from bert_jax.base.errors import UserError
 from bert_jax.batches.stream import batch_fields
 from bert_jax.config import teacher_layers
-from bert_jax.interop.weights import Weights, complete_weights, unflatten
+from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
@@ -24,18 +24,6 @@ from bert_jax.training.state import abstract_params
 from bert_jax.training.trainer import Trainer
 
 
-class Teacher(Protocol):
-    """The model that a student learns from, such as a `Pretrained`.
-
-    Attributes:
-      model: Its keys of `config.model`.
-      weights: Its weights; heads without weights are not used.
-    """
-
-    model: Mapping[str, Any]
-    weights: Weights
-
-
 def declared_fields(config: ConfigDict) -> BatchFields:
     """Returns the fields of a training batch, which the rows and the corruption declare."""
     data = config.data
@@ -43,34 +31,33 @@ def declared_fields(config: ConfigDict) -> BatchFields:
 
 
 def make_objective(config: ConfigDict) -> WeightedTerms:
-    """Builds the objective of a config, without a teacher.
-
-    Raises:
-      UserError: A term is unknown, needs a batch field that the rows and the corruption of the
-        config do not provide, or has nothing to predict in this model.
-    """
+    """Builds the objective of a config, without a teacher."""
     terms = make_terms(config.objective.terms, config.objective)
     objective = WeightedTerms(terms, tuple(config.objective.weights))
     provided, data = declared_fields(config), config.data
     for name, term in zip(config.objective.terms, objective.terms, strict=True):
         fields = term.fields if data.max_pairs_per_row == 1 else shared_row_fields(term.fields)
-        if missing := [field for field, kind in fields.items() if provided.get(field) != kind]:
-            labels = f" with config.data.pair_labels={data.pair_labels}"
-            raise UserError(
-                f"config.objective.terms has {name}, which needs {min(missing)} in each batch; "
-                f"config.data.rows={data.rows}{labels if data.rows == 'pairs' else ''} and "
-                f"config.data.corruption={data.corruption} do not provide it"
-            )
-        if term.is_left_to_right and not config.model.causal:
-            raise UserError(
-                f"config.objective.terms has {name}, but config.model.causal is False, so that "
-                "each position sees the token it predicts; set it to True"
-            )
-        if term.is_left_to_right and "masked_lm_positions" in provided:
-            raise UserError(
-                f"config.objective.terms has {name}, but config.data.corruption={data.corruption} "
-                "replaces the tokens it predicts; set it to none"
-            )
+        missing = sorted(field for field, kind in fields.items() if provided.get(field) != kind)
+        labels = f" with config.data.pair_labels={data.pair_labels}" * (data.rows == "pairs")
+        corruption = f"config.data.corruption={data.corruption}"
+        for is_broken, problem in (
+            (
+                missing,
+                f"which needs {''.join(missing[:1])} in each batch; config.data.rows={data.rows}"
+                f"{labels} and {corruption} do not provide it",
+            ),
+            (
+                term.is_left_to_right and not config.model.causal,
+                "but config.model.causal is False, so that each position sees the token it "
+                "predicts; set it to True",
+            ),
+            (
+                term.is_left_to_right and "masked_lm_positions" in provided,
+                f"but {corruption} replaces the tokens it predicts; set it to none",
+            ),
+        ):
+            if is_broken:
+                raise UserError(f"config.objective.terms has {name}, {problem}")
     layers = config.model.num_decoder_layers
     if any(term.needs_decoder for term in objective.terms) != (layers > 0):
         raise UserError(
@@ -84,22 +71,17 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
 def make_trainer(
     config: ConfigDict,
     devices: Sequence[jax.Device] | None = None,
-    teacher: Teacher | None = None,
+    teacher: Any = None,
 ) -> Trainer:
     """Builds the trainer of a validated config, on all devices by default.
 
     Args:
-      teacher: The model that the config names as teacher; see `read_teacher`. If it names none, the
-        teacher is a model of zeros with the student's shape and the layers that
+      teacher: The `Pretrained` that the config names as teacher; see `read_teacher`. If it names
+        none, the teacher is a model of zeros with the student's shape and the layers that
         config.objective.teacher_layers names, which is enough to compile or time the step.
-
-    Raises:
-      UserError: As for `make_objective` and `Trainer.create`.
     """
     objective = make_objective(config)
     if any(term.needs_teacher for term in objective.terms):
-        if config.objective.teacher and not teacher:
-            raise ValueError(f"config.objective.teacher is {config.objective.teacher}: read it")
         shape = BertConfig(**(teacher.model if teacher else _default_teacher(config)))
         objective = dataclasses.replace(objective, teacher=shape)
 

@@ -32,16 +32,10 @@ def check(
     """Checks that pre-training can start, before any work is done. Writes nothing.
 
     Args:
-      config: The completed config.
-      directory: The work directory.
       pretrained: The model of `config.init_from`, if the run begins with it.
-      teacher: The teacher, if there is one.
 
     Returns:
       Warnings, one sentence each.
-
-    Raises:
-      UserError: The machine, the directory, a model or another run does not fit the config.
     """
     check_installed(config)
     # Only exports need the family.

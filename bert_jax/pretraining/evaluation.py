@@ -44,7 +44,6 @@ def evaluate_workdir(
     """Evaluates a checkpoint of a work directory.
 
     Args:
-      directory: The work directory.
       data: Globs of other texts; if empty, the run's held-out documents are used.
       max_sequences: Overrides `config.eval.max_sequences`.
       step: The step of the checkpoint; None for the newest.
@@ -53,9 +52,6 @@ def evaluate_workdir(
 
     Returns:
       The results of `evaluate`, and `step`.
-
-    Raises:
-      UserError: The directory holds no pre-training run, or not this step.
     """
     config = workdir.load_config(directory)
     if workdir.is_finetuning(config):
@@ -104,12 +100,7 @@ def evaluate_workdir(
 
 @contextlib.contextmanager
 def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath.Path]:
-    """Yields the work directory of a model, or a temporary one for a model of another format.
-
-    Raises:
-      UserError: The path holds no known model. Or it is not a work directory, but a step is given
-        or there are several processes, which could not all read the temporary directory.
-    """
+    """Yields the work directory of a model, or a temporary one for a model of another format."""
     path = epath.Path(files.checked_path(model, "--workdir"))
     if (path / workdir.CORPUS).exists() or is_native(path):
         yield path

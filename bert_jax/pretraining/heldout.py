@@ -50,10 +50,8 @@ def evaluate(
     """Scores `params` on a split of a token store.
 
     Args:
-      trainer: Supplies the compiled evaluation step.
       params: Parameters with the trainer's shardings.
       stage: Defines the length and the number of predictions of a sequence.
-      store: The documents to score.
       tokenizer: The tokenizer that the store was written with.
       token_counts: int64 [V] token counts of the *training* text of each source, by name, for the
         baseline.
@@ -136,7 +134,6 @@ def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
 
     Args:
       guesses: The result of `Term.guesses`.
-      tokenizer: The tokenizer of the rows.
     """
     found: list[dict[str, Any]] = []
     for ids_L, positions_M, originals_M, weights_M, guesses_M, probabilities_M in zip(

@@ -8,12 +8,13 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import check_vocabulary
 from bert_jax.parallel import multihost
-from bert_jax.pretraining.batches import RunInput, open_store
+from bert_jax.pretraining.batches import RunInput
 from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
@@ -52,14 +53,8 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
             # The store was removed. Another text is refused before it is prepared.
             known = files.read_json(corpus)
             check_metadata(known, path, config.data, config.model.vocab_size)
-        try:
-            # Returns at once if the store exists and matches the config.
-            metadata = prepare(config.data, config.model.vocab_size, path)
-        except UserError as error:
-            results = epath.Path(directory) / workdir.RESULTS
-            if (path / "metadata.json").exists() or not results.exists():
-                raise
-            raise UserError(f"{error}; the results of the run are in {results}") from error
+        # Returns at once if the store exists and matches the config.
+        metadata = prepare(config.data, config.model.vocab_size, path)
     for text in skipped_texts(metadata["dropped_documents"], metadata["first_dropped"]):
         say(f"warning: {text}")
     run_input = _open_store(config, path)
@@ -75,14 +70,7 @@ def _prepare_other_text(
     tokenizer: Tokenizer,
     metadata: dict[str, Any],
 ) -> None:
-    """Tokenizes `config.eval.other_text` into the work directory, unless that is done.
-
-    Args:
-      metadata: The metadata of the run's store.
-
-    Raises:
-      UserError: The text cannot be read, or has a file of the store.
-    """
+    """Tokenizes `config.eval.other_text` into the work directory, unless that is done."""
     record = directory / workdir.OTHER_TEXT_RECORD
     made_of = {"input": list(config.eval.other_text), "tokenizer": tokenizer.fingerprint}
     if record.exists() and made_of.items() <= files.read_json(record).items():
@@ -141,8 +129,10 @@ def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Ru
 
 
 def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
-    """Opens a store, and checks that it fits the config."""
-    run_input = open_store(config, path)
+    """Opens a finished token store, and checks that it fits the config."""
+    heldout = TokenStore(path / "heldout") if (path / "heldout").exists() else None
+    tokenizer = tokenizers.load(path / "tokenizer")
+    run_input = RunInput(TokenStore(path / "train"), heldout, tokenizer, read_metadata(path))
     check_vocabulary(config, run_input.tokenizer.vocab_size, str(path))
     sources = run_input.train.sources
     check_weights(sources, config.data.source_weights)

@@ -35,18 +35,12 @@ class PretrainingRun:
     Args:
       resume: What the checkpoint that the run continues from stores beside the state; empty for a
         new run.
-      guesses_at_random: Whether the head that fills masks is drawn from the seed although the run
-        begins with given weights; its guesses at step 0 are not shown.
 
     Attributes:
       results: The results of the latest evaluation; empty if there was none since the start.
     """
 
     label = "train"
-    advice = (
-        "set a smaller --config.train.num_steps, take a smaller model (--config=mini_laptop takes "
-        "about an hour on two CPU cores), or use more or faster devices"
-    )
 
     def __init__(
         self,
@@ -55,14 +49,12 @@ class PretrainingRun:
         trainer: Trainer,
         run_input: RunInput,
         resume: dict[str, Any],
-        guesses_at_random: bool = False,
     ):
         self.config, self.directory, self.trainer = config, directory, trainer
         self.num_steps = config.train.num_steps
         self.evaluated_step = resume.get("evaluated_step", -1)
         self.results: dict[str, Any] = {}
         self._input, self._resume = run_input, resume
-        self._guesses_at_random = guesses_at_random
         if run_input.heldout:
             self._token_counts = counts_by_source(run_input.train)
 
@@ -84,9 +76,6 @@ class PretrainingRun:
                     # Those of the batch that is trained next, not of the one that is read ahead.
                     self._stage, self._stream = stage, stream
                     yield stage, batch
-
-    def describe_batch(self, step: int) -> dict[str, Any]:
-        return self._stream.describe_batch(step - 1 - self._stage.first_step)
 
     def resume_point(self, step: int) -> dict[str, Any]:
         return {
@@ -131,8 +120,6 @@ class PretrainingRun:
             results = other and results | {OTHER_TEXT + name: x for name, x in other.items()}
         if not results:
             return
-        if not step and self._guesses_at_random:
-            results.pop(FILLED_TEXTS, None)
         self.results, self.evaluated_step = results, step
         text = progress_text(trainer.objective.metrics, results)
         recorder.log_evaluation(step, results, text)

@@ -9,27 +9,23 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
-from bert_jax import tokenizers
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, flag_rules
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.config.data import DATA
 from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import Owner, flatten
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.pretraining.weights import read_teacher
+from bert_jax.pretraining.weights import copied_vocabulary, read_teacher
 from bert_jax.store.manifest import (
     check_case,
-    given_tokenizer,
     input_difference,
     input_key,
     recorded_options,
     store_options,
 )
 from bert_jax.store.token_store import read_metadata
-from bert_jax.text.named_sources import join_inputs, split_inputs
+from bert_jax.text.named_sources import join_inputs
 from bert_jax.tokenizers.extension import extended_size
 from bert_jax.training import workdir
 from bert_jax.training.stages import stages_of_run
@@ -50,10 +46,6 @@ def complete(
     Returns:
       The completed config, the model of `config.init_from` if the run begins with it, and the
       teacher if it has one.
-
-    Raises:
-      UserError: The store or the weights cannot be read, a flag contradicts them, or a value is out
-        of range.
     """
     pretrained, values, owners = None, {}, {}
 
@@ -90,7 +82,7 @@ def complete(
         if not any(re.fullmatch(r"train\.stages(.*fraction)?", key) for key in source.flags):
             config.train.stages = _stages(config, directory)
     config_lib.validate(config)
-    check_rules(flag_rules(config, source.flags))
+    check_rules(flag_rules(config, source.flags), config)
     is_prepared = (workdir.store_directory(directory, config) / "metadata.json").exists()
     if config.data.vocab and not is_prepared and "data.lowercase" not in {*source.flags, *values}:
         check_case(config.data)
@@ -112,13 +104,8 @@ def _refuse_flags(
     """Refuses flags that contradict the owners of their keys.
 
     Args:
-      config: The user's config.
-      flags: The keys that flags set.
       values: The owned values by key.
       owners: What owns each key, with a verb: "the weights of PATH have".
-
-    Raises:
-      UserError: The message names the keys and both values of each.
     """
     ours = dict(config_lib.flatten(config_lib.to_dict(config)))
     theirs = config_lib.to_dict(values)
@@ -143,9 +130,6 @@ def _of_store(
 
     The texts and `data.vocab` are left out if flags name the store's own texts or vocabulary under
     another path.
-
-    Raises:
-      UserError: A flag gives `data.input`, but the store has named sources, or the reverse.
     """
     options = {
         key: tuple(value) if isinstance(value, list) else value
@@ -153,17 +137,11 @@ def _of_store(
     }
     texts = input_key(metadata)
     other = "sources" if texts == "input" else "input"
-    if f"data.{other}" in flags:
-        raise UserError(
-            f"config.data.{other} is {join_inputs(split_inputs(config.data[other]))}, but the "
-            f"token store was made with data.{texts}={join_inputs(options['input'])}: leave "
-            f"config.data.{other} out"
-        )
     names = [key for key in options if key in config.data and key not in ("input", "vocab")]
     values = {f"data.{key}": options[key] for key in names}
     data = config.data.copy_and_resolve_references()
     data.update({key: options[key] for key in names})
-    data[other] = values[f"data.{other}"] = DATA[other].default
+    data[other] = values[f"data.{other}"] = ()
     values["model.vocab_size"] = size = metadata["vocab_size"]
     values[f"data.{texts}"] = tuple(join_inputs([item]) for item in options["input"])
     values["data.vocab"] = options["vocab_path"]
@@ -177,28 +155,13 @@ def _of_store(
 def _of_weights(
     config: ConfigDict, directory: epath.PathLike, flags: Collection[str], pretrained: Pretrained
 ) -> dict[str, Any]:
-    """Finds the keys and values that the weights and their tokenizer determine.
-
-    Raises:
-      UserError: The weights have no row for a token of their vocabulary, such as the mask.
-    """
-    tokenizer, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
-    if tokenizer and tokenizer.vocab_size > rows:
-        raise UserError(
-            f"{pretrained.source} has {rows} rows of word embeddings for a vocabulary of "
-            f"{tokenizer.vocab_size} tokens, and none for {tokenizer.tokens[rows]}, which "
-            "pre-training needs"
-        )
+    """Finds the keys and values that the weights and their tokenizer determine."""
+    tokenizer = pretrained.tokenizer
     values = {f"model.{key}": value for key, value in pretrained.model.items()}
     if "family" not in flags:
         # The family only names the format of exports, so the user may choose another.
         values["family"] = pretrained.family
-    if config.data.add_tokens and not config.data.store:
-        if not tokenizer:
-            raise UserError(
-                f"config.data.add_tokens is {config.data.add_tokens}, but {pretrained.source} has "
-                "no tokenizer to add tokens to"
-            )
+    if config.data.add_tokens and tokenizer and not config.data.store:
         values["model.vocab_size"] = extended_size(tokenizer, config.data.add_tokens)
     if tokenizer and not config.data.store:
         for key, value in tokenizer.config_keys.items():
@@ -207,36 +170,5 @@ def _of_weights(
                 values[f"data.{key}"] = value
         if "data.vocab" not in flags:
             # `checks.check` compares another path of the same vocabulary by its content.
-            values["data.vocab"] = _vocabulary(config, directory, pretrained, values)
+            values["data.vocab"] = copied_vocabulary(directory)
     return {key: value for key, value in values.items() if key in _WEIGHT_KEYS}
-
-
-def _vocabulary(
-    config: ConfigDict,
-    directory: epath.PathLike,
-    pretrained: Pretrained,
-    values: dict[str, Any],
-) -> str:
-    """Finds the path of the vocabulary of initial weights.
-
-    If the files beside the weights have another format, this is the path of a copy in the work
-    directory, which `weights.copy_vocabulary` writes.
-    """
-    tokenizer = pretrained.tokenizer
-    path = files.checked_path(pretrained.source, "the weights")
-    # The vocabulary is beside the weights, beside the prefix of a checkpoint, or in the WORKDIR
-    # of a step.
-    folders = (path, path / "tokenizer", path.parent, path.parent.parent / "tokenizer")
-    for folder in folders:
-        path = tokenizers.vocabulary_files(tokenizer.kind, folder)[0]
-        if path.is_file():
-            data = config.data.copy_and_resolve_references()
-            keys = [key.removeprefix("data.") for key in values if key.startswith("data.")]
-            data.update({key: values[f"data.{key}"] for key in keys})
-            data.vocab = str(path)
-            try:
-                if given_tokenizer(data).fingerprint == tokenizer.fingerprint:
-                    return str(path)
-            except UserError:
-                continue
-    return str(epath.Path(directory) / workdir.INITIAL_VOCABULARY)

@@ -10,10 +10,8 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.base.progress import say, say_next, terminal
-from bert_jax.batches.stream import EVALUATION_MASKS
-from bert_jax.config.command_line import ConfigSource, config_files
+from bert_jax.config.command_line import config_files
 from bert_jax.objectives.term import Metric
-from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.batches import RunInput, stream_spec
 from bert_jax.reports import corpus_report
@@ -23,7 +21,7 @@ from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, OTHER_TEXT
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
-from bert_jax.training.start import print_warnings
+from bert_jax.training.state import num_parameters
 from bert_jax.training.trainer import Trainer
 
 
@@ -35,15 +33,12 @@ def announce(
     step: int,
     warnings: list[str],
     reports: list[dict[str, Any]],
-    source: ConfigSource,
 ) -> None:
     """Describes the run and its corpus before the first compilation, which takes a while."""
     devices = trainer.mesh.devices
     terms = " + ".join(term.label for term in trainer.objective.terms)
-    say(
-        f"{terms}: {trainer.num_parameters():,} parameters ({config.dtype}) on {devices.size} x "
-        f"{devices.flat[0].device_kind}"
-    )
+    parameters = f"{num_parameters(trainer.model):,} parameters ({config.dtype})"
+    say(f"{terms}: {parameters} on {devices.size} x {devices.flat[0].device_kind}")
     say(run_input.describe())
     if devices.size > 1:
         say(describe_layout(trainer))
@@ -52,13 +47,6 @@ def announce(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "
             f"of {stage.max_seq_length} tokens per step"
         )
-    fixed = EVALUATION_MASKS["masked_lm_prob"]
-    rates = list(dict.fromkeys(stage.masked_lm_prob for stage in trainer.stages))
-    if run_input.heldout and "masked_lm_positions" in trainer.fields and rates != [fixed]:
-        say(
-            f"training predicts {' then '.join(f'{rate:.1%}' for rate in rates)} of the tokens; "
-            f"evaluation always predicts {fixed:.0%}, so that runs can be compared"
-        )
     # Steps may be added to a run that has begun.
     later = [stage for stage in trainer.stages if stage.first_step >= step]
     warnings = [*warnings, *warmup_warnings(later)]
@@ -66,16 +54,9 @@ def announce(
         terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
         if sources := corpus_report.source_table(reports):
             terminal().print(sources)
-        # A recipe with fitted documents counts rows, not documents.
-        if config.data.max_pairs_per_row > 1 and config.data.rows != "fitted_documents":
-            parts = math.lcm(num_data_shards(trainer.mesh), jax.process_count())
-            parts *= config.train.gradient_accumulation_steps
-            of_length = {report["max_seq_length"]: report for report in reports}
-            for stage in trainer.stages:
-                pairs_per_row = of_length[stage.max_seq_length]["pairs_per_row"]
-                say(pairs_per_step(stage, pairs_per_row, parts))
         warnings = [*warnings, *corpus_report.warnings(reports)]
-    print_warnings(warnings, source)
+    for warning in warnings:
+        say(f"warning: {warning}")
     if step:
         beginning = f"continuing from step {step:,}"
     else:
@@ -113,21 +94,6 @@ def corpus_reports(
         )
         for alike in of_length.values()
     ]
-
-
-def pairs_per_step(stage: Stage, pairs_per_row: float, parts: int) -> str:
-    """Describes the pairs in a step of packed rows, and the rows that keep a recipe's batch.
-
-    Args:
-      parts: The number of rows must be a multiple of it.
-    """
-    size, key = stage.batch_size, f"config.train.stages[{stage.index}].batch_size"
-    rows = max(1, round(size / pairs_per_row / parts)) * parts
-    return (
-        f"rows of {stage.max_seq_length} tokens have {pairs_per_row:.2f} pairs on average, so that "
-        f"a step of {size:,} rows has about {size * pairs_per_row:,.0f} pairs; a recipe for "
-        f"batches of {size:,} pairs needs {key}={rows}, with its own learning rate and steps"
-    )
 
 
 def summarize(

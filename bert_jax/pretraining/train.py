@@ -45,9 +45,6 @@ def train(
     Returns:
       The final held-out results (empty if nothing is held out), or None if a signal
       stopped the run before its end.
-
-    Raises:
-      UserError: Any problem that the user can fix.
     """
     path, is_first = epath.Path(directory), multihost.is_first()
     source = source or ConfigSource("the given config", config)
@@ -82,13 +79,12 @@ def train(
         if results := multihost.run_on_process_zero(_finished, config, path, step):
             return results
         # The config is written only now, because opening the input may fail.
-        multihost.run_on_process_zero(weights.claim, config, directory, source, pretrained)
+        multihost.run_on_process_zero(weights.claim, config, directory, pretrained)
         reports = corpus_reports(run_input, config, trainer.stages) if is_first else []
-        announce(config, trainer, run_input, directory, step, warnings, reports, source)
+        announce(config, trainer, run_input, directory, step, warnings, reports)
 
         # Loop.
-        guesses_at_random = weights.guesses_at_random(config, pretrained)
-        run = PretrainingRun(config, path, trainer, run_input, resume, guesses_at_random)
+        run = PretrainingRun(config, path, trainer, run_input, resume)
         tracker = stack.enter_context(Tracker(config, path))
         step, times = train_loop(run, state, resume, checkpointer, guard, tracker)
         if guard.requested:

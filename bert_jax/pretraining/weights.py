@@ -16,7 +16,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import teacher_layers
-from bert_jax.config.command_line import ConfigSource, load_config_file
+from bert_jax.config.command_line import load_config_file
 from bert_jax.interop.families import load_family
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.generator import PARTS as GENERATOR_PARTS
@@ -25,13 +25,11 @@ from bert_jax.interop.pretrained import INITIAL_LENGTH, Pretrained
 from bert_jax.interop.weights import (
     Weights,
     complete_weights,
-    head_labels,
     head_of,
     keep_layers,
     model_shapes,
     unflatten,
 )
-from bert_jax.objectives.language_model import MaskedTokenPrediction
 from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel import multihost
 from bert_jax.pretraining.build import make_objective
@@ -46,10 +44,6 @@ def recipe_of(model: Pretrained) -> ConfigDict:
     """Returns the config that a model is trained with, without terms that need a teacher.
 
     It is that of the run that made the model or, for a released one, the config of its family.
-
-    Raises:
-      UserError: No config belongs to the model, its run had no term without a teacher or a part
-        from outside the package, or the model lacks its generator.
     """
     trained, family = model.training.get("config"), load_family(model.family)
     if trained and not workdir.is_finetuning(trained):
@@ -66,12 +60,6 @@ def recipe_of(model: Pretrained) -> ConfigDict:
         )
     terms = zip(config.objective.terms, config.objective.weights, strict=True)
     kept = [(term, x) for term, x in terms if not make_terms([term])[0].needs_teacher]
-    if not kept:
-        raise UserError(
-            f"all terms of the run of {model.source} need a teacher: "
-            f"{', '.join(config.objective.terms)}; give its config with "
-            f"--config.init_from={model.source}"
-        )
     if any(term == GENERATOR_TERM for term, _ in kept) and not model.model["generator_size"]:
         raise UserError(
             f"{model.source} is a discriminator without its generator, which trains it: put "
@@ -82,31 +70,12 @@ def recipe_of(model: Pretrained) -> ConfigDict:
     return config
 
 
-def guesses_at_random(config: ConfigDict, pretrained: Pretrained | None) -> bool:
-    """Returns whether the head that fills masks was drawn from the seed, not read with the rest."""
-    return pretrained is not None and any(
-        label in pretrained.untrained_heads
-        for name, term in zip(
-            config.objective.terms, make_terms(config.objective.terms), strict=True
-        )
-        if isinstance(term, MaskedTokenPrediction)
-        for label in head_labels(pretrained.model_config, [name]).values()
-    )
-
-
 def read_teacher(config: ConfigDict) -> Pretrained | None:
-    """Reads the teacher of a config; None if no term needs one, or none is named.
-
-    Raises:
-      UserError: The teacher cannot be read.
-    """
+    """Reads the teacher of a config; None if no term needs one, or none is named."""
     terms = make_terms(config.objective.terms)
     if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
         return None
-    try:
-        return read_pretrained(config.objective.teacher)
-    except UserError as error:
-        raise UserError(f"config.objective.teacher: {error}") from error
+    return read_pretrained(config.objective.teacher)
 
 
 def take_weights(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> Weights:
@@ -130,31 +99,24 @@ def kept_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> We
 
     As in extract_distilbert.py of transformers' distillation project, the embeddings and the
     decoder's bias are among them, but no other weights of the heads.
-
-    Raises:
-      UserError: The teacher lacks a layer, or its layers have another shape.
     """
     layers, depth = teacher_layers(config), teacher.model["num_hidden_layers"]
     if not layers:
         return {}
-    if len(layers) != config.model.num_hidden_layers or not set(layers) <= set(range(depth)):
-        raise UserError(
-            f"config.objective.teacher_layers is {config.objective.teacher_layers!r}; it must "
-            f"name config.model.num_hidden_layers={config.model.num_hidden_layers} layers from 0 "
-            f"to {depth - 1}"
-        )
     weights = {
         name: value
         for name, value in keep_layers(teacher.weights, layers).items()
         if not head_of(name) or name == "mlm/output_bias"
     }
-    for name, shape in model_shapes(model).items():
-        if name in weights and weights[name].shape != shape:
-            raise UserError(
-                f"config.objective.teacher_layers is {config.objective.teacher_layers!r}, but "
-                f"{name} of {teacher.source} is {weights[name].shape}, not {shape}: give the "
-                "student the teacher's widths and positions, or leave teacher_layers empty"
-            )
+    shapes = model_shapes(model)
+    wrong = [name for name in weights.keys() & shapes if weights[name].shape != shapes[name]]
+    is_missing = len(layers) != config.model.num_hidden_layers or not set(layers) <= {*range(depth)}
+    if wrong or is_missing:
+        raise UserError(
+            f"config.objective.teacher_layers is {config.objective.teacher_layers!r}; it must "
+            f"name config.model.num_hidden_layers={config.model.num_hidden_layers} layers from 0 "
+            f"to {depth - 1} of a teacher with the student's widths and positions"
+        )
     return weights
 
 
@@ -171,14 +133,10 @@ def first_state(
 
     Args:
       pretrained: The model of `config.init_from`, if the run begins with it.
-      teacher: The teacher, if there is one.
       tokenizer: The tokenizer of the run, whose vocabulary may extend that of `pretrained`.
 
     Returns:
       The state, and what the checkpoint of this state stores beside it; empty for a new run.
-
-    Raises:
-      UserError: The other run was trained on another corpus, or no checkpoint can be read.
     """
     # The run continues from its own newest checkpoint, even if the config names another source.
     if restored := checkpointer.restore_newest(trainer.abstract_state()):
@@ -201,14 +159,9 @@ def first_state(
     return trainer.state_of(unflatten(weights, trainer.model_config)), {}
 
 
-def claim(
-    config: ConfigDict,
-    directory: epath.PathLike,
-    source: ConfigSource,
-    pretrained: Pretrained | None,
-) -> None:
+def claim(config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained | None) -> None:
     """Writes the config, and the length of the sequences that initial weights were trained with."""
-    start.claim(directory, config, source)
+    start.claim(directory, config)
     record = epath.Path(directory) / workdir.INITIAL_TRAINING
     other = epath.Path(config.resume_from) / workdir.INITIAL_TRAINING
     if pretrained:

@@ -64,7 +64,6 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
     Args:
       stream: The stream of one of the stages. Its rows must be made from a token store.
       num_rows_read: The number of rows that the stages read; 0 if there is no run.
-      metadata: The metadata of the token store.
 
     Returns:
       Values that JSON can hold: `formats` of the files; `language`, as in `config.data`;
@@ -208,50 +207,41 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> Table:
     """Makes a table of the reports of a run's lengths, with all rows or only `rows`."""
-    first = reports[0]
     lengths = (f"rows of {report['max_seq_length']}" for report in reports)
     result = empty_table("What the model sees of the corpus", "", *lengths)
-
-    def add_row(name: str, *cells: str) -> None:
+    columns = [_texts(report) for report in reports]
+    for name in columns[0]:
         if not rows or name in rows:
-            result.add_row(name, *cells)
-
-    def add(name: str, text) -> None:
-        add_row(name, *map(text, reports))
-
-    def of_corpus(name: str, text: str) -> None:
-        add_row(name, text, *[""] * (len(reports) - 1))
-
-    of_corpus("format", ", ".join(first["formats"]))
-    of_corpus("rules for sentences", first["language"] or "en, or el in Greek text")
-    for name in ("documents", "sentences", "tokens"):
-        of_corpus(name, f"{first[name]:,}")
-    for name in ("sentences_per_document", "tokens_per_sentence"):
-        add(
-            f"{name.replace('_', ' ')} (median, largest)",
-            lambda report, name=name: f"{report[name]['median']:,.0f}, {report[name]['largest']:,}",
-        )
-    if all(key in first for key in _PER_WORD):
-        now, before = (first[key] for key in _PER_WORD)
-        of_corpus("tokens a word (without added tokens)", f"{now:.3f} ({before:.3f})")
-    of_corpus("unknown tokens", f"{first['unknown']:.2%}")
-    add("tokens seen in an epoch", lambda report: f"{report['seen']:.1%}")
-    add("padding", lambda report: f"{report['padding']:.1%}")
-    for name, labels in first["label_fractions"].items():
-        for label in labels:
-            add(
-                _PAIR_NAMES.get((name, label), f"{name} {label}"),
-                lambda report, name=name, label=label: (
-                    f"{report['label_fractions'][name].get(label, 0):.1%}"
-                ),
-            )
-    if "pairs_per_row" in first:
-        add("sequences in a row (mean)", lambda report: f"{report['pairs_per_row']:.2f}")
-    add("tokens in the rows of an epoch", lambda report: f"{report['tokens_per_epoch']:,}")
-    add("rows in an epoch", lambda report: f"{report['rows_per_epoch']:,}")
-    if first["epochs"]:
-        add("epochs of this run", lambda report: f"{report['epochs']:,.1f}")
+            result.add_row(name, *(texts.get(name, "") for texts in columns))
     return result
+
+
+def _texts(report: Mapping[str, Any]) -> dict[str, str]:
+    """Formats the values of a report by the names of the rows of the table."""
+    texts = {
+        "format": ", ".join(report["formats"]),
+        "rules for sentences": report["language"] or "en, or el in Greek text",
+        **{name: f"{report[name]:,}" for name in ("documents", "sentences", "tokens")},
+    }
+    for name in ("sentences_per_document", "tokens_per_sentence"):
+        median, largest = (report[name][key] for key in ("median", "largest"))
+        texts[f"{name.replace('_', ' ')} (median, largest)"] = f"{median:,.0f}, {largest:,}"
+    if all(key in report for key in _PER_WORD):
+        now, before = (report[key] for key in _PER_WORD)
+        texts["tokens a word (without added tokens)"] = f"{now:.3f} ({before:.3f})"
+    texts["unknown tokens"] = f"{report['unknown']:.2%}"
+    texts["tokens seen in an epoch"] = f"{report['seen']:.1%}"
+    texts["padding"] = f"{report['padding']:.1%}"
+    for field, labels in report["label_fractions"].items():
+        for label, fraction in labels.items():
+            texts[_PAIR_NAMES.get((field, label), f"{field} {label}")] = f"{fraction:.1%}"
+    if "pairs_per_row" in report:
+        texts["sequences in a row (mean)"] = f"{report['pairs_per_row']:.2f}"
+    texts["tokens in the rows of an epoch"] = f"{report['tokens_per_epoch']:,}"
+    texts["rows in an epoch"] = f"{report['rows_per_epoch']:,}"
+    if report["epochs"]:
+        texts["epochs of this run"] = f"{report['epochs']:,.1f}"
+    return texts
 
 
 def source_table(reports: Sequence[Mapping[str, Any]]) -> Table | None:

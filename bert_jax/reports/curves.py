@@ -97,7 +97,7 @@ def write_curves(
 
     panels = [panel for panel in panels if has_points(panel, lines)] or panels[:1]
     rows = -(-len(panels) // 2)
-    figure = _new_figure(2 * _PANEL[0], rows * _PANEL[1])
+    figure = _new_figure(2, rows, note=0.25)
     FigureCanvasAgg(figure)
     all_axes = [*figure.subplots(rows, 2, squeeze=False).flat]
     for panel, axes in zip(panels, all_axes, strict=False):
@@ -121,12 +121,11 @@ def panel_svg(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     axes in the SVG's units, and `data-limits` their values. The bytes are the same in each call.
 
     Args:
-      panel: The quantity to plot.
       runs: The lines of metrics.jsonl of each run.
     """
     import matplotlib
 
-    figure = _new_figure(*_PANEL)
+    figure = _new_figure(1, 1)
     axes = figure.subplots()
     _draw(axes, panel, runs, color=_COLOR)
     figure.patch.set_visible(False)
@@ -149,13 +148,25 @@ def panel_svg(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     return re.sub(r'<g id="run(\d+)-([a-z-]+)">', r'<g class="run \2" data-run="\1">', text)
 
 
-def _new_figure(width: float, height: float) -> Any:
-    """Makes a figure of this size in inches."""
+def _new_figure(columns: int, rows: int, note: float = 0.0) -> Any:
+    """Makes a figure with room for this number of panels, and inches for a note below them."""
     # Imported late: matplotlib would delay the first step of a run. pyplot is not used, because
     # its global state and display belong to the user's program.
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=72, layout="constrained")
+    width, height = columns * _PANEL[0], rows * _PANEL[1] + note
+    figure = Figure(figsize=(width, height), dpi=72)
+    # Inches for labels. A layout that measures every text would take seconds for a page.
+    left, right, bottom, top = 0.75, 0.15, 0.55, 0.3
+    figure.subplots_adjust(
+        left=left / width,
+        right=1 - right / width,
+        bottom=(bottom + note) / height,
+        top=1 - top / height,
+        wspace=(left + right) / (_PANEL[0] - left - right),
+        hspace=(bottom + top) / (_PANEL[1] - bottom - top),
+    )
+    return figure
 
 
 def _draw(

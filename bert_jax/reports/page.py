@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,16 +10,19 @@ from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax.base import files
+from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import PER_CHARACTER
+from bert_jax.objectives.terms import make_terms
 from bert_jax.reports import corpus_report
 from bert_jax.reports.curves import has_points, panel_svg, write_curves
 from bert_jax.reports.html import render
-from bert_jax.reports.record import Run, best_of, cost, num_parameters, read_runs, with_prefix
+from bert_jax.reports.record import Run, best_of, cost, read_runs, with_prefix
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, EVALUATION_PREFIX, OTHER_TEXT
+from bert_jax.training.state import num_parameters
 
-_PREDICTIONS = 3
 # The evaluations whose filled masks are shown.
 _MASK_STEPS = 3
 # The values of a setting in sweep.json that are not scores.
@@ -44,13 +46,8 @@ def write_pages(directory: epath.PathLike) -> None:
     files.write_whole(path / workdir.REPORT, page(runs).encode())
 
 
-def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
-    """Writes the HTML of a page about these runs, the best first.
-
-    Args:
-      runs: The runs.
-      mask_texts: Texts with a mask, which every kept checkpoint fills.
-    """
+def page(runs: Sequence[Run]) -> str:
+    """Writes the HTML of a page about these runs, the best first."""
     main, runs = ranked(runs)
     names, facts = names_of(runs), [facts_of(run, runs) for run in runs]
 
@@ -73,7 +70,6 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
         labels=dict.fromkeys([*(x for run in runs for x in run.metrics), *itertools.chain(*facts)]),
         is_finetuning=all(workdir.is_finetuning(run.config) for run in runs),
         settings=settings_of(runs, main),
-        filled=[(text, each(lambda run, text=text: _filled(run, text))) for text in mask_texts],
         masks=each(_masks),
         before=each(_before),
         sources=each(_sources),
@@ -84,13 +80,9 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
-    """Names runs by the last parts of their directories, or if two are equal, by more parts."""
+    """Names runs by the last parts of their directories or, if two are equal, by their paths."""
     names = [run.directory.name for run in runs]
-    if len(set(names)) == len(names):
-        return names
-    paths = [run.directory.parts for run in runs]
-    common = len(os.path.commonprefix(paths))
-    return ["/".join(parts[common:]) for parts in paths]
+    return names if len(set(names)) == len(names) else [str(run.directory) for run in runs]
 
 
 def ranked(runs: Sequence[Run]) -> tuple[str, list[Run]]:
@@ -181,24 +173,13 @@ def facts_of(run: Run, runs: Sequence[Run]) -> dict[str, Cell]:
         is_best = len(runs) > 1 and run.value(label) == best
         facts[label] = Cell(run.text(label), note, is_best)
     if len(runs) > 1 and not workdir.is_finetuning(run.config):
-        facts["parameters"] = Cell(with_prefix(num_parameters(run.config), ""))
+        terms = make_terms(run.config.objective.terms, run.config.objective)
+        model = PreTrainingModel(BertConfig(**run.config.model), terms)
+        facts["parameters"] = Cell(with_prefix(num_parameters(model), ""))
     facts["steps"] = Cell(_step(run).replace(" steps", ""))
     if "best_step" in run.results:
         facts["best step"] = Cell(f"{run.results['best_step']:,}")
     return facts | {label: Cell(text) for label, text in cost(run).items()}
-
-
-def _filled(run: Run, text: str) -> list[list[str]]:
-    """Makes a table of each kept checkpoint's predictions for the first mask of a text."""
-    # The package's inference loads slowly, and most pages need none.
-    import bert_jax
-
-    rows = [[f"step of {run.directory.name}", *[""] * _PREDICTIONS]]
-    for step in workdir.saved_steps(run.directory / workdir.CHECKPOINTS):
-        first, *_ = bert_jax.load(str(run.directory), step=step).fill_mask(text)
-        guesses = [f"{x.token} {x.probability:.1%}" for x in first[:_PREDICTIONS]]
-        rows.append([f"{step:,}", *guesses])
-    return rows
 
 
 def _masks(run: Run) -> list[list[tuple[str, dict[str, Any]]]]:

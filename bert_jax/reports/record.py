@@ -3,14 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 from etils import epath
-from flax import linen as nn
 from ml_collections import ConfigDict
 
 from bert_jax.base import files
-from bert_jax.models import BertConfig
-from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.term import Metric
 from bert_jax.objectives.terms import make_terms
 from bert_jax.reports.curves import Panel, finetuning_panels, pretraining_panels
@@ -22,7 +18,6 @@ from bert_jax.training.metrics import (
     read_metrics,
 )
 from bert_jax.training.stages import resolve_stages, stage_of
-from bert_jax.training.state import abstract_params
 
 # Kinds of fine-tuning scores: plain numbers and percentages. More is better in both.
 _KINDS = ("score", "accuracy")
@@ -146,13 +141,6 @@ def cost(run: Run) -> dict[str, str]:
         "model FLOPs": with_prefix(flops, "FLOPs"),
         "FLOP/s": with_prefix(flops / seconds, "FLOP/s"),
     }
-
-
-def num_parameters(config: ConfigDict) -> int:
-    """Counts the parameters of a pre-training's model without making them."""
-    terms = make_terms(config.objective.terms, config.objective)
-    params = nn.unbox(abstract_params(PreTrainingModel(BertConfig(**config.model), terms)))
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def duration(seconds: float) -> str:

@@ -1,11 +1,11 @@
 """Runs a study: each of its runs is a command of the package in its own process."""
 
+import contextlib
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Iterator, Sequence
 
 from etils import epath
 from ml_collections import ConfigDict
@@ -17,6 +17,7 @@ from bert_jax.base.progress import empty_table, say, terminal
 from bert_jax.reports.page import Cell, facts_of, names_of, page, ranked, settings_of
 from bert_jax.reports.record import Run, read_runs
 from bert_jax.training import workdir
+from bert_jax.training.start import check_no_run
 
 # The flags that each run was begun with, by its name.
 STUDY = "study.json"
@@ -35,27 +36,28 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
       study: A config like those of configs/studies.py.
       directory: It gets study.json, a work directory for each run, and at the end report.html
         about the pre-trainings and report_TASK.html about the fine-tunings on each task.
-
-    Raises:
-      UserError: A run failed, or has finished with other flags.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
-    if (path / workdir.CONFIG).exists():
-        raise UserError(f"{path} holds a run, not a study; choose another --workdir")
+    check_no_run(path, "a study")
     commands = {}
     for line in study.runs:
         name, command, *flags = shlex.split(line)
-        commands[name] = [command, *flags, *study[command]]
+        # A flag of all runs replaces the same flag of one.
+        own = {flag.partition("=")[0]: flag for flag in [*flags, *study[command]]}
+        commands[name] = [command, *own.values()]
     _claim(path, commands)
-    with _StopSignals() as signals:
+    running: list[subprocess.Popen] = []
+    with _stop_signals(running) as signals:
         for number, (name, (command, *flags)) in enumerate(commands.items(), 1):
             say(f"run {number} of {len(commands)}: {name}")
             flags = [flag.replace("{study}", str(path)) for flag in flags]
             argv = [sys.executable, "-m", f"bert_jax.{command}", *flags]
             with subprocess.Popen([*argv, f"--workdir={path / name}"]) as process:
-                signals.started(process)
-            if signals.name:
-                say(f"Stopped by {signals.name}: run the same command to continue.")
+                running[:] = [process]
+                if signals:
+                    process.terminate()
+            if signals:
+                say(f"Stopped by {signals[0]}: run the same command to continue.")
                 return
             # A run that got a signal of its own ends with status 0, but without results.
             if process.returncode or not _is_finished(path / name):
@@ -117,35 +119,23 @@ def table(runs: Sequence[Run], title: str) -> Table:
     return made
 
 
-class _StopSignals:
-    """A context manager under which SIGTERM and Ctrl-C stop the study, but first its current run.
+@contextlib.contextmanager
+def _stop_signals(running: list[subprocess.Popen]) -> Iterator[list[str]]:
+    """Makes SIGTERM and Ctrl-C stop the running processes, which save their checkpoints then.
 
-    Attributes:
-      name: The name of the signal; empty if there was none.
-      process: The process of the current run, which saves its checkpoint on SIGTERM.
+    Yields the names of the signals until now.
     """
+    names: list[str] = []
 
-    def __init__(self):
-        self.name = ""
-        self.process: subprocess.Popen | None = None
-
-    def __enter__(self) -> Self:
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        self._previous = {number: signal.signal(number, self._note) for number in numbers}
-        return self
-
-    def __exit__(self, *_):
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def started(self, process: subprocess.Popen) -> None:
-        """Makes `process` the current run, and stops it if there was a signal before."""
-        self.process = process
-        if self.name:
+    def note(number, _frame):
+        names.append(signal.Signals(number).name)
+        for process in running:
+            # A process that has ended gets no signal.
             process.terminate()
 
-    def _note(self, number, _frame):
-        self.name = signal.Signals(number).name
-        if self.process:
-            # A process that has ended gets no signal.
-            self.process.terminate()
+    previous = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield names
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

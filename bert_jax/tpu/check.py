@@ -28,7 +28,6 @@ def check(
     *,
     batch_size_per_chip: int | None,
     output: str = "",
-    hlo_output: str = "",
 ) -> None:
     """Compiles the train step of one stage for a slice and prints a report.
 
@@ -36,7 +35,6 @@ def check(
       stage_number: The stage, counted from 1.
       batch_size_per_chip: None for the largest that fits; 0 for the config's own batch.
       output: A JSON file for the results; none if empty.
-      hlo_output: A file for the text of the compiled program; none if empty.
     """
     # A missing stage is refused before minutes of compiling.
     numbered_stage(config, stage_number)
@@ -51,8 +49,6 @@ def check(
         config = with_batch_size_per_chip(config, size, topology)
     stage = numbered_stage(config, stage_number)
     compiled = tried.get(size) or compile_step(config, topology, devices, stage)
-    if hlo_output and compiled.fits:
-        files.write_whole(hlo_output, compiled.text.encode())
     results = report(stage, compiled, topology)
     results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
     print_report(results, topology, terminal())
@@ -72,7 +68,6 @@ def plan(
 
     Args:
       batch_size_per_chip: The batch of every stage; 0 for the config's own batches.
-      price_per_chip_hour: None if the price is unknown.
       output: A JSON file for the results; none if empty.
     """
     # Only the TPU's compiler is used, even on a machine with a TPU.
@@ -137,8 +132,8 @@ def largest_that_fits(
     """Finds the largest batch per chip that fits, with few compilations.
 
     Sizes are a power of two plus quarters of it (64, 80, 96, 112), times the smallest size
-    that the slice can shard. Memory grows about linearly with the batch, so a line through
-    two compilations predicts the answer. The next larger size is always tried.
+    that the slice can shard. Memory grows about linearly with the batch, which predicts the answer
+    from the closest compilation. The next larger size is always tried.
 
     Returns:
       The largest size that fits, or the smallest size if none does; and the compiled step of each
@@ -166,18 +161,8 @@ def largest_that_fits(
         low, high = (index, high) if step.fits else (low, index)
         verdict = "fits" if step.fits else "does not fit"
         print(f"{size} per chip: {gib(step.total_bytes)}, {verdict}", flush=True)
-        aim = _aim(tried, limit)
+        # All memory but that of the state grows with the batch.
+        near = min(tried, key=lambda size: abs(tried[size].total_bytes - limit))
+        free = limit - tried[near].argument_bytes
+        aim = near * free / max(1, tried[near].temporary_bytes)
     return sizes[max(low, 0)], tried
-
-
-def _aim(tried: dict[int, Compiled], limit: int) -> float:
-    """Predicts the batch size that fills the memory, from a line through tried sizes."""
-    near = sorted(tried, key=lambda size: abs(tried[size].total_bytes - limit))[:2]
-    if len(near) == 1:
-        base, slope = tried[near[0]].argument_bytes, tried[near[0]].temporary_bytes / near[0]
-    else:
-        first, second = (tried[size].total_bytes for size in near)
-        slope = (second - first) / (near[1] - near[0])
-        base = first - slope * near[0]
-    # A line that does not rise predicts nothing: try twice the largest size so far.
-    return (limit - base) / slope if slope > 0 else max(tried) * 2

@@ -125,7 +125,6 @@ def bill(
       stages: The `report` of each stage.
       state_bytes: The size of the state, which a checkpoint holds once.
       every_steps: The number of steps between two checkpoints.
-      price: The price of a chip-hour; None if it is unknown.
 
     Returns:
       The stages, each with its `tokens` (padding included) and, if the time of every stage is

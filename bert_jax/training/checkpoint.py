@@ -2,8 +2,6 @@
 
 import functools
 import logging
-import os
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -37,8 +35,6 @@ class Checkpointer:
     save therefore leaves no folder that appears complete.
 
     Args:
-      directory: WORKDIR/checkpoints.
-      keep: The number of newest checkpoints to keep.
       keep_every_steps: Also keep checkpoints whose step is a multiple of this; 0 for none.
       read_only: If True, nothing is created, moved or deleted.
     """
@@ -73,11 +69,7 @@ class Checkpointer:
 
         Args:
           step: Steps taken so far; the folder's name.
-          state: The state to save.
           resume: JSON-able values to continue from, such as the position in the data.
-
-        Raises:
-          UserError: This or the previous save could not be written (a full disk).
         """
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
@@ -106,9 +98,6 @@ class Checkpointer:
         Args:
           abstract_state: The shapes, dtypes and shardings to restore; the mesh may differ from
             the mesh of the run that wrote the checkpoint.
-
-        Raises:
-          UserError: No checkpoint can be restored; all are damaged, or the shapes differ.
         """
         restored = self._newest(ocp.args.StandardRestore(abstract_state))
         return restored and restored[1:]
@@ -125,10 +114,6 @@ class Checkpointer:
 
         Returns:
           The checkpoint's step and its parameters; None if nothing was saved.
-
-        Raises:
-          UserError: The step does not exist, it or every checkpoint is damaged, or the shapes
-            differ.
         """
 
         def restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
@@ -212,20 +197,13 @@ class Checkpointer:
             )
 
     def _writing(self, action: Callable[[], Any]) -> None:
-        """Runs an action of orbax; raises UserError for a full disk or a failed request."""
+        """Runs an action of orbax; names the folder if it fails, as on a full disk."""
         try:
             action()
         except Exception as error:
-            problem = _write_problem(error)
-            if not problem:
-                raise
-            last = ""
-            if not files.is_remote(self._directory):
-                steps = self.steps()
-                last = f"the last good one is of step {steps[-1]}; " if steps else "there is none; "
             raise UserError(
-                f"a checkpoint could not be written to {self._directory}: {problem}; {last}correct "
-                "this and run the same command again"
+                f"a checkpoint could not be written to {self._directory}: {_reason(error)}; "
+                "correct this and run the same command again"
             ) from error
 
 
@@ -267,17 +245,3 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     # orbax goes on with advice about its options, tensorstore with all of them.
     return files.first_line(error).partition(". ")[0].partition(" [tensorstore_spec")[0]
-
-
-def _write_problem(error: BaseException | None) -> str:
-    """Returns why a file could not be written; "" for other errors."""
-    if problem := files.storage_problem(error):
-        return problem
-    while error is not None:
-        # tensorstore reports a full disk as a ValueError.
-        if found := re.search(r"os_error_code='(\d+)'", str(error)):
-            return os.strerror(int(found[1]))
-        if isinstance(error, OSError):
-            return error.strerror or files.first_line(error)
-        error = error.__cause__ or error.__context__
-    return ""

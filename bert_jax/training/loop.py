@@ -10,7 +10,6 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress
 from bert_jax.parallel import multihost
@@ -89,17 +88,13 @@ class Run(Protocol):
 
     Attributes:
       label: The label of the progress bar, such as "train".
-      advice: What the user can change if the run takes days; see `Progress`.
       config: The config of the run; the loop reads `log`, `checkpoint` and `profile`.
-      directory: The work directory.
-      trainer: Supplies the train step.
       num_steps: The last step of the run.
       evaluated_step: The last step that was evaluated; -1 if there is none.
       results: The results of the run so far; empty if the run must be evaluated for them.
     """
 
     label: str
-    advice: str
     config: ConfigDict
     directory: epath.Path
     trainer: Trainer
@@ -109,10 +104,6 @@ class Run(Protocol):
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         """Yields the stage and the batch, on the devices, of every step after `step`."""
-        ...
-
-    def describe_batch(self, step: int) -> dict[str, Any]:
-        """Describes the rows of the latest batch, for step `step`, as values that JSON can hold."""
         ...
 
     def resume_point(self, step: int) -> dict[str, Any]:
@@ -143,12 +134,8 @@ def train_loop(
     """Trains until the run ends or must stop. Only process 0 writes metrics and prints.
 
     Args:
-      run: The run.
       state: The state to begin with; its buffers are donated.
       resume: What the checkpoint of this state stores beside it; empty for a new run.
-      checkpointer: Saves states.
-      guard: Shows whether a signal stops the run.
-      tracker: Gets the metrics too.
 
     Returns:
       The last step, whose state is saved, and the result of `Recorder.times`.
@@ -173,8 +160,6 @@ def train_loop(
                 enabled=is_first,
                 # Steps of later stages may take longer.
                 cost=trainer.flops_until,
-                advice=run.advice,
-                may_stop=True,
             )
         )
         writer = MetricsWriter(
@@ -184,11 +169,11 @@ def train_loop(
         recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
         profiler = StepProfiler(
             run.directory / workdir.PROFILE,
-            **run.config.profile,
-            done=step,
+            run.config.profile,
+            # Only process 0 traces: all processes do the same work.
+            range(step + 1, run.num_steps + 1) if is_first else range(0),
             say=progress.message,
             paused=recorder.paused,
-            enabled=is_first,
         )
         if is_unevaluated:
             run.evaluate(state, recorder, guard)
@@ -232,45 +217,33 @@ def _take_steps(
             if step % config.checkpoint.every_steps == 0 or is_last or stop:
                 with recorder.paused(step, state):
                     # The log lines of a step are written before its checkpoint.
-                    recorder.flush_lines()
+                    recorder.writer.flush()
                     resume = run.resume_point(step) | {"meter": recorder.state()}
                     checkpointer.save(step, state, resume)
             if stop:
                 break
     except NonFiniteError as error:
-        raise _diverged(error, run, checkpointer) from error
+        raise _diverged(error, checkpointer) from error
     finally:
         batches.close()
     profiler.close(state)
     checkpointer.wait()
     if guard.requested:
-        recorder.message(
+        recorder.progress.message(
             f"Stopped by {guard.signal_name}: the checkpoint of step {step:,} is saved; run the "
             "same command to continue."
         )
     return step
 
 
-def _diverged(error: NonFiniteError, run: Run, checkpointer: Checkpointer) -> DivergedError:
-    """Writes non_finite_step_N.json and returns the error to raise."""
+def _diverged(error: NonFiniteError, checkpointer: Checkpointer) -> DivergedError:
     checkpointer.wait()
-    steps = checkpointer.steps()
-    report = {
-        "step": error.step,
-        # JSON has no NaN.
-        "metrics": {name: str(value) for name, value in error.metrics.items()},
-        "last_good_checkpoint": steps[-1] if steps else None,
-        "batch": run.describe_batch(error.step),
-    }
-    path = run.directory / f"non_finite_step_{error.step}.json"
-    if multihost.is_first():
-        files.write_json(path, report)
+    steps, metrics = checkpointer.steps(), error.metrics
     last = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint"
     return DivergedError(
         f"the loss, gradient or update of step {error.step} is not finite (loss "
-        f"{error.metrics['loss']}, gradient norm {error.metrics['grad_norm']}, learning rate "
-        f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; it "
-        "usually helps to start in another --workdir with a lower "
-        "config.schedule.peak_learning_rate, a lower config.optimizer.weight_decay or a longer "
-        "warm-up"
+        f"{metrics['loss']}, gradient norm {metrics['grad_norm']}, learning rate "
+        f"{metrics['learning_rate']:.3g}); {last}; it usually helps to start in another --workdir "
+        "with a lower config.schedule.peak_learning_rate, a lower config.optimizer.weight_decay or "
+        "a longer warm-up"
     )

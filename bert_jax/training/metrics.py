@@ -1,5 +1,6 @@
 """Averages and times steps, and writes their metrics to metrics.jsonl, TensorBoard and wandb."""
 
+import collections
 import contextlib
 import json
 import math
@@ -38,7 +39,6 @@ class MetricsWriter:
     upload.
 
     Args:
-      workdir: The work directory.
       resumed_step: Lines after this step are removed first, because their steps run again.
       evaluated_step: Lines of evaluations after this step are removed too.
       tracker: Gets each line once, although a resumed run writes some lines again.
@@ -183,6 +183,9 @@ class Meter:
     Args:
       averaged: Names of the metrics to average.
       sums, count: The `state()` to continue from.
+
+    Attributes:
+      since: When the next step begins; None if it is not timed.
     """
 
     def __init__(
@@ -190,78 +193,54 @@ class Meter:
     ):
         self._sums = dict(sums) if sums else dict.fromkeys(averaged, 0.0)
         self._count = count
-        self._since: float | None = None
-        self._clear_times()
-        self._run_sequences, self._run_seconds = 0, 0.0
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the clock runs."""
-        return self._since is not None
-
-    def start(self) -> None:
-        """Starts the clock; steps are counted, but not timed, while it is stopped."""
-        self._since = time.monotonic()
-
-    def stop(self) -> None:
-        """Stops the clock, for example while compiling, evaluating or saving."""
-        if self._since is not None:
-            self._seconds += time.monotonic() - self._since
-        self._since = None
+        self.since: float | None = None
+        # The work of the timed steps, and its time, since `reset` and before.
+        self._work, self._earlier = collections.Counter(), collections.Counter()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Stops the clock during the block."""
-        was_running = self.is_running
-        self.stop()
+        """Leaves out the time of the block."""
         try:
             yield
         finally:
-            if was_running:
-                self.start()
+            if self.since is not None:
+                self.since = time.monotonic()
 
     def add(self, metrics: Mapping[str, float], sequences: int, tokens: int, flops: float) -> None:
         """Counts one finished step and its sequences, tokens and FLOPs."""
         for name in self._sums:
             self._sums[name] += float(metrics[name])
         self._count += 1
-        if self._since is not None:
-            self._sequences += sequences
-            self._tokens += tokens
-            self._flops += flops
+        if self.since is not None:
+            now = time.monotonic()
+            seconds, self.since = now - self.since, now
+            work = {"sequences": sequences, "tokens": tokens, "flops": flops, "seconds": seconds}
+            self._work.update(work)
 
     def summary(self, peak_flops_per_second: float | None) -> dict[str, float | None]:
         """Computes averages and rates since `reset`; rates are None if no step was timed."""
         averages = {name: total / max(self._count, 1) for name, total in self._sums.items()}
-        seconds = self._seconds
-        if self._since is not None:
-            seconds += time.monotonic() - self._since
-        if not self._sequences or seconds <= 0:
+        seconds = self._work["seconds"]
+        if not seconds:
             return averages | dict.fromkeys(RATES)
-        flops_per_second = self._flops / seconds
-        return averages | {
-            "sequences_per_second": self._sequences / seconds,
-            "tokens_per_second": self._tokens / seconds,
-            "flops_per_second": flops_per_second,
-            "mfu": flops_per_second / peak_flops_per_second if peak_flops_per_second else None,
+        rates = {
+            f"{name}_per_second": self._work[name] / seconds
+            for name in ("sequences", "tokens", "flops")
         }
+        peak = peak_flops_per_second
+        return averages | rates | {"mfu": rates["flops_per_second"] / peak if peak else None}
 
     def reset(self) -> None:
-        """Starts new averages and rates; the clock keeps running."""
-        with self.paused():
-            self._run_sequences += self._sequences
-            self._run_seconds += self._seconds
-            self._sums, self._count = dict.fromkeys(self._sums, 0.0), 0
-            self._clear_times()
+        """Starts new averages and rates."""
+        self._sums, self._count = dict.fromkeys(self._sums, 0.0), 0
+        self._earlier.update(self._work)
+        self._work.clear()
 
     def run_sequences_per_second(self) -> float | None:
         """Computes the average over all timed steps of this meter, up to the last `reset`."""
-        return self._run_sequences / self._run_seconds if self._run_seconds else None
+        seconds = self._earlier["seconds"]
+        return self._earlier["sequences"] / seconds if seconds else None
 
     def state(self) -> dict[str, Any]:
         """Returns the state of the averages: `Meter(averaged, **state)` continues them."""
         return {"sums": dict(self._sums), "count": self._count}
-
-    def _clear_times(self) -> None:
-        self._sequences = self._tokens = 0
-        self._flops = self._seconds = 0.0

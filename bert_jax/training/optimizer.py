@@ -47,7 +47,6 @@ def make_optimizer(
     al. 2025, arXiv:2502.16982, equation 4).
 
     Args:
-      config: `config.optimizer`.
       schedule: Maps the step, from 0, to the learning rate.
       weight_decay: The weight decay, or a function that maps the step, from 0, to it.
       vocab_size: The tokens of the vocabulary. Tables may have more rows, which are always zero.

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 from etils import epath
+from ml_collections import ConfigDict
 
 
 class StepProfiler:
@@ -16,35 +17,28 @@ class StepProfiler:
     expect it. Each traced step is annotated with its number.
 
     Args:
-      directory: Where the trace is written.
-      start_step: The first step to trace; the first step of a run is 1.
-      num_steps: The number of steps to trace; 0 for none.
-      done: The number of steps already taken.
-      say: Prints a sentence.
+      steps: The steps that this process takes, counted from 1.
       paused: A context for starting or writing a trace, which does not count as training time.
-      enabled: False traces nothing. Only process 0 traces: all processes do the same work.
     """
 
     def __init__(
         self,
         directory: epath.PathLike,
+        profile: ConfigDict,
+        steps: range,
         *,
-        start_step: int,
-        num_steps: int,
-        done: int,
         say: Callable[[str], None],
         paused: Callable[[], AbstractContextManager],
-        enabled: bool = True,
     ):
-        self._directory = str(directory)
-        self._say, self._paused = say, paused
-        end = start_step + num_steps
-        self._steps = range(max(start_step, done + 1), end) if enabled else range(0)
-        self._last: int | None = None
-        if enabled and num_steps and not self._steps:
+        self._directory, self._say, self._paused = str(directory), say, paused
+        end = profile.start_step + profile.num_steps
+        self._steps = range(max(profile.start_step, steps.start), min(end, steps.stop))
+        self._is_tracing = False
+        if steps and profile.num_steps and not self._steps:
             say(
-                f"warning: nothing is profiled: config.profile covers steps {start_step:,} to "
-                f"{end - 1:,}, and this run is already at step {done:,}"
+                f"warning: nothing is profiled: config.profile covers steps "
+                f"{profile.start_step:,} to {end - 1:,}, and this run takes steps "
+                f"{steps.start:,} to {steps.stop - 1:,}"
             )
 
     @contextlib.contextmanager
@@ -55,37 +49,33 @@ class StepProfiler:
           number: The step, counted from 1.
           state: The state after the previous step.
         """
-        if self._last is not None and number not in self._steps:
+        if number == self._steps.stop:
             self.close(state)
-        if number in self._steps[:1]:
-            # Keeps the work of earlier steps out of the trace.
-            jax.block_until_ready(state)
-            self._start()
         if number not in self._steps:
             yield
             return
-        self._last = number
+        if number == self._steps.start:
+            # Keeps the work of earlier steps out of the trace.
+            jax.block_until_ready(state)
+            options = jax.profiler.ProfileOptions()
+            # Tracing every Python call would slow down the traced steps.
+            options.python_tracer_level = 0
+            options.session_id = f"steps_{number}_to_{self._steps[-1]}"
+            with self._paused():
+                jax.profiler.start_trace(self._directory, profiler_options=options)
+            self._is_tracing = True
         with jax.profiler.StepTraceAnnotation("train", step_num=number):
             yield
 
     def close(self, state: Any) -> None:
-        """Ends and writes the current trace, if any, once `state` is computed."""
-        if self._last is None:
+        """Ends and writes the trace, if one has begun, once `state` is computed."""
+        if not self._is_tracing:
             return
-        first, last, self._last = self._steps[0], self._last, None
         jax.block_until_ready(state)
         with self._paused():
             jax.profiler.stop_trace()
+        self._is_tracing = False
         self._say(
-            f"profile of steps {first:,} to {last:,} in {self._directory}; to view it: "
-            f"pip install xprof, xprof --logdir={self._directory}"
+            f"the profile is in {self._directory}; to view it: pip install xprof, "
+            f"xprof --logdir={self._directory}"
         )
-
-    def _start(self) -> None:
-        first, last = self._steps[0], self._steps[-1]
-        options = jax.profiler.ProfileOptions()
-        # Tracing every Python call would slow down the traced steps.
-        options.python_tracer_level = 0
-        options.session_id = f"steps_{first}_to_{last}"
-        with self._paused():
-            jax.profiler.start_trace(self._directory, profiler_options=options)

@@ -29,8 +29,6 @@ class Recorder:
 
     Args:
       trainer: Supplies the objective, the FLOPs of a step and the peak of the devices.
-      writer: Writes log lines.
-      progress: Shows progress on the terminal.
       meter_state: `state()` of the run that this one continues; empty for a new run.
     """
 
@@ -41,7 +39,7 @@ class Recorder:
         progress: Progress,
         meter_state: Mapping[str, Any],
     ):
-        self._trainer, self._writer, self._progress = trainer, writer, progress
+        self._trainer, self.writer, self.progress = trainer, writer, progress
         self._meter = Meter(trainer.objective.averaged, **meter_state)
         self._peak = trainer.peak_flops_per_second()
         self._stage: Stage | None = None
@@ -57,7 +55,7 @@ class Recorder:
         and connects the devices.
         """
         self.flush()
-        self._meter.stop()
+        self._meter.since = None
         started = time.monotonic()
         yield
         self._compile_seconds += time.monotonic() - started
@@ -68,21 +66,20 @@ class Recorder:
         Args:
           step: The number of the step, from 1.
           metrics: The metrics, on the devices.
-          length: The length of the step's sequences.
 
         Raises:
           NonFiniteError: The loss or the gradient of a finished step is not finite.
         """
         self.flush()
         self._stage, self._pending = stage, (step, length, metrics)
-        if not self._meter.is_running:
+        if self._meter.since is None:
             self.flush()
-            self._meter.start()
+            self._meter.since = time.monotonic()
         if step == stage.end_step:
             # A failed step is reported while its stage is current. Opening the next stage is not
             # training time.
             self.flush()
-            self._meter.stop()
+            self._meter.since = None
 
     def flush(self) -> None:
         """Waits for the pending step, if any, and counts it; raises like `dispatched`."""
@@ -94,7 +91,7 @@ class Recorder:
             raise NonFiniteError(step, self._last)
         stage = dataclasses.replace(self._stage, max_seq_length=length)
         self._meter.add(self._last, **self._trainer.work(stage, self._last))
-        self._progress.advance(1, self._note(step))
+        self.progress.advance(1, self._note(step))
 
     def log(self, step: int) -> None:
         """Writes a line for the steps since the last line."""
@@ -103,7 +100,7 @@ class Recorder:
         last = {name: self._last[name] for name in ("learning_rate", "grad_norm")}
         compiling = {"compile_seconds": self._compile_seconds - self._logged_compile_seconds}
         length = {"seq_length": self._stage.max_seq_length}
-        self._writer.write(step, line | compiling | last | length)
+        self.writer.write(step, line | compiling | last | length)
         self._meter.reset()
         self._logged_compile_seconds = self._compile_seconds
 
@@ -115,16 +112,8 @@ class Recorder:
         values = dict(results)
         for source, of_source in values.pop(BY_SOURCE, {}).items():
             values |= {f"{source}_{name}": value for name, value in of_source.items()}
-        self._writer.write(step, {EVALUATION_PREFIX + name: values[name] for name in values})
-        self._progress.message(f"step {step:,}: {message}")
-
-    def message(self, text: str) -> None:
-        """Prints a sentence above the progress bar."""
-        self._progress.message(text)
-
-    def flush_lines(self) -> None:
-        """Blocks until all lines are stored."""
-        self._writer.flush()
+        self.writer.write(step, {EVALUATION_PREFIX + name: values[name] for name in values})
+        self.progress.message(f"step {step:,}: {message}")
 
     @contextlib.contextmanager
     def paused(self, step: int = 0, state: TrainState | None = None) -> Iterator[None]:

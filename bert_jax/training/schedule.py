@@ -32,9 +32,6 @@ def make_schedule(stages: Sequence[Stage]) -> Schedule:
 
     A stage with its own peak or shape has its own curve, counted from its first step (the LAMB
     recipe, You et al. 2020); all other stages share one curve.
-
-    Raises:
-      UserError: The shape of a stage needs a warm-up that it does not have.
     """
     for stage in stages:
         if stage.curve.shape == "inverse_root" and not stage.curve.num_warmup_steps:

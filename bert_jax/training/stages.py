@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import max_predictions
-from bert_jax.config.stages import OWN_MODEL_KEYS, has_own_schedule
+from bert_jax.config.stage_keys import OWN_MODEL_KEYS, has_own_schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +151,8 @@ def settings_until(config: ConfigDict, step: int) -> dict[str, Any]:
         if stage.first_step < step:
             entry = dict(config.train.stages[stage.index])
             # Other fractions of another number of steps may be the same steps.
-            entry["fraction"] = f"for steps {stage.first_step + 1} to {min(stage.end_step, step)}"
+            del entry["fraction"]
+            entry["steps"] = f"{stage.first_step + 1} to {min(stage.end_step, step)}"
             entry["max_predictions_per_seq"] = stage.max_predictions_per_seq
             path = f"train.stages[{stage.index}]"
             settings |= {f"{path}.{key}": value for key, value in entry.items()}
@@ -208,11 +209,7 @@ def model_keys(stages: Sequence[Stage], step: int) -> tuple[tuple[str, Any], ...
 
 
 def numbered_stage(config: ConfigDict, number: int) -> Stage:
-    """Finds the stage of `--stage`, an index of `config.train.stages` that counts from 1.
-
-    Raises:
-      UserError: There is no such stage, or it has no steps.
-    """
+    """Finds the stage of `--stage`, an index of `config.train.stages` that counts from 1."""
     stages = {stage.index + 1: stage for stage in resolve_stages(config)}
     if number not in stages:
         known = ", ".join(map(str, sorted(stages)))

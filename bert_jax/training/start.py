@@ -8,7 +8,7 @@ import io
 import json
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -27,15 +27,6 @@ from bert_jax.training import workdir
 from bert_jax.training.stages import settings_until
 
 _ACCUMULATION = "train.gradient_accumulation_steps"
-# The directories inside a work directory that a run writes.
-_DIRECTORIES = (
-    workdir.DATA,
-    workdir.TOKENIZER,
-    workdir.OTHER_TEXT,
-    workdir.CHECKPOINTS,
-    workdir.BEST,
-    workdir.PROFILE,
-)
 
 
 @contextlib.contextmanager
@@ -43,12 +34,9 @@ def lock(directory: epath.PathLike) -> Iterator[None]:
     """Creates the work directory and locks out other training processes on this machine.
 
     A new directory in which nothing was written is removed again. Object storage has no locks.
-
-    Raises:
-      UserError: The path is a file, or another process is training in the directory.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
-    _check_directory(path)
+    _check_names(path)
     is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     if jax.process_index() != 0:
@@ -69,34 +57,29 @@ def check(directory: epath.PathLike, config: ConfigDict) -> list[str]:
 
     Returns:
       Warnings, one sentence each, about changes that are allowed but affect the run.
-
-    Raises:
-      UserError: The directory holds another run; the message names the difference.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
-    _check_directory(path)
-    if (path / workdir.SWEEP).exists() or any((path / workdir.RUNS).glob("rate_*")):
-        raise UserError(
-            f"{path} holds a sweep; choose another --workdir, or one of its runs in "
-            f"{path / workdir.RUNS}"
-        )
+    _check_names(path)
     if not (path / workdir.CONFIG).exists():
-        if workdir.has_checkpoints(path):
-            raise UserError(f"{path} has checkpoints but no config.json; choose another --workdir")
-        if (path / "metadata.json").exists():
-            raise UserError(
-                f"{path} holds a token store (for --config.data.store); choose another --workdir"
-            )
+        for kind, is_held in {
+            f"a sweep (its runs are in {workdir.RUNS}/)": any((path / workdir.RUNS).glob("rate_*")),
+            "a token store (for --config.data.store)": (path / "metadata.json").exists(),
+            f"checkpoints without their {workdir.CONFIG}": workdir.has_checkpoints(path),
+        }.items():
+            if is_held:
+                raise UserError(f"{path} holds {kind}, not a run; choose another --workdir")
         return []
-    weights = f"to start from its weights: --config.init_from={shlex.quote(str(path))}"
+    values = files.read_json(path / workdir.CONFIG)
     is_converted = workdir.has_checkpoints(path) and not (path / workdir.CORPUS).exists()
-    if is_converted or "model_type" in files.read_json(path / workdir.CONFIG):
-        kind = "converted weights" if is_converted else "a Hugging Face model"
-        raise UserError(f"{path} holds {kind}, not a run; choose another --workdir ({weights})")
+    is_model = is_converted or "model_type" in values
+    if is_model or workdir.is_finetuning(values) != workdir.is_finetuning(config):
+        run = "a run of fine-tuning" if workdir.is_finetuning(values) else "a run of pre-training"
+        raise UserError(
+            f"{path} holds {'the weights of a model' if is_model else run}; choose another "
+            "--workdir (to start from its weights: "
+            f"--config.init_from={shlex.quote(str(path))})"
+        )
     before = workdir.load_config(path)
-    if workdir.is_finetuning(before) != workdir.is_finetuning(config):
-        kind = "fine-tuning" if workdir.is_finetuning(before) else "pre-training"
-        raise UserError(f"{path} holds a {kind} run; choose another --workdir ({weights})")
     changed = _changed(path, before, config)
     if key := _fixed_key(config, changed, (Owner.WEIGHTS, Owner.RUN, Owner.THIS_RUN)):
         (old, new), advice = changed[key], "choose another --workdir or give the same value"
@@ -120,22 +103,14 @@ def check(directory: epath.PathLike, config: ConfigDict) -> list[str]:
     return warnings
 
 
-def check_no_run(directory: epath.PathLike) -> None:
-    """Refuses to start a sweep in a directory that holds a single run."""
+def check_no_run(directory: epath.PathLike, what: str) -> None:
+    """Refuses to start several runs, such as "a sweep", in a directory that holds a single run."""
     if (epath.Path(directory) / workdir.CONFIG).exists():
-        raise UserError(f"{directory} holds a run, not a sweep; choose another --workdir")
+        raise UserError(f"{directory} holds a run, not {what}; choose another --workdir")
 
 
 def check_same_run(other: epath.PathLike, config: ConfigDict) -> None:
-    """Checks that this config can continue from another run's state.
-
-    Args:
-      other: The other run's work directory.
-      config: The config of this run.
-
-    Raises:
-      UserError: There is no other run, or its model or batches differ.
-    """
+    """Checks that this config can continue from another run's state."""
     other = epath.Path(files.checked_path(other, "config.resume_from"))
     is_run = all((other / name).exists() for name in (workdir.CONFIG, workdir.CORPUS))
     if not (is_run and workdir.has_checkpoints(other)):
@@ -164,22 +139,11 @@ def check_same_corpus(other: epath.PathLike, directory: epath.PathLike) -> None:
         )
 
 
-def claim(
-    directory: epath.PathLike,
-    config: ConfigDict,
-    source: ConfigSource,
-    given: ConfigDict | None = None,
-) -> None:
-    """Writes the config, which `check` has accepted, and how it differs from the user's file.
-
-    Args:
-      given: The config without what the weights of a fine-tuning run add, for the differences.
-    """
+def claim(directory: epath.PathLike, config: ConfigDict) -> None:
+    """Writes the config, which `check` has accepted."""
     path = epath.Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     files.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
-    if not source.is_stored:
-        files.write_json(path / workdir.CONFIG_DIFFERENCES, _differences(given or config, source))
 
 
 def claim_corpus(
@@ -191,13 +155,8 @@ def claim_corpus(
     """Checks that the run began with this corpus; a new run saves its metadata and vocabulary.
 
     Args:
-      directory: The work directory.
       metadata: The store's metadata.json; in fine-tuning, the values that identify the data.
-      tokenizer: The store's tokenizer.
       token_counts_V: int64 counts of the training split; None in fine-tuning.
-
-    Raises:
-      UserError: The run began with another corpus; the message names the difference.
     """
     path = epath.Path(directory)
     if (path / workdir.CORPUS).exists():
@@ -222,7 +181,7 @@ def claim_corpus(
 
 def print_differences(config: ConfigDict, source: ConfigSource) -> None:
     """Prints how the config differs from its file."""
-    found = _differences(config, source)
+    found = config_lib.differences(*map(config_lib.to_dict, (source.values, config)))
     before, now = found.get("train.stages", ((), ()))
     if len(before) == len(now):
         # Only the keys that differ, instead of whole stages.
@@ -232,19 +191,6 @@ def print_differences(config: ConfigDict, source: ConfigSource) -> None:
             found |= {f"train.stages[{i}].{key}": values for key, values in of_stage.items()}
     for key, (before, now) in found.items():
         say(f"config.{key} is {json.dumps(now)}, not {json.dumps(before)} as in {source.name}")
-
-
-def print_warnings(warnings: Iterable[str], source: ConfigSource) -> None:
-    """Prints the warnings, but those about keys that the user has just set by a flag."""
-    subjects = tuple(f"config.{key} " for key in source.flags)
-    for warning in warnings:
-        if not warning.startswith(subjects):
-            say(f"warning: {warning}")
-
-
-def _differences(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any, Any]]:
-    """Returns the keys that differ from the config file, with both values."""
-    return config_lib.differences(config_lib.to_dict(source.values), config_lib.to_dict(config))
 
 
 def _changed(path: epath.Path, before: ConfigDict, now: ConfigDict) -> dict[str, tuple[Any, Any]]:
@@ -274,12 +220,9 @@ def _fixed_key(
     return next((key for key in changed if key not in fields or fields[key].owner in owners), None)
 
 
-def _check_directory(path: epath.Path) -> None:
-    for folder in (path, *(path / name for name in _DIRECTORIES)):
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file; it must be a directory, or not exist yet")
+def _check_names(path: epath.Path) -> None:
     files.check_no_pattern(path)
-    for child in path.iterdir() if path.exists() and not files.is_remote(path) else ():
+    for child in path.iterdir() if path.is_dir() and not files.is_remote(path) else ():
         # What a run writes and removes must be inside its directory.
         if os.path.islink(child):
             raise UserError(f"{child} is a symbolic link; remove it or choose another --workdir")

@@ -54,6 +54,19 @@ def abstract_params(model: nn.Module) -> Any:
     return jax.eval_shape(lambda: init_params(model, 0))
 
 
+def num_parameters(model: nn.Module) -> int:
+    """Counts the parameters, without the rows that only pad the vocabulary."""
+    config, total = model.config, 0
+    boxes = jax.tree.leaves(
+        abstract_params(model), is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)
+    )
+    for box in boxes:
+        is_padded = isinstance(box, nn.LogicallyPartitioned) and "vocab" in box.names
+        size = nn.unbox(box).size
+        total += size * config.vocab_size // config.padded_vocab_size if is_padded else size
+    return total
+
+
 def _is_masked(leaf: Any) -> bool:
     return isinstance(leaf, optax.MaskedNode)
 

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import os
-import re
 import secrets
 import tempfile
 from collections.abc import Mapping
@@ -47,8 +46,8 @@ _SETTINGS = {
 class Tracker:
     """Sends a run to Weights & Biases with `config.log.wandb`; a context manager that ends it.
 
-    Only process 0 sends. What cannot be sent is kept on disk. After any other error there is a
-    warning, nothing more is sent, and the run continues.
+    Only process 0 sends. After an error there is a warning, nothing more is sent, and the run
+    continues. `WANDB_MODE=offline` keeps everything on disk.
 
     Args:
       config: The config of the run, which is sent first.
@@ -56,9 +55,6 @@ class Tracker:
 
     Attributes:
       is_continued: Whether an earlier process has sent a part of the run.
-
-    Raises:
-      UserError: The file with the id is damaged.
     """
 
     def __init__(self, config: ConfigDict, directory: epath.Path):
@@ -71,18 +67,11 @@ class Tracker:
         if not self.is_continued:
             files.write_json(path, {"id": secrets.token_hex(4)})
         run_id = files.read_json(path)["id"]
-        if not re.fullmatch(r"[0-9a-z]+", run_id):
-            raise UserError(f"{path} is damaged: the id is {run_id!r}; remove the file")
         with self._surviving():
             self._run = _start(config, directory, run_id)
             # The steps of a resumed run need not increase.
             self._run.define_metric("*", step_metric="step", step_sync=True)
-            folder = os.path.dirname(self._run.dir)
-            say(
-                f"wandb: `wandb sync {folder}` sends the run"
-                if self._run.offline
-                else self._run.url
-            )
+            say(f"wandb: {self._run.url or os.path.dirname(self._run.dir)}")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Sends the values after a step, by names such as "train/loss"."""
@@ -121,22 +110,15 @@ class Tracker:
 
 
 def check_installed(config: ConfigDict) -> None:
-    """Refuses `config.log.wandb` without its package.
-
-    Raises:
-      UserError: The message names the extra.
-    """
-    if config.log.wandb and multihost.is_first():
-        spec = importlib.util.find_spec("wandb")
-        # A folder "wandb", which wandb itself makes, looks like a package without a file.
-        if spec is None or spec.origin is None:
-            raise UserError(
-                "config.log.wandb is True, but its package is missing: pip install -e '.[wandb]'"
-            )
+    """Refuses `config.log.wandb` without its package."""
+    if config.log.wandb and importlib.util.find_spec("wandb") is None:
+        raise UserError(
+            "config.log.wandb is True, but its package is missing: pip install -e '.[wandb]'"
+        )
 
 
 def _start(config: ConfigDict, directory: epath.Path, run_id: str) -> Any:
-    """Starts or continues a run of wandb, on disk if the service cannot be reached."""
+    """Starts or continues a run of wandb."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
@@ -149,21 +131,11 @@ def _start(config: ConfigDict, directory: epath.Path, run_id: str) -> Any:
         settings["root_dir"] = folder
     own = {k: v for k, v in settings.items() if f"WANDB_{k.upper()}" not in os.environ}
 
-    def start(**more: str) -> Any:
-        return wandb.init(
-            id=run_id,
-            resume="allow",
-            config=to_dict(config),
-            # Other runs of the user, such as one in a notebook, stay open.
-            reinit="create_new",
-            settings=wandb.Settings(**own, **more),
-        )
-
-    try:
-        return start()
-    except Exception as error:
-        problem = files.first_line(error).rstrip(".")
-        say(f"warning: wandb: {problem}; this part of the run stays on disk")
-        # Otherwise, the background process of wandb would refuse the id as used.
-        wandb.teardown()
-        return start(mode="offline")
+    return wandb.init(
+        id=run_id,
+        resume="allow",
+        config=to_dict(config),
+        # Other runs of the user, such as one in a notebook, stay open.
+        reinit="create_new",
+        settings=wandb.Settings(**own),
+    )

@@ -45,14 +45,9 @@ class Trainer:
     """Everything about a run that does not change from step to step.
 
     Attributes:
-      model_config: The encoder's hyperparameters.
-      model: The model.
-      objective: The training objective.
       layout: How arrays are laid out on the mesh.
       stages: The stages of the run.
       optimizer: The optimizer, with its schedule.
-      schedule: The learning rate of each step.
-      shardings: The shardings of the state.
       flops_per_sequence: Computes the analytic FLOPs of training on one sequence of a stage. If
         rows are shared, also takes the mean square of the lengths.
       seed: The seed of weights, dropout and sampling.
@@ -98,9 +93,6 @@ class Trainer:
             compile without data.
           scaling: Scales the updates, if layers have learning rates of their own.
           devices: The devices of the mesh; by default all.
-
-        Raises:
-          UserError: The mesh or a parameter does not fit the number of devices.
         """
         widths = config.model.hidden_size, config.model.embedding_size
         mesh = mesh_lib.make_mesh(config.mesh, devices, sharding=config.sharding, widths=widths)
@@ -299,17 +291,6 @@ class Trainer:
         peak = flops.peak_flops_per_second(self.mesh.devices.flat[0])
         return None if peak is None else peak * self.mesh.devices.size
 
-    def num_parameters(self) -> int:
-        """Counts the parameters, without the rows that only pad the vocabulary."""
-        c = self.model_config
-        boxed = abstract_params(self.model)
-        total = 0
-        for box in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)):
-            is_padded = isinstance(box, nn.LogicallyPartitioned) and "vocab" in box.names
-            size = nn.unbox(box).size
-            total += size * c.vocab_size // c.padded_vocab_size if is_padded else size
-        return total
-
 
 def fit_to_devices(config: ConfigDict) -> None:
     """Changes the mesh of a stored config for the devices of this machine, to evaluate its model.
@@ -345,13 +326,10 @@ def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
     """Checks that the train step of every stage fits in the memory of a CPU.
 
     The system would kill the process; GPU and TPU report an error instead.
-
-    Raises:
-      UserError: A step needs more memory than the machine has.
     """
     if trainer.mesh.devices.flat[0].platform != "cpu":
         return
-    limit, config, refused = _memory_bytes(), trainer.model_config, []
+    limit, config = _memory_bytes(), trainer.model_config
     for stage in trainer.stages:
         tokens = stage.batch_size * stage.max_seq_length / accumulation_steps / jax.process_count()
         if _MAX_BYTES * tokens * config.hidden_size * config.num_hidden_layers < limit:
@@ -363,16 +341,13 @@ def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
         held, temporary = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
         if (needed := (held + temporary) * devices) > limit:
             fitting = max(int(stage.batch_size * (limit / devices - held) / temporary), 0)
-            refused.append((fitting, needed, stage))
-    if refused:
-        fitting, needed, stage = min(refused, key=lambda item: item[0])
-        raise UserError(
-            f"a step of {stage.batch_size:,} sequences of {stage.max_seq_length} tokens needs "
-            f"{needed / 2**30:.1f} GiB of memory, but this machine has {limit / 2**30:.1f} GiB, "
-            f"which is enough for about {fitting:,} sequences: set a larger "
-            "config.train.gradient_accumulation_steps or, in a new run, a smaller "
-            "config.train.batch_size"
-        )
+            raise UserError(
+                f"a step of {stage.batch_size:,} sequences of {stage.max_seq_length} tokens needs "
+                f"{needed / 2**30:.1f} GiB of memory, but this machine has {limit / 2**30:.1f} "
+                f"GiB, which is enough for about {fitting:,} sequences: set a larger "
+                "config.train.gradient_accumulation_steps or, in a new run, a smaller "
+                "config.train.batch_size"
+            )
 
 
 def _memory_bytes() -> int:

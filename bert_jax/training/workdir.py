@@ -22,8 +22,6 @@ TOKENIZER = "tokenizer"
 INITIAL_VOCABULARY = "initial_vocabulary"
 # The longest sequences that the weights of config.init_from were trained with.
 INITIAL_TRAINING = "initial_training.json"
-# How the config differs from the config file.
-CONFIG_DIFFERENCES = "config_differences.json"
 CHECKPOINTS = "checkpoints"
 # The parameters of fine-tuning with the best validation score.
 BEST = "best"
@@ -78,17 +76,11 @@ def store_directory(workdir: epath.PathLike, config: ConfigDict) -> epath.Path:
 
 
 def load_config(workdir: epath.PathLike) -> ConfigDict:
-    """Reads the config that a run was last started with; keys added since then have their defaults.
-
-    Raises:
-      UserError: `workdir` is not a work directory.
-    """
+    """Reads the config that a run was last started with."""
     path = epath.Path(files.checked_path(workdir, "--workdir"))
-    values = _read_config(path)
-    try:
-        return config_lib.from_stored(values)
-    except UserError as error:
-        raise UserError(f"{path / CONFIG}: {error}") from error
+    if not (path / CONFIG).exists():
+        raise UserError(f"{path} is not a work directory of bert_jax: it has no {CONFIG}")
+    return config_lib.read_stored(path / CONFIG)
 
 
 def is_finetuning(config: Mapping[str, Any] | ConfigDict) -> bool:
@@ -110,18 +102,9 @@ def read_corpus(workdir: epath.PathLike) -> dict[str, Any]:
 def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | None]:
     """Reads the tokenizer and token_counts_V (int64), which is None for converted weights."""
     path = epath.Path(workdir)
-    if not (path / TOKENIZER).exists():
-        raise UserError(f"{path} has no {TOKENIZER}/; the command of the run writes it again")
     tokenizer = tokenizers.load(path / TOKENIZER)
     if not (path / CORPUS).exists():
         return tokenizer, None
     with files.naming(path / TOKEN_COUNTS):
         counts = io.BytesIO((path / TOKEN_COUNTS).read_bytes())
         return tokenizer, np.load(counts, allow_pickle=False)
-
-
-def _read_config(path: epath.Path) -> dict[str, Any]:
-    try:
-        return files.read_json(path / CONFIG)
-    except FileNotFoundError:
-        raise UserError(f"{path} is not a work directory of bert_jax: it has no {CONFIG}") from None

@@ -14,9 +14,8 @@ PAGES = 2**26 // 4096
 PROGRAM = f"""
 import resource, sys
 from bert_jax.base import cpu_allocator
-cpu_allocator.keep_freed_memory()
-if 'wait' in sys.argv:
-    cpu_allocator.wait_for_each_program()
+if 'unprepared' not in sys.argv:
+    cpu_allocator.prepare_process()
 import jax, jax.numpy as jnp
 
 @jax.jit
@@ -64,8 +63,8 @@ def test_freed_memory_is_reused_by_the_next_call():
 @pytest.mark.slow
 def test_programs_run_one_at_a_time():
     """Otherwise the temporaries of both would exist at the same time."""
-    assert run("wait")[1]
-    assert not run()[1], "the program is too short for this test"
+    assert run()[1]
+    assert not run("unprepared")[1], "the program is too short for this test"
 
 
 @pytest.mark.parametrize("name", ["nvidia0", "accel0", "vfio/0", "kfd"])

@@ -1,7 +1,6 @@
 """Files on a disk and in a bucket: atomic writes, and refusals in one sentence."""
 
 import contextlib
-import gzip
 import os
 import subprocess
 import sys
@@ -20,12 +19,11 @@ from tests import runs
     [
         ("s3://b/x", "s3:// paths are not supported"),
         ("file:///x", "file:// paths are not supported"),
-        ("gs:///run", "which names no bucket"),
-        ("gs://nobodys/run", "but there is no bucket"),
+        ("gs://nobodys/run", "there is no bucket gs://nobodys"),
     ],
 )
 def test_paths_that_cannot_be_used(path, message, bucket):
-    with pytest.raises(UserError, match=f"--output is {path}, .*{message}"):
+    with pytest.raises(UserError, match=message):
         files.checked_path(path, "--output")
 
 
@@ -35,7 +33,7 @@ def test_a_bucket_without_access(monkeypatch):
             raise OSError("Forbidden: x\nno one may")
 
     monkeypatch.setattr(files, "filesystem", Storage)
-    with pytest.raises(UserError, match="--input is gs://x/y, but .* cannot be listed: Forbidden"):
+    with pytest.raises(UserError, match="the bucket gs://x cannot be listed: Forbidden"):
         files.checked_path("gs://x/y", "--input")
 
 
@@ -50,20 +48,6 @@ def test_missing_credentials_give_one_sentence(tmp_path, bucket):
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("\n") == 1 and "default credentials were not found" in done.stderr
     assert "run `gcloud auth application-default login`" in done.stderr
-
-
-def test_missing_packages_give_one_sentence():
-    code = (
-        "import sys; sys.modules['gcsfs'] = None\n"
-        "from bert_jax.base import files\n"
-        "try: files.checked_path('gs://b/x', '--input')\n"
-        "except Exception as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == (
-        "--input is gs://b/x, but the packages for it are missing: "
-        "pip install -e '.[gcs]' (gcsfs)\n"
-    )
 
 
 def test_listings_are_not_cached_and_tensorflow_is_not_loaded(bucket):
@@ -127,14 +111,6 @@ def test_other_content_than_a_json_object_is_refused(content, tmp_path):
     (tmp_path / "x").write_text(content)
     with pytest.raises(UserError, match=f"{tmp_path}/x is "):
         files.read_json(tmp_path / "x")
-
-
-def test_gzip_lines_can_be_read(root):
-    text = b"".join(b"%d\n" % i for i in range(500_000))
-    (root / "x.gz").write_bytes(gzip.compress(text, 1))
-    with files.open_input(root / "x.gz") as raw, gzip.open(raw) as stream:
-        assert stream.readline(100) == b"0\n"
-        assert stream.read() == text[2:]
 
 
 def test_memory_maps_of_a_local_copy_stay_valid(root):

@@ -41,13 +41,6 @@ def config(tmp_path):
     return f"--config={path}"
 
 
-def test_a_config_file_is_executed_once(tmp_path, capsys):
-    path = tmp_path / "a.py"
-    path.write_text("print('executed')\n" + CONFIG.format(line=""))
-    assert parse(f"--config={path}", "--config.seed=3").config.seed == 3
-    assert capsys.readouterr().out == "executed\n"
-
-
 def test_flags_override_values(config):
     values = parse(
         config,
@@ -55,7 +48,7 @@ def test_flags_override_values(config):
         "--config.model.hidden_size",
         "64",
         "--config.data.lowercase=false",
-        "--noconfig.fused_attention",
+        "--config.fused_attention=0",
         "--config.train.stages[0].fraction=0.5",
         "--config.data.input=a.txt,b.txt",
         "--config.objective.terms=my.module:Term, masked_lm",
@@ -98,24 +91,17 @@ def test_flags_may_come_before_the_config(config, form):
             "unknown config key train.num_stepz; did you mean train.num_steps?",
         ),
         (["--config.num_hidden_layers=3"], "did you mean model.num_hidden_layers?"),
-        (["--config.model.num_layers=3"], "did you mean model.num_hidden_layers?"),
         (["--config.train.stages[7].fraction=3"], "unknown config key train.stages[7].fraction"),
-        (["--config.seed.x=3"], "unknown config key seed.x; did you mean"),
         (["--config.train.num_steps=foo"], "flag --config.train.num_steps=foo: "),
         (["--config.data.lowercase=maybe"], "flag --config.data.lowercase=maybe: "),
         (["--config.data.input=a", "--config.data.input=b"], "config.data.input is given twice"),
+        (["--config.seed=1", "--config.seed=2"], "config.seed is given twice"),
         (["--config.train.stages=5"], "it has keys of its own, which flags change one by one"),
-        (["--config.model=5"], "it has keys of its own, which flags change one by one"),
-        (["--config.data['lowercase']=false"], "unknown config key data['lowercase']"),
-        (["--config.data.input[0]=x"], "unknown config key data.input[0]"),
         (["--config.init_from"], "flag --config.init_from=True: it needs a value"),
-        (["--noconfig.data.lowercase=true"], "unknown flag --noconfig.data.lowercase"),
-        (["--noconfig.data.lowercas"], "unknown config key data.lowercas; did you mean data.low"),
         (["--config.train.learning_rate=3"], "did you mean schedule.peak_learning_rate?"),
         (["--lr=3"], "unknown flag --lr; did you mean --config.schedule.peak_learning_rate?"),
         (["--config.epochs=3"], "did you mean train.num_steps?"),
         (["--output_dir=x"], "unknown flag --output_dir; did you mean --workdir?"),
-        (["--config.qqqq=3"], "unknown config key qqqq"),
         (["--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
         (["--qqqq"], "unknown flag --qqqq"),
         (["--steps=many"], "flag --steps=many: "),
@@ -132,13 +118,9 @@ def test_mistakes_in_flags(config, arguments, message):
 @pytest.mark.parametrize(
     "given",
     [
-        "a.txt",
         r"a\,b.txt",
-        "[x].txt",
         "(weird) name.txt",
-        "my texts/*.txt",
         "/ü (1)/it's [a-z]*.txt",
-        "tfds:wiki/en:1.*:text",
     ],
 )
 @pytest.mark.parametrize("form", ["--config.data.input={}", "--config.data.input {}"])
@@ -178,21 +160,15 @@ def test_flags_in_a_file(config, tmp_path):
 
 
 def test_overrides_without_a_config():
-    with pytest.raises(cli.UsageError, match="--config is missing: --config.seed changes a value"):
+    with pytest.raises(cli.UsageError, match="--config is missing: a config file"):
         parse("--config.seed=3")
 
 
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("c.train.nope.x = 1", "a.py:5: "),
         ("c.modle = 1", r"^modle is not a known key; did you mean model\?$"),
         ("c.model.update(hiden_size=1)", "^hiden_size .* did you mean hidden_size"),
-        ("int('x')", "a.py:5: ValueError: invalid literal for int"),
-        ("open('/nothing/here')", "a.py:5: FileNotFoundError: .*No such file"),
-        ("return 3", "must return a ConfigDict, not int"),
-        ("return", "must return a ConfigDict, not NoneType"),
-        ("c.seed = = 1", "a.py:5: SyntaxError: invalid syntax"),
         ("from bert_jax.base.errors import UserError; raise UserError('bad size')", "^bad size$"),
     ],
 )
@@ -201,6 +177,16 @@ def test_config_files_with_mistakes(tmp_path, line, message):
     path.write_text(CONFIG.format(line=line))
     with pytest.raises(UserError, match=message):
         parse(f"--config={path}")
+
+
+def test_an_error_in_a_config_file_shows_its_line(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(CONFIG.format(line="int('x')"))
+    command = [sys.executable, "-m", "bert_jax", f"--config={path}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ValueError: invalid literal for int() with base 10: 'x'")
+    assert done.stderr.endswith(f" ({path}:5; --traceback shows more)\n")
 
 
 def test_missing_config_files():
@@ -278,20 +264,12 @@ def run(body, *arguments, **options):
         ),
         ("raise OSError(errno.EROFS, 'Read-only')", 1, "error: writing: Read-only\n"),
         ("raise BrokenPipeError", 1, ""),
-        *(
-            (
-                f"raise RuntimeError('{text}')",
-                1,
-                f"error: the device ran out of memory ({cause}); try a larger "
-                "config.train.gradient_accumulation_steps, config.remat=full, "
-                "config.sharding=fsdp, a smaller config.eval.batch_size or, in a new run, a "
-                "smaller config.train.batch_size\n",
-            )
-            for text, cause in (
-                ("INTERNAL: RESOURCE_EXHAUSTED: Out, 9 GiB.\\nlist", "Out, 9 GiB"),
-                ("RESOURCE_EXHAUSTED: E1: HbmOom:\\nUsed 9G of 8G.\\nlist", "Used 9G of 8G"),
-                ("INTERNAL: RESOURCE_EXHAUSTED", "INTERNAL: RESOURCE_EXHAUSTED"),
-            )
+        (
+            "raise RuntimeError('RESOURCE_EXHAUSTED: E1: HbmOom:\\nUsed 9G of 8G.\\nlist')",
+            1,
+            "error: the device ran out of memory (Used 9G of 8G); try a larger "
+            "config.train.gradient_accumulation_steps, config.remat=full, config.sharding=fsdp, a "
+            "smaller config.eval.batch_size or, in a new run, a smaller config.train.batch_size\n",
         ),
     ],
 )
@@ -321,13 +299,6 @@ def test_help_and_verbosity():
     assert result.returncode == 0
     assert "--help" in result.stdout and "not reached" not in result.stdout
     assert "chatter" in run("pass", "--verbosity=0").stderr
-
-
-def test_help_shows_the_flags_of_the_command_and_where_the_keys_are():
-    command = [sys.executable, "-m", "bert_jax.main", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True).stdout
-    for text in ("--config: ", "bert_jax/config", "--workdir: ", "--coordinator: "):
-        assert text in shown, text
 
 
 def test_closed_stdout_gives_no_error():
@@ -367,11 +338,6 @@ class TestHostFlags:
                 return "went on"
 
         return join
-
-    def test_without_host_flags_there_is_one_process(self, join, monkeypatch):
-        for name in ("SLURM_STEP_NODELIST", "TPU_WORKER_HOSTNAMES"):
-            monkeypatch.delenv(name, raising=False)
-        assert join() == "went on"
 
     @pytest.mark.parametrize(
         "arguments", [HOSTS[:1], HOSTS[1:], HOSTS[::2], ("--coordinator=a", *HOSTS[1:])]

@@ -1,11 +1,9 @@
 """Checks that batches divide over the devices and that vocabularies match the model."""
 
-import importlib
-
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.config import check_batch, check_vocabulary, default_config, finetune_config
+from bert_jax.config import check_batch, check_vocabulary, default_config
 
 
 def test_vocabulary_must_match_the_model():
@@ -40,26 +38,3 @@ def test_batch_must_divide_over_the_devices(sizes, accumulation, shards, hosts, 
     else:
         with pytest.raises(UserError, match=words):
             check_batch(config, shards, hosts)
-
-
-def test_batch_of_fine_tuning_must_divide_over_the_devices():
-    config = finetune_config("mrpc")
-    check_batch(config, data_shards=16, num_processes=4)
-    with pytest.raises(UserError, match="config.train.batch_size is 32"):
-        check_batch(config, data_shards=12, num_processes=4)
-
-
-@pytest.mark.parametrize(
-    "name, chips, accumulation",
-    [
-        ("base", 16, 1),
-        ("large", 64, 1),
-        ("large_lamb", 1024, 1),
-        ("large_lamb", 16, 64),
-        ("base_lamb", 256, 1),
-    ],
-)
-def test_batches_divide_over_the_hardware_that_a_config_names(name, chips, accumulation):
-    config = importlib.import_module(f"configs.{name}").get_config()
-    config.train.gradient_accumulation_steps = accumulation
-    check_batch(config, data_shards=chips, num_processes=max(1, chips // 4))

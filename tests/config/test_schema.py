@@ -36,11 +36,8 @@ def wrong_values(field):
         # -2 is no value that is allowed outside the range.
         step = {">": 0, "<": 0, ">=": -2, "<=": 1}[sign]
         yield number + step, limit
-    if type(field.default) is int:
-        yield 10**23, "" if field.choices else "64 bits"
-    if any(isinstance(x, float) for x in as_tuple(field.default)):
-        yield float("nan"), field.range or "a finite number"
-        yield float("inf"), ""
+    if field.bounds and any(isinstance(x, float) for x in as_tuple(field.default)):
+        yield float("nan"), field.range
 
 
 def as_tuple(value):
@@ -142,7 +139,7 @@ def test_check_names_unknown_missing_and_nested_keys():
         check(config, SECTION)
     config = build(SECTION, {})
     del config.model.hidden_size
-    with pytest.raises(UserError, match="hidden_size is missing; .* --config.model.hidden_size="):
+    with pytest.raises(UserError, match="config.model.hidden_size is missing; a section needs"):
         check(config, SECTION)
 
 

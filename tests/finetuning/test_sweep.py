@@ -122,7 +122,7 @@ def test_a_killed_sweep_continues(tmp_path):
     assert not list(directory.glob("runs/*/checkpoints"))
     # A sweep is not accepted as a run, nor a run as a sweep.
     config = finetune_config("table")
-    with pytest.raises(UserError, match="sweep holds a sweep; choose another --workdir, or one"):
+    with pytest.raises(UserError, match="sweep holds a sweep .*, not a run; choose another"):
         start.check(directory, config)
     with pytest.raises(UserError, match="holds a run, not a sweep; choose another --workdir"):
         start.check_no_run(directory / "runs" / summary["best_run"])

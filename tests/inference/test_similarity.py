@@ -119,9 +119,9 @@ def test_the_command(folder, tmp_path):
 
 def test_flags_that_do_not_fit():
     for arguments, words in (
-        (["--pooling=cls"], "--pooling is for --sts, which is missing"),
-        (["--sts=x", "--data=y"], "--data is not for --sts; give one of the two"),
-        (["--sts=x", "--max_sequences=9"], "--max_sequences is not for --sts"),
+        (["--pooling=cls"], "--pooling has no effect without --sts"),
+        (["--sts=x", "--data=y"], "--data has no effect with --sts"),
+        (["--sts=x", "--max_sequences=9"], "--max_sequences has no effect with --sts"),
         (["--sts=nowhere.tsv"], "nowhere.tsv: No such file"),
     ):
         assert words in command("evaluate", "--workdir=w", *arguments)

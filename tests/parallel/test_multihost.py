@@ -9,7 +9,6 @@ import time
 import numpy as np
 import pytest
 
-import bert_jax
 from bert_jax import tokenizers
 from bert_jax.batches.stream import Stream
 from bert_jax.parallel import multihost
@@ -80,29 +79,17 @@ def two(tmp_path_factory, texts):
     return folder / "run", ended, [json.loads(file.read_text()) for file in reads]
 
 
-@pytest.mark.parametrize(
-    ("flag", "options", "name", "first", "second"),
-    [
-        ("--config.seed=7", {}, "--config.seed", "0", "7"),
-        ("--workdir=elsewhere", {}, "--workdir", '"RUN"', '"elsewhere"'),
-        ("--num_processes=3", {}, "--num_processes", "2", "3"),
-        ("", {"version": "0.0.1"}, "version", f'"{bert_jax.__version__}"', '"0.0.1"'),
-    ],
-)
-def test_processes_with_different_values_end(tmp_path, flag, options, name, first, second):
+@pytest.mark.parametrize(("flag", "options"), [("--config.seed=7", {}), ("", {"version": "0.0.1"})])
+def test_processes_with_different_values_end(tmp_path, flag, options):
     processes = start(
         tmp_path / "run",
         2,
         options=lambda number: options if number else {},
         flags=lambda number: [flag] if flag and number else [],
     )
-    first = first.replace("RUN", f"{tmp_path}/run")
-    sentence = (
-        f"error: process 1 was started with {name} {second}, process 0 with {first}; start all "
-        "processes with the same command\n"
-    )
+    sentence = "error: the processes of the run have different flags or versions of bert_jax: start"
     for status, out, err in finish(processes, 30):
-        assert (status, out, err) == (1, "", sentence)
+        assert (status, out) == (1, "") and err.startswith(sentence) and err.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 
@@ -211,29 +198,3 @@ def test_unresponsive_process_ends_the_run(two, tmp_path):
     assert status not in (0, 1, 2) and err
     processes[1].kill()
     finish(processes[1:])
-
-
-@pytest.mark.slow
-def test_four_devices_in_any_number_of_processes(two, tmp_path):
-    store = two[0] / "data"
-    straight = tmp_path / "four"
-    run(straight, 4, data__store=store)
-
-    # Stopped by a signal to the last of four processes, killed as two, finished as one.
-    moved = tmp_path / "moved"
-    processes = start(moved, 4, options={"step_seconds": 0.1}, data__store=store)
-    wait_for(lambda: newest_checkpoint(moved) >= 4, processes[0])
-    processes[3].send_signal(signal.SIGTERM)
-    assert [status for status, _, _ in finish(processes, 30)] == [0] * 4
-    stopped = newest_checkpoint(moved)
-    processes = start(moved, 2, devices=2, options={"step_seconds": 0.1}, data__store=store)
-    wait_for(lambda: newest_checkpoint(moved) > stopped, processes[0])
-    processes[1].kill()
-    # The other process may fail in Python, in a collective, or be aborted by the runtime.
-    (status, _, err), _ = finish(processes, LOST_SECONDS)
-    assert status not in (0, 1, 2) and err
-    assert newest_checkpoint(moved) < STEPS
-    damage(moved, newest_checkpoint(moved))
-    run(moved, 1, devices=4, data__store=store)
-    assert_same_bits(final_state(moved), final_state(straight))
-    assert losses(moved) == losses(straight)

@@ -6,7 +6,6 @@ test_distilbert.py and test_continue.py have runs that begin with another model.
 import importlib.util
 import json
 import math
-import zipfile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from safetensors.numpy import load_file
 
 import bert_jax
-from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.convert import convert
 from bert_jax.interop import formats
@@ -22,11 +20,10 @@ from bert_jax.pretraining import evaluation
 from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.metrics import read_metrics
+from bert_jax.training.state import num_parameters
 from configs import ablations, bart, flaubert, herbert, modernbert, roberta, spanbert, tiny
 from tests import runs
 from tests.finetuning import small
-from tests.golden.inputs import FOLDER
-from tests.interop.small_bert import copies, make_pretrained
 from tests.parallel.fakes import slices
 from tests.small_run import small_run, train_with_interruption
 
@@ -193,15 +190,6 @@ def test_parts_that_do_not_fit_are_refused(name, key, value, words, texts, tmp_p
         pretrain.train(config_of(name, texts, **{key: value}), tmp_path / "run")
 
 
-def test_flops_include_both_heads_of_spanbert(texts):
-    trainer = make_trainer(config_of("spanbert", texts))
-    width, inner, vocabulary, length, predictions = 16, 16, 200, 16, 4
-    block = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
-    mlm = 2 * predictions * (width**2 + width * vocabulary)
-    sbo = 2 * predictions * ((2 * width + 200) * width + width**2 + width * vocabulary)
-    assert trainer.flops_per_sequence(trainer.stages[0]) == 3 * (block + mlm + sbo)
-
-
 @pytest.mark.parametrize(
     ("recipe", "size", "parameters"),
     [
@@ -213,47 +201,8 @@ def test_flops_include_both_heads_of_spanbert(texts):
     ],
 )
 def test_sizes_are_those_of_transformers(recipe, size, parameters):
-    assert make_trainer(recipe.get_config(size), slices(rows=1)).num_parameters() == parameters
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "kind", "special_tokens", "folder"),
-    [
-        ("roberta", "fastbpe", "roberta", "phobert"),
-        ("xlm_roberta", "sentencepiece", "roberta", "xlm_roberta"),
-        ("camembert", "sentencepiece", "camembert", "xlm_roberta"),
-    ],
-)
-def test_training_continues_from_relatives(texts, tmp_path, family, kind, special_tokens, folder):
-    """PhoBERT, XLM-R and CamemBERT, with their own tokenizers."""
-    zipfile.ZipFile(FOLDER / "family_tokenizers.zip").extractall(tmp_path)
-    given = {"special_tokens": tokenizers.CONVENTIONS[special_tokens]}
-    tokenizer = tokenizers.from_file(kind, tmp_path / folder, **given)
-    size = {"vocab_size": tokenizer.vocab_size, "type_vocab_size": 0, "num_hidden_layers": 1}
-    pretrained = make_pretrained(family=family, layer_norm_eps=1e-5, **size)
-    pretrained.tokenizer = tokenizer
-    model = {f"model.{key}": value for key, value in pretrained.model.items()}
-    weights = copies(pretrained.weights)
-    formats.write(pretrained, tmp_path / "hf", "huggingface")
-    data = {"tokenizer": kind, "special_tokens": special_tokens, "vocab": str(tmp_path / "hf")}
-    config = config_of(
-        "roberta",
-        texts,
-        **model,
-        **{f"data.{key}": value for key, value in data.items()},
-        family=family,
-        init_from=str(tmp_path / "hf"),
-        train__num_steps=2,
-        schedule__warmup_steps=100.0,
-    )
-    pretrain.train(config, tmp_path / "run")
-    convert(str(tmp_path / "run"), str(tmp_path / "again"), "huggingface")
-    again = formats.read(tmp_path / "again")
-    assert (again.family, again.tokenizer.fingerprint) == (family, tokenizer.fingerprint)
-    # These are the weights after two warm-up steps.
-    for name, value in weights.items():
-        np.testing.assert_allclose(again.weights[name], value, atol=1e-4, err_msg=name)
+    trainer = make_trainer(recipe.get_config(size), slices(rows=1))
+    assert num_parameters(trainer.model) == parameters
 
 
 @pytest.mark.slow

@@ -3,9 +3,7 @@
 import pytest
 
 import bert_jax
-from bert_jax.config import default_config
-from bert_jax.pretraining.summary import next_commands, pairs_per_step
-from bert_jax.training.stages import resolve_stages
+from bert_jax.pretraining.summary import next_commands
 
 
 @pytest.mark.parametrize(
@@ -26,11 +24,3 @@ def test_the_next_commands_fit_the_run(name, data, expected):
     for command, words in zip(found, expected, strict=True):
         assert all(word in command.split() for word in words.split()), command
     assert all("'my runs/one'" in command or "main " in command for command in found)
-
-
-def test_rows_that_keep_a_recipe_are_a_multiple_of_the_devices():
-    _, stage = resolve_stages(default_config())
-    found = pairs_per_step(stage, pairs_per_row=1.6, parts=32)
-    assert "a step of 256 rows has about 410 pairs" in found
-    assert "config.train.stages[1].batch_size=160" in found
-    assert "batch_size=32," in pairs_per_step(stage, pairs_per_row=100.0, parts=32)

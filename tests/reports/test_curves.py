@@ -39,7 +39,7 @@ def test_curves_of_pretraining(tmp_path):
     content = (tmp_path / "curves.png").read_bytes()
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
     # Six panels; there is no gradient norm.
-    assert struct.unpack(">II", content[16:24]) == (1120, 900)
+    assert struct.unpack(">II", content[16:24]) == (1120, 925)
     write_curves([], tmp_path / "empty.png", panels)
     assert len(content) > 1.5 * (tmp_path / "empty.png").stat().st_size
 

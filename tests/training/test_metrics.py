@@ -75,7 +75,7 @@ def test_meter_averages(monkeypatch):
     meter = Meter(AVERAGED)
     meter.add(values(1.0), sequences=8, tokens=80, flops=800)  # not timed: the clock is stopped
     assert meter.summary(None) == values(1.0) | dict.fromkeys(RATES)
-    meter.start()
+    meter.since = clock[0]
     for number in (2.0, 6.0):
         clock[0] += 2
         meter.add(values(number), sequences=8, tokens=80, flops=800)

@@ -1,6 +1,7 @@
 """The steps in a trace, also for interrupted runs."""
 
 import jax
+from ml_collections import ConfigDict
 
 from bert_jax.training.profiler import StepProfiler
 
@@ -33,11 +34,12 @@ class Pause:
         pass
 
 
-def profile_steps(directory, printed, pause, done=0, **arguments):
-    """Runs the steps after `done` up to the sixth; returns the number of steps."""
-    profiler = StepProfiler(directory, done=done, say=printed.append, paused=pause, **arguments)
+def profile_steps(directory, printed, pause, steps=range(1, 7), **values):
+    """Takes the steps; returns their number."""
+    profile = ConfigDict({"start_step": 2, "num_steps": 3} | values)
+    profiler = StepProfiler(directory, profile, steps, say=printed.append, paused=pause)
     add, state = jax.jit(lambda x: x + 1), jax.numpy.zeros([])
-    for number in range(done + 1, 7):
+    for number in range(1, 7):
         with profiler.step(number, state):
             state = add(state)
     profiler.close(state)
@@ -46,22 +48,22 @@ def profile_steps(directory, printed, pause, done=0, **arguments):
 
 def test_only_the_configured_steps_are_traced(tmp_path):
     printed, pause = [], Pause()
-    assert profile_steps(tmp_path, printed, pause, start_step=2, num_steps=3) == 6
+    assert profile_steps(tmp_path, printed, pause) == 6
     (trace,) = tmp_path.glob("plugins/profile/steps_2_to_4/*.xplane.pb")
     assert annotated_steps(trace) == [2, 3, 4]
     assert pause.entered == 2, "starting and writing a trace must not count as training time"
-    for arguments in ({"num_steps": 0}, {"num_steps": 3, "enabled": False}):
+    # Other processes take the same steps.
+    for arguments in ({"num_steps": 0}, {"steps": range(0)}):
         other = tmp_path / "none"
-        assert profile_steps(other, printed, pause, start_step=2, **arguments) == 6
+        assert profile_steps(other, printed, pause, **arguments) == 6
         assert not other.exists()
     assert len(printed) == 1 and pause.entered == 2
 
 
-def test_run_after_the_traced_steps_gives_a_warning(tmp_path):
-    printed, pause = [], Pause()
-    assert profile_steps(tmp_path, printed, pause, start_step=2, num_steps=3, done=4) == 2
-    assert not list(tmp_path.iterdir()) and not pause.entered
-    assert printed == [
-        "warning: nothing is profiled: config.profile covers steps 2 to 4, and this run is "
-        "already at step 4"
-    ]
+def test_a_run_without_the_steps_to_trace_gives_a_warning(tmp_path):
+    for steps in (range(5, 7), range(1, 2)):
+        printed, pause = [], Pause()
+        profile_steps(tmp_path, printed, pause, steps)
+        assert not list(tmp_path.iterdir()) and not pause.entered
+        (warning,) = printed
+        assert warning.startswith("warning: nothing is profiled: config.profile covers steps 2 to")

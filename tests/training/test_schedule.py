@@ -158,40 +158,6 @@ def test_the_phases_of_modernbert_base():
         np.testing.assert_allclose(weight_decay(jnp.int32(step)), value, rtol=1e-6)
 
 
-def test_the_decays_of_ettin():
-    """From the peak to half of it, then to 0.02 of it, which is 0.04 of the half."""
-    config = default_config()
-    config.train.num_steps = 600
-    config.train.stages = (
-        stage_of(0.5),
-        stage_of(1 / 3, shape="one_minus_sqrt", end_factor=0.5),
-        stage_of(
-            1 / 6,
-            peak_learning_rate=4e-4,
-            shape="one_minus_sqrt",
-            end_factor=0.04,
-            masked_lm_prob=0.15,
-        ),
-    )
-    config.data.masked_lm_prob = 0.3
-    config.schedule.update(shape="constant", peak_learning_rate=8e-4, warmup_steps=10.0)
-    rate, stages = schedule_of(config)
-    values = {
-        5: 4e-4,
-        10: 8e-4,
-        299: 8e-4,
-        300: 8e-4,
-        350: 6e-4,
-        500: 4e-4,
-        525: 2.08e-4,
-        600: 1.6e-5,
-    }
-    for step, value in values.items():
-        np.testing.assert_allclose(rate(step), value, rtol=2e-6, err_msg=str(step))
-    assert [s.masked_lm_prob for s in stages] == [0.3, 0.3, 0.15]
-    assert make_weight_decay(stages) == 0.01
-
-
 def test_each_stage_of_lambs_recipe_has_its_own_curve():
     """You et al. 2020: 7,038 + 1,563 steps, 6e-3 and 4e-3, warm-up .2843 and .128."""
     config = default_config()

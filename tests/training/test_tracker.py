@@ -2,12 +2,8 @@
 
 import importlib.util
 import json
-import os
-import struct
-import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +15,7 @@ from bert_jax.finetuning import run as finetuning
 from bert_jax.pretraining import checks
 from bert_jax.pretraining import train as pretraining
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.tracker import Tracker, check_installed
+from bert_jax.training.tracker import Tracker
 from tests import runs
 from tests.finetuning import small
 from tests.small_run import (
@@ -121,15 +117,6 @@ def test_a_missing_package_is_named_before_the_work(monkeypatch, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_folder_that_wandb_makes_is_not_its_package(monkeypatch, tmp_path):
-    (tmp_path / "wandb").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    importlib.invalidate_caches()
-    with pytest.raises(UserError, match="wandb is True, but its package is missing"):
-        check_installed(config_of())
-
-
 def test_an_interrupted_run_of_pretraining(tmp_path, fake):
     texts = write_documents(tmp_path / "texts", 12)
     config = small_run(texts, log__wandb=True, checkpoint__every_steps=3)
@@ -157,97 +144,3 @@ def test_a_run_of_finetuning(tmp_path, fake):
     (tracked,) = Fake.runs
     assert [line["eval/accuracy"] for _, line in tracked.lines if "eval/accuracy" in line]
     assert tracked.summary["results/validation.accuracy"] == results["validation"]["accuracy"]
-
-
-SCRIPT = """
-import sys
-from etils import epath
-from bert_jax.config import default_config
-from bert_jax.training.tracker import Tracker
-config = default_config()
-config.log.wandb = True
-with Tracker(config, epath.Path(sys.argv[1])) as found:
-    found.log(int(sys.argv[2]), {"train/loss": 2.5})
-    found.summarize({"step": 7, "mlm_loss": 1.5, "by_source": {"en": {"mlm_loss": 1.0}}})
-"""
-
-
-def track(directory, step, **variables):
-    """Tracks a run with the real package, in a process of its own; returns its output."""
-    pytest.importorskip("wandb", reason="pip install -e '.[wandb]'")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(directory), str(step)],
-        cwd=runs.ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"} | variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    return done.stdout
-
-
-def wandb_records(path: Path):
-    """Reads the protobufs of a file in LevelDB's log format, after a header of 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    content, at, parts = path.read_bytes(), 7, b""
-    while at < len(content):
-        _, length, kind = struct.unpack_from("<IHB", content, at)
-        parts += content[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # A whole record, or the end of one.
-            yield Record.FromString(parts)
-            parts = b""
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
-
-
-class TestWandb:
-    def records(self, directory):
-        (id,) = {json.loads((directory / "tracking.json").read_text())["id"]}
-        for file in sorted(directory.glob(f"wandb/offline-run-*-{id}/*.wandb")):
-            yield list(wandb_records(file))
-
-    def test_offline(self, tmp_path):
-        directory = tmp_path / "mine"
-        directory.mkdir()
-        for step in (5, 6):
-            printed = track(directory, step, WANDB_MODE="offline")
-            assert f"wandb sync {directory}/wandb/offline-run-" in printed
-        sessions = list(self.records(directory))
-        assert len(sessions) == 2
-        for step, records in zip((5, 6), sessions, strict=True):
-            (run,) = [record.run for record in records if record.HasField("run")]
-            assert (run.project, run.display_name) == ("bert_jax", "mine")
-            config = {item.key: json.loads(item.value_json) for item in run.config.update}
-            assert config["model"]["hidden_size"] == 768
-            lines = [
-                {"/".join(item.nested_key) or item.key: item.value_json for item in r.history.item}
-                for r in records
-                if r.HasField("history")
-            ]
-            assert (lines[0]["step"], lines[0]["train/loss"]) == (str(step), "2.5")
-            summary = {
-                "/".join(item.nested_key) or item.key: item.value_json
-                for record in records
-                for item in record.summary.update
-            }
-            assert summary["results/mlm_loss"] == "1.5"
-            assert summary["results/by_source.en.mlm_loss"] == "1.0"
-            # Nothing describes the machine.
-            assert not any(record.HasField("environment") for record in records)
-        names = {file.name for file in (directory / "wandb").rglob("files/*")}
-        assert not names & {"requirements.txt", "wandb-metadata.json", "output.log"}
-
-    def test_without_network_the_run_stays_on_disk(self, tmp_path):
-        variables = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "a" * 40}
-        printed = track(tmp_path, 5, WANDB_INIT_TIMEOUT="2", **variables)
-        assert "warning: wandb: " in printed and "; this part of the run stays on disk" in printed
-        ((*records,),) = self.records(tmp_path)
-        assert any(record.HasField("history") for record in records)
-
-    def test_without_a_key_the_run_stays_on_disk(self, tmp_path):
-        home = {"HOME": str(tmp_path / "home"), "NETRC": str(tmp_path / "none")}
-        printed = track(tmp_path, 5, WANDB_API_KEY="", **home)
-        assert "No API key configured" in printed and "stays on disk" in printed

@@ -1,5 +1,6 @@
-"""The config keys of the stages of pre-training."""
+"""The keys of a stage of pre-training, and the number of predictions that follows from them."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -77,12 +78,8 @@ OWN_KEYS = {
     "model.rope_theta": "rope_theta",
     "model.local_rope_theta": "local_rope_theta",
 }
-# The keys of a stage that replace keys of config.model of the same name, and the keys of the model
-# that they need.
-OWN_MODEL_KEYS = {
-    "rope_theta": ("rope_theta",),
-    "local_rope_theta": ("rope_theta", "local_attention"),
-}
+# The keys of a stage that replace keys of config.model of the same name.
+OWN_MODEL_KEYS = ("rope_theta", "local_rope_theta")
 
 
 def stage(**values: Any) -> ConfigDict:
@@ -155,3 +152,45 @@ def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
 def has_own_schedule(stage: ConfigDict) -> bool:
     """Returns whether a stage does not follow the schedule of the run."""
     return bool(stage.peak_learning_rate or stage.shape)
+
+
+def max_predictions(stage: ConfigDict, masked_lm_prob: float, max_pairs_per_row: int = 1) -> int:
+    """Returns the largest number of predictions in a row of a stage.
+
+    Args:
+      masked_lm_prob: The masking rate of the run; the stage may have its own.
+    """
+    rate = stage.masked_lm_prob or masked_lm_prob
+    return stage.max_predictions_per_seq or derived_predictions(
+        stage.max_seq_length, rate, max_pairs_per_row
+    )
+
+
+def derived_predictions(
+    max_seq_length: int, masked_lm_prob: float, max_pairs_per_row: int = 1
+) -> int:
+    """Computes the number of predictions that a row of this length needs."""
+    needed = 5 * math.ceil(round(max_seq_length * masked_lm_prob / 5, 6))
+    if max_pairs_per_row > 1:
+        # The number of each pair is rounded, so that each may add a half.
+        packed = math.floor(round(max_seq_length * masked_lm_prob + max_pairs_per_row / 2, 6))
+        needed = max(needed, packed)
+    # [CLS] and both [SEP] tokens are not predicted.
+    return min(needed, max_seq_length - 3)
+
+
+def prediction_warnings(config: ConfigDict) -> list[str]:
+    """Warns of each stage that predicts fewer tokens than its masking rate."""
+    if config.data.corruption in ("none", "denoising"):
+        return []
+    warnings = []
+    for i, stage in enumerate(config.train.stages):
+        rate, length = stage.masked_lm_prob or config.data.masked_lm_prob, stage.max_seq_length
+        limit = max_predictions(stage, rate)
+        if stage.fraction and limit < 0.9 * rate * length:
+            warnings.append(
+                f"config.train.stages[{i}].max_predictions_per_seq is {limit}, so only "
+                f"{limit / length:.1%} of the tokens in full rows of {length} are predicted, not "
+                f"the masking rate of {rate:.1%}; 0 derives the number from the length"
+            )
+    return warnings
