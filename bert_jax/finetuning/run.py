@@ -195,9 +195,6 @@ class FinetuningRun:
         ):
             yield self.stage, batch
 
-    def describe_batch(self, step: int) -> dict[str, Any]:
-        return {"split": "train", "rows": self.order.rows_of_step(step - 1).tolist()}
-
     @property
     def evaluated_step(self) -> int:
         return self.best.last_step

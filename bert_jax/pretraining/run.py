@@ -85,9 +85,6 @@ class PretrainingRun:
                     self._stage, self._stream = stage, stream
                     yield stage, batch
 
-    def describe_batch(self, step: int) -> dict[str, Any]:
-        return self._stream.describe_batch(step - 1 - self._stage.first_step)
-
     def resume_point(self, step: int) -> dict[str, Any]:
         return {
             "stage": self._stage.index,

@@ -111,10 +111,6 @@ class Run(Protocol):
         """Yields the stage and the batch, on the devices, of every step after `step`."""
         ...
 
-    def describe_batch(self, step: int) -> dict[str, Any]:
-        """Describes the rows of the latest batch, for step `step`, as values that JSON can hold."""
-        ...
-
     def resume_point(self, step: int) -> dict[str, Any]:
         """Returns what the checkpoint of `step` stores beside the state, as values for JSON."""
         ...
@@ -260,7 +256,6 @@ def _diverged(error: NonFiniteError, run: Run, checkpointer: Checkpointer) -> Di
         # JSON has no NaN.
         "metrics": {name: str(value) for name, value in error.metrics.items()},
         "last_good_checkpoint": steps[-1] if steps else None,
-        "batch": run.describe_batch(error.step),
     }
     path = run.directory / f"non_finite_step_{error.step}.json"
     if multihost.is_first():
@@ -269,7 +264,7 @@ def _diverged(error: NonFiniteError, run: Run, checkpointer: Checkpointer) -> Di
     return DivergedError(
         f"the loss, gradient or update of step {error.step} is not finite (loss "
         f"{error.metrics['loss']}, gradient norm {error.metrics['grad_norm']}, learning rate "
-        f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; it "
+        f"{error.metrics['learning_rate']:.3g}); {last}; its metrics are in {path}; it "
         "usually helps to start in another --workdir with a lower "
         "config.schedule.peak_learning_rate, a lower config.optimizer.weight_decay or a longer "
         "warm-up"

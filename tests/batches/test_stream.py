@@ -14,7 +14,7 @@ from bert_jax.batches.rows.pairs import PairRows
 from bert_jax.batches.rows.segments import SegmentPlan, SegmentRows
 from bert_jax.batches.rows.windows import select_rows
 from bert_jax.batches.stream import batch_fields, evaluation_batches
-from tests.batches.fakes import SEP, FakeStore
+from tests.batches.fakes import FakeStore
 from tests.batches.small_stream import DOCUMENTS, PACKED, SPEC, STORE, TOKENIZER, stream
 
 
@@ -137,40 +137,6 @@ def test_a_corpus_smaller_than_a_batch():
     assert position["epoch"] > 20
     assert equal(next(again.batches(3, 1, position)), batches[3])
     assert [len(b["input_ids"]) for b in batches] == [64] * 4
-    described = again.describe_batch(1)
-    assert len(described["windows"]) > 5 and described["rows"][0][0] in (0, 1)
-
-
-def test_describe_batch(uninterrupted):
-    described = stream().describe_batch(37)
-    assert json.loads(json.dumps(described)) == described
-    assert (described["step"], described["stage"]) == (37, 0)
-    assert (described["first_example"], described["last_example"]) == (37 * 12, 38 * 12 - 1)
-    position = stream().position(37)
-    assert described["epoch"] == position["epoch"]
-    assert described["windows"][0] == [position["epoch"], position["window"]]
-    ids = unmasked(uninterrupted[37])
-    for row, (a_document, a_sentence, b_document, b_sentence) in enumerate(described["rows"]):
-        b_column = np.flatnonzero(ids[row] == SEP)[0] + 1
-        for token, document, sentence in (
-            (ids[row, 1], a_document, a_sentence),
-            (ids[row, b_column], b_document, b_sentence),
-        ):
-            at = STORE.document_starts[document] + sentence
-            assert STORE.sentence_starts[at] <= token - 5 < STORE.sentence_starts[at + 1]
-
-
-@pytest.mark.parametrize("rows", ["pairs", "segments", "full_sentences"])
-def test_descriptions_name_the_documents_of_a_store_in_parts(rows):
-    whole = stream(IN_PARTS, rows=rows, corruption="none")
-    for step in (0, 37):
-        (batch,) = whole.batches(step, 1)
-        for ids, (document, sentence, *_) in zip(
-            batch["input_ids"], whole.describe_batch(step)["rows"], strict=True
-        ):
-            token = next(i for i in ids if i > SEP) - 5
-            at = STORE.document_starts[document] + sentence
-            assert STORE.sentence_starts[at] <= token < STORE.sentence_starts[at + 1]
 
 
 def test_only_the_parts_of_a_window_are_opened():

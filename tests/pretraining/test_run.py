@@ -237,7 +237,6 @@ def test_non_finite_loss_ends_the_run_with_a_report(uninterrupted, tmp_path, mon
     with pytest.raises(UserError, match="step 6 is not finite .*peak_learning_rate"):
         pretrain.train(workdir.load_config(uninterrupted), tmp_path)
     report = json.loads((tmp_path / "non_finite_step_6.json").read_text())
-    assert len(report["batch"]["rows"]) == 8
     assert report["last_good_checkpoint"] == newest_checkpoint(tmp_path) == 4
 
 
