@@ -37,12 +37,7 @@ def read_checksums(directory: Path | epath.Path) -> dict[str, int]:
 
 
 def verify(directory: Path | epath.Path) -> int:
-    """Compares all files of a directory with their checksums; returns the number of files.
-
-    Raises:
-      UserError: A file is damaged.
-      FileNotFoundError: A file is missing, or the store is of an older version.
-    """
+    """Compares all files of a directory with their checksums; returns the number of files."""
     checksums = files.read_json(directory / CHECKSUMS)
     for name, checksum in checksums.items():
         if _checksum(directory / name) != checksum:
@@ -70,9 +65,6 @@ def open_vector(
     Args:
       path: The file.
       local: `path` itself, or an empty copy of a file in object storage; see `sparse_copy`.
-
-    Raises:
-      UserError: The file has another size.
     """
     found = local.stat().st_size if local.exists() else 0
     if found != length * dtype.itemsize:

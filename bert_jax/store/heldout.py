@@ -45,9 +45,6 @@ def is_held_out_by_id(document: Document, fraction: float) -> bool:
     """Returns whether a document is held out, which depends on its id alone.
 
     Documents that are added to the corpus therefore change nothing for the others.
-
-    Raises:
-      UserError: The document has no id.
     """
     if not document.id:
         raise UserError(

@@ -28,7 +28,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.processes import num_cores
 from bert_jax.base.progress import Progress, say
 from bert_jax.store import preparation_report
-from bert_jax.store.engines import Engine, LocalProcesses
+from bert_jax.store.engines import Engine, LocalProcesses, run_stage
 from bert_jax.store.heldout import choose
 from bert_jax.store.manifest import (
     check_metadata,
@@ -62,7 +62,6 @@ from bert_jax.text.bad_records import NUM_FIRST, skipped_texts
 from bert_jax.text.formats import FormatGuess
 from bert_jax.text.named_sources import (
     REPEAT_UNIT,
-    check_weights,
     language_of,
     named_inputs,
     repeats,
@@ -98,9 +97,6 @@ def prepare(
 
     Returns:
       The store's metadata.
-
-    Raises:
-      UserError: The corpus, the options or the directory cannot be used.
     """
     output = store_path(output)
     if (output / "metadata.json").exists():
@@ -122,7 +118,6 @@ def prepare(
             f"(data.{key}): those of a related language or of English are used (the languages with "
             f"rules: {', '.join(LANGUAGES)})"
         )
-    check_weights(named_inputs(data.sources), data.source_weights)
     # What the tokenizer lacks is said before the text is read.
     if data.vocab:
         given_tokenizer(data, vocab_size)
@@ -147,15 +142,15 @@ def prepare(
 def _run(engine: Engine, output: Directory, plan: Plan, data: ConfigDict, vocab_size: int) -> None:
     """Runs the stages and what one process computes between them."""
     parts = range(len(plan.parts))
-    engine.map(output, plan, "count", parts)
+    run_stage(engine, output, plan, "count", parts)
     computed_once(output, "heldout.json", lambda: choose_heldout(output, plan, data))
     if data.add_tokens or not data.vocab:
         computed_once(output, "sample.json", lambda: choose_sample(output, plan, data))
-        engine.map(output, plan, "sample", parts_with_sample(output, plan))
+        run_stage(engine, output, plan, "sample", parts_with_sample(output, plan))
     computed_once(output, "vocabulary.json", lambda: make_tokenizer(output, plan, data, vocab_size))
     if data.duplicates == "exact":
         find_copies(output, plan)
-    engine.map(output, plan, "tokenize", parts)
+    run_stage(engine, output, plan, "tokenize", parts)
     finish(output, plan, data)
     files.remove_directory(output / UNFINISHED)
 
@@ -190,9 +185,6 @@ def choose_heldout(output: Directory, plan: Plan, data: ConfigDict) -> dict[str,
     it has the size of the text, the indices of the documents that are held out (None for those of
     `HeldOut`), the fraction of each document that is held out at its end, and whether documents are
     held out by their ids instead.
-
-    Raises:
-      UserError: A source has no documents.
     """
     first_documents: list[int] = []
     sources = {}
@@ -351,11 +343,7 @@ def find_copies(output: Directory, plan: Plan) -> None:
 
 
 def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
-    """Completes the store: writes what describes all parts, and metadata.json last.
-
-    Raises:
-      UserError: No document is left to train on.
-    """
+    """Completes the store: writes what describes all parts, and metadata.json last."""
     results = list(_results(output, plan, "tokenize"))
     vocabulary, heldout = read_file(output, "vocabulary.json"), read_file(output, "heldout.json")
     counts: Counter[str] = Counter()
@@ -448,9 +436,6 @@ def tokenize_corpus(
     Returns:
       The split's counts, the number of `characters`, and under "dropped_documents" the bad
       documents by reason.
-
-    Raises:
-      UserError: As for `prepare`.
     """
     output_dir = store_path(output_dir)
     corpus = open_corpus(data)
@@ -461,21 +446,14 @@ def tokenize_corpus(
         tempfile.TemporaryDirectory() as tokenizer_dir,
         files.local_output(output_dir) as local,
         SplitWriter(local, tokenizer.vocab_size) as split,
-        Progress("tokenizing", corpus.fetch(), corpus.unit) as bar,
+        Progress("tokenizing", corpus.fetch(), "MB") as bar,
     ):
         tokenizer.save(tokenizer_dir)
-        shown = 0.0
+        corpus.advance = bar.advance
         for document in tokenized(
-            corpus,
-            corpus.documents(),
-            Path(tokenizer_dir),
-            processes,
-            data,
-            counts,
+            corpus, corpus.documents(), Path(tokenizer_dir), processes, data, counts
         ):
             append(split, document)
-            bar.advance(corpus.done - shown)
-            shown = corpus.done
         _check_text(split.counts["documents"], source_name(corpus.sources[0]))
     for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
         say(f"warning: {text}")

@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -47,6 +47,8 @@ _ADVICE = {
     "it is set, to that of the names of documents",
 }
 _PEEK_BYTES = 1000
+# Progress is counted in steps of this size.
+_ADVANCE_BYTES = 10**5
 _CUT_BY_LINES = ("jsonl", "sentences", "lines", "fasta")
 # The formats whose files have their own encoding.
 _OWN_ENCODING = ("parquet", "arrow", "wikipedia")
@@ -76,8 +78,7 @@ class Corpus:
       sources: One dict per file or data set, as recorded in a store's metadata.
       guesses: The guessed format of each file that was read with format="auto", by path.
       bad: The bad documents of the current pass over the corpus.
-      unit: The unit of progress: "MB" of files, or "documents" if a source is a data set.
-      done: The amount read so far, in `unit`.
+      advance: Called with the megabytes that were read since the last call.
     """
 
     def __init__(
@@ -100,19 +101,15 @@ class Corpus:
         self._encoding, self._max_characters = encoding, max_document_characters
         self.sources = find_sources(inputs, text_field) if sources is None else sources
         self.guesses: dict[str, FormatGuess] = {}
-        self.unit = "documents" if any("tfds" in source for source in self.sources) else "MB"
+        self.advance: Callable[[float], None] = lambda megabytes: None
         self._start()
 
     def fetch(self) -> float | None:
-        """Downloads missing data sets; returns the size of the corpus in `unit`, if known."""
-        builders = [tfds.open_builder(s["tfds"]) for s in self.sources if "tfds" in s]
-        for builder in builders:
-            builder.download_and_prepare()
-        if not builders:
-            return sum(source["bytes"] for source in self.sources) / 1e6
-        if len(builders) < len(self.sources):
-            return None
-        return sum(builder.info.splits["train"].num_examples for builder in builders)
+        """Downloads missing data sets; returns the size in megabytes if there is none."""
+        names = [source["tfds"] for source in self.sources if "tfds" in source]
+        for name in names:
+            tfds.open_builder(name).download_and_prepare()
+        return None if names else sum(source["bytes"] for source in self.sources) / 1e6
 
     def parts(self, part_bytes: int) -> list[list[Piece]]:
         """Divides the corpus into parts; see `cut`."""
@@ -135,7 +132,6 @@ class Corpus:
                 yield from _divided(document, self._max_characters)
 
     def _start(self) -> None:
-        self.done: float = 0
         self.bad = BadRecords(self._policy, "data.bad_documents", _ADVICE)
 
     def _may_cut(self, source: Source) -> bool:
@@ -166,7 +162,6 @@ class Corpus:
         guess = self._guess(source, path)
         if guess.reason:
             self.guesses[str(path)] = guess
-        in_bytes, before = self.unit == "MB", self.done
         encoding = "utf-8" if guess.format in _OWN_ENCODING else self._encoding
         with open_text(path, encoding) as (stored, stream):
             size = stored.seek(0, os.SEEK_END)
@@ -187,17 +182,17 @@ class Corpus:
                 found = by_format[guess.format](str(path), stream)
             else:
                 found = read_rows(guess.format, str(path), stream, piece, self._rows, self.bad)
-            is_empty, num_bad = True, self.bad.dropped.total()
+            is_empty, num_bad, read = True, self.bad.dropped.total(), piece.start
             for document in found:
                 is_empty = False
-                read = (stored.tell() - piece.start) / 1e6
-                self.done = before + read if in_bytes else self.done + 1
+                if (now := stored.tell()) - read >= _ADVANCE_BYTES:
+                    self.advance((now - read) / 1e6)
+                    read = now
                 yield document
             if piece.stop is None and is_empty and num_bad == self.bad.dropped.total():
                 self.bad.add(BadRecord("empty", "the file has no document"), str(path))
-            if in_bytes:
-                stop = size if piece.stop is None else piece.stop
-                self.done = before + (stop - piece.start) / 1e6
+            # The file is read in blocks, and perhaps beyond the piece.
+            self.advance(((size if piece.stop is None else piece.stop) - read) / 1e6)
 
     def _read_whole(self, path: str, stream: BinaryIO) -> Iterator[Document]:
         content = stream.read(readers.MAX_RECORD_BYTES + 1)
@@ -261,7 +256,7 @@ class Corpus:
         name = source["tfds"]
         examples = tfds.texts(tfds.open_builder(name), name, source["field"])
         for number, content in enumerate(examples, 1):
-            self.done += 1
+            self.advance(len(content) / 1e6)
             with self.bad.catching(Place(name, number)):
                 yield Document(name, number, checked(text_of(content)), is_split=False)
 

@@ -92,12 +92,11 @@ def test_order_is_by_name_and_no_file_is_read_twice(tmp_path):
 def test_sources_and_progress(tmp_path):
     write(tmp_path / "a.txt", "12345")
     write(tmp_path / "b.txt", "123")
-    corpus = Corpus(f"{tmp_path}/*.txt")
+    corpus, read = Corpus(f"{tmp_path}/*.txt"), []
+    corpus.advance = read.append
     assert [s["bytes"] for s in corpus.sources] == [5, 3]
-    assert corpus.unit == "MB" and corpus.fetch() == pytest.approx(8e-6)
-    for _ in range(2):
-        list(corpus.documents())
-        assert corpus.done == pytest.approx(8e-6)
+    list(corpus.documents())
+    assert sum(read) == pytest.approx(corpus.fetch()) == pytest.approx(8e-6)
 
 
 def test_built_in_corpus():
@@ -426,12 +425,13 @@ def test_too_long_documents(short_limit, tmp_path, format, name, content, messag
     with pytest.raises(UserError, match=message):
         texts(path, format=format)
     last = write(tmp_path / "z.txt", '{"text": "last"}')
-    corpus = Corpus([path, last], format=format, bad_documents="skip")
+    corpus, read = Corpus([path, last], format=format, bad_documents="skip"), []
+    corpus.advance = read.append
     found = [d.text.strip() for d in corpus.documents()]
     assert len(found) == (1 if format == "documents" else 2)
     assert "last" in found[-1]
     assert corpus.bad.dropped == {"too long": 1}
-    assert corpus.done == pytest.approx(corpus.fetch())
+    assert sum(read) == pytest.approx(corpus.fetch())
 
 
 def test_too_long_lines(short_limit, tmp_path):
