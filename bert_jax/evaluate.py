@@ -20,7 +20,7 @@ from bert_jax.config.data import DATA
 from bert_jax.training import workdir
 
 # The flags that say how the text of --data is read.
-_OF_TEXT = ("format", "language", "max_document_characters", "bad_documents")
+_OF_TEXT = ("format", "language", "bad_documents")
 # The flags of --sts.
 _OF_STS = ("pooling", "max_length")
 
@@ -41,12 +41,6 @@ def define_flags() -> None:
     )
     flags.DEFINE_string(
         "language", None, "Language of the sentences of --data; by default as in config.data."
-    )
-    flags.DEFINE_integer(
-        "max_document_characters",
-        None,
-        "Longer documents, such as books, are split; by default as in config.data.",
-        lower_bound=0,
     )
     flags.DEFINE_enum(
         "bad_documents",

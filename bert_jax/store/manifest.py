@@ -57,7 +57,6 @@ def open_corpus(data: ConfigDict, sources: list[Source] | None = None) -> Corpus
         table_rows=data.table_rows,
         characters_apart=data.characters_apart,
         encoding=data.encoding,
-        max_document_characters=data.max_document_characters,
         bad_documents=data.bad_documents,
         sources=sources,
     )
@@ -193,7 +192,8 @@ def check_metadata(
         if not is_number(options.get("add_tokens", "")):
             # The hash of the vocabulary has that of a file of words.
             options["add_tokens"] = ""
-    keys = (found.keys() | wanted.keys()) - {"input", "vocab_path"}
+    # A store of an older version may have keys that are gone.
+    keys = wanted.keys() - {"input", "vocab_path"}
     # Which keys there are depends on whether a vocabulary is given.
     for key in sorted(keys, key=lambda key: (key != "vocab", key)):
         if found.get(key) != wanted.get(key):

@@ -2,9 +2,7 @@
 
 import functools
 import itertools
-import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +13,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.text import readers, sequences, tfds, wikipedia
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import Document, checked, text_of
-from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of
+from bert_jax.text.formats import FormatGuess, format_of
 from bert_jax.text.named_sources import language_of
 from bert_jax.text.readers import (
     INVALID_UTF8,
@@ -53,9 +51,6 @@ _CUT_BY_LINES = ("jsonl", "sentences", "lines", "fasta")
 # The formats whose files have their own encoding.
 _OWN_ENCODING = ("parquet", "arrow", "wikipedia")
 
-# The gaps at which a long document is divided, the best first.
-GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
-
 
 class Corpus:
     """The documents of `data.input`.
@@ -69,7 +64,6 @@ class Corpus:
       characters_apart: Whether spaces are put between the characters; see `sequences.apart`.
       encoding: The encoding of the files, as Python names it, or several; see `open_text`.
         Parquet has its own.
-      max_document_characters: Longer documents are divided, see `_divided`; 0 divides none.
       bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
         it in `bad.dropped`.
       sources: What `find_sources` has found earlier, instead of `inputs`.
@@ -91,14 +85,13 @@ class Corpus:
         table_rows: str = "documents",
         characters_apart: bool = False,
         encoding: str = "utf-8",
-        max_document_characters: int = 0,
         bad_documents: str = "refuse",
         sources: list[Source] | None = None,
     ):
         self._format, self._policy = format, bad_documents
         self._rows = Rows(text_field, document_field, table_rows == "sentences")
         self._characters_apart = characters_apart
-        self._encoding, self._max_characters = encoding, max_document_characters
+        self._encoding = encoding
         self.sources = find_sources(inputs, text_field) if sources is None else sources
         self.guesses: dict[str, FormatGuess] = {}
         self.advance: Callable[[float], None] = lambda megabytes: None
@@ -129,7 +122,7 @@ class Corpus:
                     document = document._replace(language=language_of(name))
                 if self._characters_apart:
                     document = document._replace(text=sequences.apart(document.text))
-                yield from _divided(document, self._max_characters)
+                yield document
 
     def _start(self) -> None:
         self.bad = BadRecords(self._policy, "data.bad_documents", _ADVICE)
@@ -176,7 +169,7 @@ class Corpus:
                 "sentences": functools.partial(self._read_sentences, piece=piece),
                 "wikipedia": functools.partial(self._read_wikipedia, stored=stored, piece=piece),
                 "lines": functools.partial(sequences.read_lines, piece=piece, bad=self.bad),
-                "fasta": functools.partial(sequences.read_fasta, piece=piece),
+                "fasta": functools.partial(sequences.read_fasta, piece=piece, bad=self.bad),
             }
             if guess.format in by_format:
                 found = by_format[guess.format](str(path), stream)
@@ -274,36 +267,3 @@ class Corpus:
 def _too_long(remedy: str) -> BadRecord:
     limit = f"{readers.MAX_RECORD_BYTES / 2**20:g} MiB"
     return BadRecord("too long", f"the document is longer than {limit}: {remedy}")
-
-
-def _divided(document: Document, max_characters: int) -> Iterator[Document]:
-    """Divides a document into parts of at most `max_characters` (0: no limit).
-
-    A part ends at a blank line. A longer paragraph is divided at the ends of lines, and a longer
-    line after a sentence or at least a word. A document of one sentence per line is only divided
-    between lines.
-    """
-    if not max_characters or len(document.text) <= max_characters:
-        yield document
-        return
-    gaps = ("\n",) if document.is_split else GAPS
-    ends = _part_ends(document.text, 0, len(document.text), max_characters, gaps)
-    first = 0
-    for end, next_end in itertools.pairwise([*ends, math.inf]):
-        if next_end - first > max_characters and document.text[first:end].strip():
-            line = document.line + document.text.count("\n", 0, first)
-            yield document._replace(line=line, text=document.text[first:end])
-            first = end
-
-
-def _part_ends(
-    text: str, first: int, stop: int, max_characters: int, gaps: Sequence[str]
-) -> Iterator[int]:
-    """Yields the positions between `first` and `stop` where a text may be divided, and `stop`."""
-    ends = (match.end() for match in re.compile(gaps[0]).finditer(text, first, stop))
-    for end in itertools.chain(ends, [stop]):
-        if gaps[1:] and len(text[first:end].rstrip()) > max_characters:
-            yield from _part_ends(text, first, end, max_characters, gaps[1:])
-        else:
-            yield end
-        first = end

@@ -54,7 +54,10 @@ def replaced_pieces(tokenizer: Tokenizer, extended: Tokenizer) -> dict[int, list
 def words_of_file(path: str, tokenizer: Tokenizer) -> list[str]:
     """Reads a word from each line; words that are tokens already are left out."""
     words: dict[str, None] = {}
-    lines = vocabulary_lines(files.checked_path(path, "data.add_tokens"))
+    try:
+        lines = vocabulary_lines(files.checked_path(path, "data.add_tokens"))
+    except OSError as error:
+        raise UserError(f"config.data.add_tokens: {error}") from None
     for number, line in enumerate(lines, 1):
         found = tokenizer.words(line)
         if line.strip() and len(found) != 1:

@@ -14,7 +14,6 @@ from bert_jax.store import engines, plan, preparation, stages
 from bert_jax.store.engines import Cluster, LocalProcesses
 from bert_jax.store.part import Part
 from bert_jax.store.preparation import prepare
-from bert_jax.store.vocabulary_sample import DocumentSample
 from tests.stores import VOCAB_SIZE, digest, options, parts_of, write_speeches
 
 SIZES = ("documents", "sentences", "tokens")
@@ -220,10 +219,3 @@ def test_parts_in_a_bucket(bucket, tmp_path):
     assert written == set(files.list_files(remote / "store"))
     for name in written - {"metadata.json"}:
         assert (remote / "store" / name).read_bytes() == (disk / "store" / name).read_bytes(), name
-
-
-def test_the_sample_is_chosen_by_sizes_alone():
-    sample = DocumentSample(1000)
-    for index in range(50):
-        sample.offer(index, 300)
-    assert 1 <= len(sample.chosen()) <= 3
