@@ -180,7 +180,7 @@ def test_a_finished_store_does_not_need_the_vocabulary_again(store, speeches, tm
     vocab.rename(other)
     assert make(data, tmp_path / "store") == metadata
     assert make(options(speeches, vocab=str(other)), tmp_path / "store") == metadata
-    with pytest.raises(UserError, match="data.vocab: cannot read .*third.txt"):
+    with pytest.raises(UserError, match="config.data.vocab: .*third.txt"):
         make(options(speeches, vocab=str(tmp_path / "third.txt")), tmp_path / "store")
     with pytest.raises(UserError, match="data.vocab: .*No such file or directory.*vocab.txt"):
         make(data, tmp_path / "other")

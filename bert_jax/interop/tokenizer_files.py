@@ -351,7 +351,7 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
     ids = theirs.get_vocab(with_added_tokens=False)
     # What cannot be a line of a vocab.txt is no word either, so no text produces it.
     words = {t: i for t, i in ids.items() if t.strip() and not set("\r\n") & set(t)}
-    tokens = tokens_by_id(words, path, 1 + max(ids.values(), default=0))
+    tokens = tokens_by_id(words, 1 + max(ids.values(), default=0))
     require_special_tokens(tokens, special_tokens, path)
     if rules.strip_accents == rules.lowercase:
         rules.strip_accents = None

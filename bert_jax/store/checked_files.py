@@ -49,8 +49,6 @@ def open_index(
     directory: Path | epath.Path, local: Path, name: str, checksums: Mapping[str, int]
 ) -> np.ndarray:
     """Memory-maps an .npy file from `local`, the local copy of `directory`; verifies all of it."""
-    if not (local / name).exists():
-        raise UserError(f"{directory} is not a finished split of a token store: {name} is missing")
     if name in checksums and _checksum(local / name) != checksums[name]:
         raise UserError(_damaged(directory / name))
     # A plain view: indexing np.memmap itself is several times slower.

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.processes import worker_processes
 from bert_jax.base.progress import Progress, say
@@ -64,28 +63,16 @@ class Cluster:
 
     Args:
       run: Calls a function with each of some numbers: anywhere, in any order, at least once.
-      name: The name of the engine in messages.
     """
 
     may_replace = False
 
-    def __init__(
-        self,
-        run: Callable[[Callable[[int], None], Sequence[int]], None],
-        name: str = "the engine",
-    ):
-        self._run, self._name = run, name
+    def __init__(self, run: Callable[[Callable[[int], None], Sequence[int]], None]):
+        self._run = run
 
     def run(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
         say(f"{TITLES[stage]}: {len(numbers)} of {len(plan.parts)} parts")
-        try:
-            self._run(functools.partial(run_part, str(output), stage), numbers)
-        # Each engine has exceptions of its own.
-        except Exception as error:
-            raise UserError(
-                f"{self._name} failed ({files.first_line(error)}): start the same command "
-                "again, which continues"
-            ) from error
+        self._run(functools.partial(run_part, str(output), stage), numbers)
 
 
 Engine = LocalProcesses | Cluster
@@ -109,7 +96,7 @@ def beam_runner(name: str, options: Sequence[str]) -> Cluster:
             # Without Reshuffle, one worker would do all parts.
             _ = pipeline | beam.Create(numbers) | beam.Reshuffle() | beam.Map(function)
 
-    return Cluster(run, f"{name} of Apache Beam")
+    return Cluster(run)
 
 
 def run_stage(

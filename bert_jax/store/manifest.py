@@ -146,11 +146,9 @@ def _vocab_hash(data: ConfigDict, known: Mapping[str, Any] | None) -> str:
         content = b"\0".join(part.read_bytes() for part in parts)
         return f"sha256:{hashlib.sha256(content).hexdigest()}"
     except OSError as error:
-        reason = error.strerror or "no such file"
         paths = {"vocab_path": data.vocab, "add_tokens": data.add_tokens}
         if not known or any(known.get(key, "") != path for key, path in paths.items()):
-            name = error.filename or data.vocab
-            raise UserError(f"data.vocab: cannot read {name}: {reason}") from None
+            raise UserError(f"config.data.vocab: {error}") from None
         return known["vocab"]
 
 

@@ -123,10 +123,8 @@ def prepare(
         given_tokenizer(data, vocab_size)
     else:
         training.check_installed(data.tokenizer)
-    is_piped = is_standard_input(data)
-    if is_piped and engine:
-        raise UserError("data.input is '-', standard input, which only one process can read")
     engine = engine or LocalProcesses(data.num_processes or num_cores())
+    is_piped = is_standard_input(data)
     with _standard_input(data) if is_piped else contextlib.nullcontext(data) as readable:
         corpus = open_corpus(readable)
         corpus.fetch()
@@ -200,14 +198,13 @@ def _choose_in_source(
 ) -> tuple[list[int], dict[str, Any]]:
     """Returns the number of documents of each part of a source, and what is held out of it."""
     by_id = data.heldout_by == "id" and data.heldout_fraction > 0
-    num_heldout = num_bytes = 0
+    num_bytes = 0
     lengths: list[int] = []
 
     def sizes() -> Iterator[int]:
-        nonlocal num_heldout, num_bytes
+        nonlocal num_bytes
         for number in parts_of(plan, name):
             result = read_file(output, result_name("count", number))
-            num_heldout += sum(result["is_heldout"])
             num_bytes += sum(result["bytes"])
             lengths.append(len(result["characters"]))
             yield from result["characters"]
@@ -217,12 +214,6 @@ def _choose_in_source(
     # The other parts are counted too.
     deque(remaining, maxlen=0)
     _check_text(sum(lengths), name)
-    if by_id and not num_heldout:
-        raise UserError(
-            f"data.heldout_by=id holds out none of {sum(lengths)} documents"
-            f"{f' of {name}' if name else ''}: raise data.heldout_fraction, or set "
-            "data.heldout_by=index"
-        )
     if heldout.description:
         say(f"{name}: {heldout.description}" if name else heldout.description)
     documents = None if not heldout.description else list(heldout.documents)

@@ -160,7 +160,7 @@ FASTBPE = {
         ),
         (
             {"data__sources": "en=a", "data__source_weights": "de=1"},
-            "source_weights has de, but the sources are en; both must have the same names",
+            "source_weights has de, but config.data.sources has en; both must have the same",
         ),
         ({"data__special_tokens": "camembert"}, "works only with config.data.tokenizer=sentencep"),
         ({"data__special_tokens": "xlm"}, "tokenizer=moses_bpe, but config.data.tokenizer is wor"),

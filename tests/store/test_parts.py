@@ -158,8 +158,6 @@ def test_a_cluster_refuses_other_settings_or_texts_in_one_directory(texts, tmp_p
         make(texts, output, Cluster(in_order), vocab_size=300)
     with pytest.raises(UserError, match="holds deep, which is not part"):
         make(texts, tmp_path, Cluster(in_order))
-    with pytest.raises(UserError, match="data.input is '-', standard input, which only one proc"):
-        make("-", output, Cluster(in_order))
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class TestAddedTokens:
         data.add_tokens = str(words.rename(tmp_path / "moved.txt"))
         prepare(data, VOCAB_SIZE + 2, tmp_path / "store")
         data.add_tokens = str(tmp_path / "no.txt")
-        with pytest.raises(UserError, match="cannot read .*no.txt: No such file"):
+        with pytest.raises(UserError, match="config.data.vocab: .*No such file.*no.txt"):
             prepare(data, VOCAB_SIZE + 2, tmp_path / "store")
         data.add_tokens = str(words)
         prepare(data, VOCAB_SIZE + 2, tmp_path / "store")
