@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -197,23 +197,15 @@ def _choose_in_source(
     output: Directory, plan: Plan, data: ConfigDict, name: str
 ) -> tuple[list[int], dict[str, Any]]:
     """Returns the number of documents of each part of a source, and what is held out of it."""
-    by_id = data.heldout_by == "id" and data.heldout_fraction > 0
-    num_bytes = 0
-    lengths: list[int] = []
-
-    def sizes() -> Iterator[int]:
-        nonlocal num_bytes
-        for number in parts_of(plan, name):
-            result = read_file(output, result_name("count", number))
-            num_bytes += sum(result["bytes"])
-            lengths.append(len(result["characters"]))
-            yield from result["characters"]
-
-    remaining = sizes()
-    heldout = choose(remaining, 0 if by_id else data.heldout_fraction)
-    # The other parts are counted too.
-    deque(remaining, maxlen=0)
+    names = [result_name("count", number) for number in parts_of(plan, name)]
+    lengths, num_bytes = [], 0
+    for result in (read_file(output, name) for name in names):
+        lengths.append(len(result["bytes"]))
+        num_bytes += sum(result["bytes"])
     _check_text(sum(lengths), name)
+    by_id = data.heldout_by == "id" and data.heldout_fraction > 0
+    sizes = chain.from_iterable(read_file(output, name)["characters"] for name in names)
+    heldout = choose(sizes, 0 if by_id else data.heldout_fraction)
     if heldout.description:
         say(f"{name}: {heldout.description}" if name else heldout.description)
     documents = None if not heldout.description else list(heldout.documents)
