@@ -12,7 +12,6 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.parts import trust
 from bert_jax.batches.rows.pairs import PairRows
 from bert_jax.batches.rows.segments import SegmentPlan, SegmentRows
-from bert_jax.batches.rows.windows import select_rows
 from bert_jax.batches.stream import batch_fields, evaluation_batches
 from tests.batches.fakes import FakeStore
 from tests.batches.small_stream import DOCUMENTS, PACKED, SPEC, STORE, TOKENIZER, stream
@@ -53,12 +52,6 @@ def test_a_host_may_have_any_shards(is_packed, shards):
     ours = stream(shards=shards, num_shards=6, **PACKED if is_packed else {}).batches(0, 70)
     for full, part in zip(first_batches(is_packed), ours, strict=True):
         assert equal(part, {k: v[rows] for k, v in full.items()})
-
-
-def test_batches_do_not_depend_on_threads(uninterrupted):
-    batches = stream(num_threads=4).batches(0, 70)
-    for batch, full in zip(batches, uninterrupted, strict=True):
-        assert equal(batch, full)
 
 
 def test_examples_do_not_depend_on_the_batch_size(uninterrupted):
@@ -120,13 +113,6 @@ def test_seeds_and_stages_differ(uninterrupted, change):
     same_pairs = (unmasked(batch) == unmasked(uninterrupted[0])).all(axis=1)
     assert same_pairs.mean() < 0.5
     assert not np.array_equal(batch["masked_lm_positions"], uninterrupted[0]["masked_lm_positions"])
-
-
-def test_masks_depend_on_the_stage():
-    one, other = stream(), stream(stage=1)
-    plan = select_rows(one.rows.plan(0, 0), slice(0, 8))
-    masks = [s.build(plan, 0)["masked_lm_positions"] for s in (one, other)]
-    assert (masks[0] != masks[1]).any(axis=1).all()
 
 
 def test_a_corpus_smaller_than_a_batch():
@@ -253,7 +239,7 @@ def test_variants_depend_neither_on_hosts_nor_on_interruptions(variant):
         assert equal(batch, again)
 
 
-@pytest.mark.parametrize("variant", [PACKED, *VARIANTS.values()], ids=["packed", *VARIANTS])
+@pytest.mark.parametrize("variant", [PACKED, VARIANTS["denoising"]], ids=["packed", "denoising"])
 def test_batches_are_the_same_without_tensorflow(variant, request):
     with_tensorflow = list(stream(**variant).batches(0, 40))
     request.getfixturevalue("without_tensorflow")

@@ -122,19 +122,6 @@ def test_a_restart_does_only_what_is_missing(store, texts, tmp_path, monkeypatch
     assert sorted(p.name for p in (tmp_path / "other" / "train").glob("*.npy"))
 
 
-def test_the_ends_of_few_documents_are_held_out_in_parts_too(tmp_path):
-    (tmp_path / "texts").mkdir()
-    for i in range(7):
-        text = "".join(f"Paragraph{n}. It goes on,\nand is wrapped.\n\n" for n in range(90 + i))
-        (tmp_path / "texts" / f"{i:02d}.txt").write_text(text)
-    make_both = functools.partial(make, f"{tmp_path}/texts/*", format="documents")
-    metadata = make_both(tmp_path / "parts", LocalProcesses(2))
-    assert metadata["report"]["heldout"] == "ends"
-    make_both(tmp_path / "one", part_bytes=2**27)
-    assert digest(tmp_path / "parts" / "tokenizer") == digest(tmp_path / "one" / "tokenizer")
-    check_equal_to_one_part(tmp_path / "parts", tmp_path / "one")
-
-
 def test_the_error_of_the_lowest_part_is_reported(texts, tmp_path):
     lines = [json.dumps({"text": f"It is {n}, and so on and on."}) for n in range(400)]
     lines[350] = lines[120] = "broken"

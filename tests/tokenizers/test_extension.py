@@ -195,9 +195,7 @@ def test_words_of_a_file(tmp_path):
     path.write_text("feed\nwell-bred\n")
     with pytest.raises(UserError, match=r"words.txt:2: 'well-bred' is not one word .* 'well - br"):
         extended_size(old, str(path))
-    with pytest.raises(
-        UserError, match=r"\(byte_bpe\) cannot get such tokens"
-    ):
+    with pytest.raises(UserError, match=r"\(byte_bpe\) cannot get such tokens"):
         extended_size(byte_bpe(), str(path))
 
 

@@ -85,16 +85,6 @@ def test_short_targets_omit_no_whole_sentence():
     assert (seen == np.repeat(lengths <= 62, lengths)).all() and not seen.all()
 
 
-def test_all_text_is_read_if_nothing_is_truncated():
-    store, _, _, rows = rows_of([[1] * 97, [1] * 230, [1], [1] * 61], short_seq_prob=0.5)
-    for epoch in range(5):
-        seen = np.zeros(store.num_tokens, int)
-        for plan in plans(rows, epoch):
-            for start, length in zip(*plan, strict=True):
-                seen[start : start + length] += 1
-        assert (seen == 1).all()
-
-
 def test_documents_are_cut_only_where_a_row_is_full():
     store, tokenizer, spec, _ = rows_of([[1] * 97, [70, 60], [5] * 25, [3], [62], [63]])
     rows = FittedDocumentRows(store, tokenizer, spec)
