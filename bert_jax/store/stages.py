@@ -140,7 +140,7 @@ def _count(part: _Part) -> dict[str, Any]:
             text = " ".join(document.text.split())
             text_hash = stable_hash(text.lower() if part.data.lowercase else text)
             result["hashes"].append(text_hash)
-    return result | {"guesses": part.corpus.guesses}
+    return result
 
 
 def _sample(part: _Part) -> dict[str, Any]:
