@@ -40,8 +40,7 @@ def verify(directory: Path | epath.Path) -> int:
     """Compares all files of a directory with their checksums; returns the number of files."""
     checksums = files.read_json(directory / CHECKSUMS)
     for name, checksum in checksums.items():
-        if _checksum(directory / name) != checksum:
-            raise UserError(_damaged(directory / name))
+        _check(directory / name, directory / name, checksum)
     return len(checksums)
 
 
@@ -49,8 +48,8 @@ def open_index(
     directory: Path | epath.Path, local: Path, name: str, checksums: Mapping[str, int]
 ) -> np.ndarray:
     """Memory-maps an .npy file from `local`, the local copy of `directory`; verifies all of it."""
-    if name in checksums and _checksum(local / name) != checksums[name]:
-        raise UserError(_damaged(directory / name))
+    if name in checksums:
+        _check(directory / name, local / name, checksums[name])
     # A plain view: indexing np.memmap itself is several times slower.
     return np.asarray(np.load(local / name, mmap_mode="r", allow_pickle=False))
 
@@ -153,5 +152,6 @@ def _checksum(path: Path | epath.Path) -> int:
     return checksum
 
 
-def _damaged(path: Path | epath.Path) -> str:
-    return f"{path} is damaged: remove the token store and prepare the corpus again"
+def _check(path: Path | epath.Path, local: Path | epath.Path, checksum: int) -> None:
+    if _checksum(local) != checksum:
+        raise UserError(f"{path} is damaged: remove the token store and prepare the corpus again")

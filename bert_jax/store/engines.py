@@ -45,10 +45,7 @@ class LocalProcesses:
                     for number in numbers
                 }
                 for future in as_completed(running):
-                    try:
-                        future.result()
-                    except BrokenProcessPool:
-                        raise UserError(KILLED) from None
+                    future.result()
                     bar.advance(plan.megabytes(running[future]))
                     if not is_written(output, result_name(stage, running[future])):
                         # The parts before it still end; one of them may have an error too.
@@ -105,7 +102,10 @@ def run_stage(
     """Runs a stage for those of some parts that lack its result."""
     if not (numbers := _missing(output, stage, numbers)):
         return
-    engine.run(output, plan, stage, numbers)
+    try:
+        engine.run(output, plan, stage, numbers)
+    except BrokenProcessPool:
+        raise UserError(KILLED) from None
     raise_error(output)
     if left := _missing(output, stage, numbers):
         raise UserError(

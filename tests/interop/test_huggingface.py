@@ -149,7 +149,7 @@ def test_other_types_of_weights_are_refused(huggingface):
         ({"hidden_act": "swish"}, "hidden_act is 'swish'; it must be one of gelu"),
         ({"num_attention_heads": 5}, "num_attention_heads is 5, which does not divide"),
         ({"hidden_size": "12"}, "config.json: hidden_size is '12'; it must be a whole number"),
-        ({"hidden_size": None}, "has no hidden_size"),
+        ({"hidden_size": None}, "hidden_size is None; it must be"),
         ({"layer_norm_eps": float("nan")}, "must be above 0"),
         ({"num_hidden_layers": 4}, "missing: bert.encoder.layer.3"),
         ({"num_hidden_layers": 2}, "unknown: bert.encoder.layer.2"),
