@@ -118,11 +118,9 @@ def prepare(
             f"(data.{key}): those of a related language or of English are used (the languages with "
             f"rules: {', '.join(LANGUAGES)})"
         )
-    # What the tokenizer lacks is said before the text is read.
     if data.vocab:
+        # A vocabulary that cannot be used is refused before the text is read.
         given_tokenizer(data, vocab_size)
-    else:
-        training.check_installed(data.tokenizer)
     engine = engine or LocalProcesses(data.num_processes or num_cores())
     is_piped = is_standard_input(data)
     with _standard_input(data) if is_piped else contextlib.nullcontext(data) as readable:

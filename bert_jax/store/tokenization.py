@@ -170,11 +170,8 @@ def _tokenize(
         "heldout_tokens": len(tokens) * document.is_heldout,
         "heldout_characters": len(text) * document.is_heldout,
     }
-    return TokenizedDocument(
-        *(document.place, len(text.encode()), tokens, lengths, counts),
-        begins_word,
-        document.is_heldout,
-    )
+    size, place, is_heldout = len(text.encode()), document.place, document.is_heldout
+    return TokenizedDocument(place, size, tokens, lengths, counts, begins_word, is_heldout)
 
 
 def num_lost(text: str) -> int:

@@ -77,12 +77,6 @@ def train(
     return known.tokenizer(vocabulary, special_tokens=special_tokens, **own)
 
 
-def check_installed(kind: str) -> None:
-    """Refuses to train a kind of tokenizer whose package is missing."""
-    if kind == "moses_bpe":
-        moses_words(lowercase=False)
-
-
 def _wordpiece(
     texts: Iterable[str],
     vocab_size: int,
