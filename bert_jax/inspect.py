@@ -9,7 +9,6 @@ token store. The second shows a batch that the run in DIR trains on.
 
 import tempfile
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -32,7 +31,7 @@ STYLES = {"masked": "bold red", "random": "bold yellow", "kept": "bold green"}
 
 def read_batch(
     config: ConfigDict, step: int, directory: str = "", source: ConfigSource | None = None
-) -> tuple[dict[str, np.ndarray], dict[str, Any], Tokenizer]:
+) -> tuple[dict[str, np.ndarray], int, Tokenizer]:
     """Makes the global batch of a training step.
 
     Args:
@@ -42,7 +41,7 @@ def read_batch(
       source: The file and the flags that the config comes from, if any.
 
     Returns:
-      The arrays of the batch by name, the result of `Stream.describe_batch`, and the tokenizer.
+      The arrays of the batch by name, the number of its first example, and the tokenizer.
     """
     source = source or ConfigSource("the given config", config)
     with tempfile.TemporaryDirectory(prefix="bert_jax_inspect_") as scratch:
@@ -50,10 +49,9 @@ def read_batch(
         weights.copy_vocabulary(config, directory or scratch, pretrained or teacher)
         stage = stage_of(resolve_stages(config), step)
         run_input = open_run_input(config, directory or scratch)
-        stream = run_input.stream(stream_spec(config, stage))
-        place = step - 1 - stage.first_step
-        (batch,) = stream.batches(place, 1)
-        return batch, stream.describe_batch(place), run_input.tokenizer
+        spec, place = stream_spec(config, stage), step - 1 - stage.first_step
+        (batch,) = run_input.stream(spec).batches(place, 1)
+        return batch, place * spec.batch_size, run_input.tokenizer
 
 
 def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -> list[Text]:
@@ -142,10 +140,9 @@ def _kind(token: int, original: int, tokenizer: Tokenizer) -> str:
 
 
 def _print_rows(
-    batch: Mapping[str, np.ndarray], described: Mapping[str, Any], rows: int, tokenizer: Tokenizer
+    batch: Mapping[str, np.ndarray], first: int, rows: int, tokenizer: Tokenizer
 ) -> None:
-    console = terminal()
-    first, labels = described["first_example"], _labels(batch)
+    console, labels = terminal(), _labels(batch)
     for row in range(min(rows, len(batch["input_ids"]))):
         values = "".join(
             f", {name} {' '.join(map(str, values[row]))}" for name, values in labels.items()
@@ -173,8 +170,8 @@ def define_flags() -> None:
 def main(_) -> None:
     args = flags.FLAGS
     validate(args.config, is_given=True)
-    batch, described, tokenizer = read_batch(args.config, args.step, args.workdir, config_source())
-    _print_rows(batch, described, args.rows, tokenizer)
+    batch, first, tokenizer = read_batch(args.config, args.step, args.workdir, config_source())
+    _print_rows(batch, first, args.rows, tokenizer)
 
 
 if __name__ == "__main__":

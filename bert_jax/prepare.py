@@ -39,14 +39,13 @@ from bert_jax.store.manifest import (
 )
 from bert_jax.store.preparation import is_standard_input, prepare
 from bert_jax.store.preparation_report import show_formats
-from bert_jax.store.stages import sentence_rules
 from bert_jax.store.token_store import (
     TokenStore,
     read_metadata,
     store_path,
     verify_store,
 )
-from bert_jax.store.tokenization import document_sentences, document_to_tokens
+from bert_jax.store.tokenization import document_sentences
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.tokenizers.extension import extended_size
 
@@ -153,15 +152,11 @@ def _print_documents(data: ConfigDict, number: int) -> None:
     corpus = open_corpus(data)
     for document in itertools.islice(corpus.documents(), number):
         language = data.language or document.language
+        sentences = document_sentences(document, data.language)
         if tokenizer:
-            rules = sentence_rules(data)._replace(language=language)
-            ids = document_to_tokens(
-                document.text, tokenizer, is_split=document.is_split, rules=rules
-            )
+            ids = tokenizer.encode_batch(sentences)
             sentences = [" ".join(tokenizer.tokens[i] for i in sentence) for sentence in ids]
-        else:
-            found = document_sentences(document, data.language)
-            sentences = list(filter(None, map(str.strip, found)))
+        sentences = list(filter(None, map(str.strip, sentences)))
         rules_of = f", rules of {language!r}" * bool(language)
         plural = "s" * (len(sentences) != 1)
         say(f"{document.place}: {len(sentences):,} sentence{plural}{rules_of}")

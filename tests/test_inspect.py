@@ -72,17 +72,17 @@ def test_pairs_that_share_a_row_are_shown_one_by_one(tmp_path, capsys):
     config = small_run(texts, **values)
     with config.unlocked():
         config.train.stages = (config_lib.stage(fraction=1.0, max_seq_length=64),)
-    batch, described, tokenizer = inspect.read_batch(config, 1)
+    batch, first_example, tokenizer = inspect.read_batch(config, 1)
     row = int(batch["attention_mask"].max(axis=1).argmax())
     pairs = batch["attention_mask"][row].max()
-    assert pairs > 1 and len(described["rows"][row]) == pairs
+    assert pairs > 1
     lines = [line.plain for line in inspect.row_lines(batch, row, tokenizer)]
     assert len(lines) == 2 * pairs
     for number in range(1, pairs + 1):
         first, second = lines[2 * number - 2 : 2 * number]
         assert first.startswith(f"  segment 0 of pair {number}")
         assert second.startswith(f"  segment 1 of pair {number}")
-    inspect._print_rows(batch, described, 4, tokenizer)
+    inspect._print_rows(batch, first_example, 4, tokenizer)
     labels = batch["next_sentence_labels"][0, : batch["attention_mask"][0].max()]
     tokens = (batch["attention_mask"][0] > 0).sum()
     shown = " ".join(map(str, labels))
@@ -99,10 +99,10 @@ def test_the_batch_is_that_of_the_training_step(tmp_path):
         )
     stage = resolve_stages(config)[1]
     step = stage.first_step + 3
-    batch, described, _ = inspect.read_batch(config, step, str(tmp_path / "run"))
+    batch, first, _ = inspect.read_batch(config, step, str(tmp_path / "run"))
     run_input = open_run_input(config, tmp_path / "run")
     stream = run_input.stream(stream_spec(config, stage))
     *_, expected = stream.batches(0, 3)
-    assert batch["input_ids"].shape == (4, 24) and described["first_example"] == 8
+    assert batch["input_ids"].shape == (4, 24) and first == 8
     for name, value in expected.items():
         np.testing.assert_array_equal(batch[name], value)

@@ -19,6 +19,7 @@ from bert_jax.store.token_store import TokenStore
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.corpus import Document
+from bert_jax.text.sentences import split_sentences
 from bert_jax.text.sources import built_in_files
 from tests.stores import VOCAB_SIZE, digest, make, options, write_speeches
 
@@ -52,11 +53,10 @@ def test_tokens_are_those_of_the_documents_in_order(store):
     tokenizer = tokenizers.load(output / "tokenizer")
     files = sorted(built_in_files()[:60], key=lambda path: path.name)
     texts = [" ".join(path.read_text("utf-8").split(" ")[:300]) for path in files]
-    document_to_tokens = tokenization.document_to_tokens
     for name, wanted in (("train", False), ("heldout", True)):
         split = TokenStore(output / name)
         kept = [text for i, text in enumerate(texts) if (i in HeldOut(0.05)) == wanted]
-        sentences = [s for text in kept for s in document_to_tokens(text, tokenizer)]
+        sentences = [s for text in kept for s in tokenizer.encode_batch(split_sentences(text))]
         np.testing.assert_array_equal(
             split.tokens_at(np.arange(split.num_tokens)), np.concatenate(sentences)
         )
@@ -180,7 +180,7 @@ def test_a_finished_store_does_not_need_the_vocabulary_again(store, speeches, tm
     vocab.rename(other)
     assert make(data, tmp_path / "store") == metadata
     assert make(options(speeches, vocab=str(other)), tmp_path / "store") == metadata
-    with pytest.raises(UserError, match="data.vocab: cannot read .*third.txt"):
+    with pytest.raises(UserError, match="config.data.vocab: .*third.txt"):
         make(options(speeches, vocab=str(tmp_path / "third.txt")), tmp_path / "store")
     with pytest.raises(UserError, match="data.vocab: .*No such file or directory.*vocab.txt"):
         make(data, tmp_path / "other")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores import digest, make, options, write_speeches
+from tests.stores import write_speeches
 
 COMMAND = [sys.executable, "-m", "bert_jax.prepare", "--num_processes=2", "--vocab_size=1000"]
 
@@ -17,29 +17,6 @@ COMMAND = [sys.executable, "-m", "bert_jax.prepare", "--num_processes=2", "--voc
 @pytest.fixture(scope="module")
 def long_speeches(tmp_path_factory):
     return write_speeches(tmp_path_factory.mktemp("long") / "texts", 40, words=10**6)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(long_speeches, tmp_path_factory):
-    output = tmp_path_factory.mktemp("whole") / "store"
-    make(options(long_speeches), output, 1000)
-    return digest(output)
-
-
-def files_of(directory):
-    return {path.name for path in directory.rglob("*") if path.is_file()}
-
-
-def test_killed_command_can_be_restarted(long_speeches, uninterrupted, tmp_path):
-    output = tmp_path / "store"
-    command = [*COMMAND, f"--input={long_speeches}", f"--output={output}"]
-    child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-    wait_for(lambda: "tokens-00000.bin" in files_of(output), pause=0.001)
-    child.kill()
-    child.wait()
-    assert not (output / "metadata.json").exists()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    assert digest(output) == uninterrupted
 
 
 def test_workers_end_with_their_parent(long_speeches, tmp_path):

@@ -81,13 +81,6 @@ class SharedRows:
         packed = _PackedWindow(epoch, window, select_rows(plan, order_N))
         return SharedPlan(np.full(len(size_R), packed, object), first_R, size_R)
 
-    def describe(self, plan: SharedPlan) -> list[list[Any]]:
-        """Returns the row builder's descriptions of the sequences of each row."""
-        return [
-            self._rows.describe(select_rows(window.plan, slice(first, first + size)))
-            for window, first, size in zip(*plan, strict=True)
-        ]
-
     def build(
         self, plan: SharedPlan, make_sequences: Callable[[Any, np.ndarray, int], Batch]
     ) -> Batch:

@@ -89,20 +89,10 @@ def batch_fields(
     """Returns the fields of a batch: those of the row builder, then those of the corruption.
 
     If several pairs may share a row, see `shared_row_fields`.
-
-    Raises:
-      UserError: There is no such row builder or corruption, or its rows cannot be packed.
     """
     builder = _row_builder(rows, pair_labels)
     fields = {**builder.fields, **_corruption(corruption).fields}
-    if max_pairs_per_row == 1:
-        return fields
-    if not hasattr(builder, "lengths"):
-        raise UserError(
-            f"config.data.max_pairs_per_row is {max_pairs_per_row}, but the row builder "
-            f"config.data.rows={rows} has no method `lengths`, which packing needs; set it to 1"
-        )
-    return shared_row_fields(fields)
+    return fields if max_pairs_per_row == 1 else shared_row_fields(fields)
 
 
 class Stream:
@@ -117,9 +107,6 @@ class Stream:
     Attributes:
       rows: The row builder.
       examples: The numbered rows; each has several rows of the builder if pairs share rows.
-
-    Raises:
-      UserError: The row builder cannot use the store.
     """
 
     def __init__(
@@ -169,12 +156,9 @@ class Stream:
 
         Returns:
           An iterator with a method `close`. Errors in reading the data are raised unchanged.
-
-        Raises:
-          UserError: `position` does not belong to this stream.
         """
         if position is not None:
-            self.examples.add_known(self._window(position, first_step))
+            self.examples.add_known(Window(**position))
         spec = self.spec
         sizes = len(self._row_R), spec.max_seq_length, spec.max_predictions_per_seq
         sizes = *sizes, spec.max_pairs_per_row
@@ -184,30 +168,6 @@ class Stream:
         return BatchIterator(
             functools.partial(self._make_batches, first_step, num_steps), signature
         )
-
-    def describe_batch(self, step: int) -> dict[str, Any]:
-        """Describes a global batch as values that JSON can hold.
-
-        `rows` is the result of the row builder's `describe`.
-        """
-        size = self.spec.batch_size
-        first = step * size
-        start = self.examples.find(first)
-        _, plan = next(self.examples.spans(start, first, size, size, 1))
-        windows, at = [], first
-        while at < first + size:
-            window = self.examples.find(at)
-            windows.append([window.epoch, window.window])
-            at = self.examples.after(window).first_example
-        return {
-            "stage": self.spec.stage,
-            "step": step,
-            "first_example": first,
-            "last_example": first + size - 1,
-            "epoch": start.epoch,
-            "windows": windows,  # [epoch, window]
-            "rows": self.examples.rows.describe(plan),
-        }
 
     def build(self, plan: Any, first_example: int) -> Batch:
         """Makes consecutive rows, the first numbered `first_example`."""
@@ -253,21 +213,6 @@ class Stream:
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _window(self, position: dict[str, int], step: int) -> Window:
-        """Returns the window of a position, which must lie before `step`."""
-        try:
-            window = Window(**position)
-            is_ours = window.window < len(self.rows.windows(window.epoch))
-        except TypeError:  # The position has other keys.
-            is_ours = False
-        if not is_ours or window.first_example > step * self.spec.batch_size:
-            raise UserError(
-                f"the input position {position} does not fit step {step} of this run: the data, a "
-                "batch size, a stage or data.shuffle_sentences changed since the checkpoint was "
-                "written"
-            )
-        return window
-
 
 def evaluation_batches(
     store,
@@ -297,9 +242,6 @@ def evaluation_batches(
       Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
       only fill up the last batch. In those rows all other float32 fields, which are weights,
       are 0 as well.
-
-    Raises:
-      UserError: As for `Stream`.
     """
     predictions = derived_predictions(spec.max_seq_length, EVALUATION_MASKS["masked_lm_prob"])
     # Each pair has a row of its own.

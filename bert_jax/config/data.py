@@ -101,12 +101,6 @@ DATA: Section = {
         "Encoding of the files, such as latin-1 or utf-16; or several, as in utf-8,cp1252: each "
         "file has the first in which all of it is valid. A byte order mark decides by itself.",
     ),
-    "max_document_characters": _text_field(
-        0,
-        "Documents with more characters, such as books, are split into parts of at most this size: "
-        "at blank lines, else at the ends of lines, sentences or words. 0 splits none.",
-        bounds=">= 0",
-    ),
     **TOKENIZER,
     "bad_documents": _text_field(
         "refuse",

@@ -11,6 +11,7 @@ _DROPPED = frozenset(
         "checkpoint.keep_best",
         "compile_effort",
         "data.group_by_length",
+        "data.max_document_characters",
         "data.part_bytes",
         "data.prefetch_batches",
         "data.random_document",

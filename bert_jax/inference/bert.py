@@ -67,15 +67,10 @@ class Bert:
         self._mlm = GENERATOR if GENERATOR in pretrained.terms else MASKED_LM
         terms = (self._mlm, NEXT_SENTENCE, REPLACED_TOKEN)
         self._missing = {term: pretrained.missing_head(term) for term in terms}
-        self._has_mask = self.tokenizer.mask_id < self.config.vocab_size
-        if not self._has_mask:
+        if self.tokenizer.mask_id >= self.config.vocab_size:
             mask = self.tokenizer.special_tokens.mask
             self._missing[self._mlm] = f"{self.source} has no row for {mask}"
         self._params = jax.device_put(unflatten(pretrained.weights, self.config))
-
-    def __repr__(self) -> str:
-        shape = f"{self.config.num_hidden_layers} layers of {self.config.hidden_size}"
-        return f"{type(self).__name__}({self.source!r}, {shape}, up to {self.max_length} tokens)"
 
     def fill_mask(
         self,
@@ -232,8 +227,6 @@ class Bert:
         a masked-LM head; otherwise there is a warning.
         """
         texts = as_texts(text, text_b)
-        if not isinstance(text, str):
-            raise UserError("attention takes one text or pair, not a list")
         (row,) = self.rows(texts, max_length, masks=True)
         missing = self._missing[self._mlm]
         guesses = {} if missing else self._guess_masks([row], top_k)[0]
@@ -311,10 +304,6 @@ class Bert:
             names = ["the text"]
         names = names or [f"text {i} of {len(texts)}" for i in range(1, len(texts) + 1)]
         pairs = [text if isinstance(text, tuple) else (text,) for text in texts]
-        for sides, name in zip(pairs, names, strict=True):
-            if len(sides) > 2 or not all(isinstance(side, str) for side in sides):
-                shown = repr(sides if len(sides) > 1 else sides[0])[:40]
-                raise UserError(f"{name} is {shown}; it must be a string or a pair (a, b)")
         if any(len(sides) > 1 for sides in pairs):
             self.require_segments()
         sentences = [side for sides in pairs for side in sides]
@@ -329,8 +318,6 @@ class Bert:
             if not all(len(part) for part in parts):
                 blank.append(name)
             rows.append(tokenizer.join(*parts, max_length=max_length))
-        if not self._has_mask and any(tokenizer.mask_id in row.input_ids_L for row in rows):
-            raise UserError(f"{self._missing[self._mlm]}, which the text has")
         return rows, blank
 
     def _warn(self, rows: Sequence[TokenRow], length: int) -> None:
@@ -509,8 +496,6 @@ def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:
     texts = list(text)
     if text_b is None:
         return texts
-    if isinstance(text_b, str) or len(text_b) != len(texts):
-        raise UserError(f"the {len(texts)} texts of a list need a list of as many second texts")
     return list(zip(texts, text_b, strict=True))
 
 

@@ -8,10 +8,8 @@ import itertools
 import json
 import math
 import os
-import shutil
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -158,16 +156,13 @@ class _NpzWriter:
         self._add("offsets", np.int64(self._num_tokens))
 
     def finish(self) -> None:
-        with zipfile.ZipFile(self._stream, "w", zipfile.ZIP_STORED) as archive:
-            for name, (dtype, shape) in self._arrays.items():
-                with self._scratch[name] as scratch:
-                    count = scratch.tell() // (dtype.itemsize * math.prod(shape))
-                    descr = np.lib.format.dtype_to_descr(dtype)
-                    header = {"descr": descr, "fortran_order": False, "shape": (count, *shape)}
-                    scratch.seek(0)
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array_header_1_0(member, header)
-                        shutil.copyfileobj(scratch, member)
+        arrays = {}
+        for name, (dtype, shape) in self._arrays.items():
+            self._scratch[name].flush()
+            arrays[name] = np.memmap(self._scratch[name], dtype, "r").reshape(-1, *shape)
+        np.savez(self._stream, **arrays)
+        for scratch in self._scratch.values():
+            scratch.close()
 
     def _add(self, name: str, values: np.ndarray | np.generic) -> None:
         if name in self._scratch:

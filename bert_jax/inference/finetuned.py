@@ -109,10 +109,6 @@ class FineTuned(Bert):
 
         self._task_program = jax.jit(outputs)
 
-    def __repr__(self) -> str:
-        labels = f", labels={self.labels}" if self.labels else ""
-        return f"{super().__repr__()[:-1]}, head={self.head!r}{labels})"
-
     def classify(self, text: Texts, text_b: SecondTexts = None) -> Any:
         """Ranks the classes of a sentence or a pair, the likeliest first: a list of `Label`.
 

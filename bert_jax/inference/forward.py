@@ -134,7 +134,7 @@ class TextBatch(NamedTuple):
     """The texts of a batch, and the shape of its arrays.
 
     Attributes:
-      indices: The indices of the texts in the argument of `plan`.
+      indices: The indices of the texts in the argument of `text_batches`.
       rows: The number of rows, at least the number of texts.
       length: The length to which rows are padded.
     """
@@ -156,13 +156,13 @@ def run_in_batches(
     Args:
       rows: Rows of at most `max_length` tokens.
       program: Returns an array with a result for each row of a batch.
-      max_length: See `plan`.
+      max_length: See `text_batches`.
       source: The path of the model, for messages.
     """
     lengths = [len(row.input_ids_L) for row in rows]
     is_cpu = jax.default_backend() == "cpu"
     batch_tokens = _CPU_BATCH_TOKENS if is_cpu else _ACCELERATOR_BATCH_TOKENS
-    batches = plan(lengths, max_length=max_length, batch_tokens=batch_tokens)
+    batches = text_batches(lengths, max_length=max_length, batch_tokens=batch_tokens)
     results = [np.zeros(0)] * len(rows)
     running: deque[tuple[list[int], jax.Array]] = deque()
 
@@ -182,7 +182,9 @@ def run_in_batches(
     return results
 
 
-def plan(lengths: Sequence[int], *, max_length: int, batch_tokens: int) -> Iterator[TextBatch]:
+def text_batches(
+    lengths: Sequence[int], *, max_length: int, batch_tokens: int
+) -> Iterator[TextBatch]:
     """Splits texts into batches, the longest texts first.
 
     Args:

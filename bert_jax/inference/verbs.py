@@ -104,35 +104,21 @@ def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, I
         raise UserError(f"{path} has no example{hint}")
 
 
-def format_of(name: str, path: Any) -> str:
-    """Returns the format that a command takes a file for, in words."""
+def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
     suffix = path.suffix.lower()
     if name == "answer" and suffix == ".json":
-        return "SQuAD's JSON"
-    if name == "tag" and ner.is_conll(path):
-        return "CoNLL"
-    if suffix in (".tsv", ".csv"):
-        return "a table with a header"
-    return (
-        "a text on each line" if without_compression(path.name).endswith(".txt") else "JSON lines"
-    )
-
-
-def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
-    format = format_of(name, path)
-    if format == "SQuAD's JSON":
         for where, context, raw in squad_data.read_file(path):
             asked = raw if isinstance(raw, dict) else {}
             fields = {key: asked.get(key) for key in ("id", "question")}
             yield where, fields | {"context": context}
-    elif format == "CoNLL":
+    elif name == "tag" and ner.is_conll(path):
         for sentence in ner.read_file(path):
             yield sentence.where[0], {"words": sentence.words}
-    elif format == "a table with a header":
+    elif suffix in (".tsv", ".csv"):
         rows = read_rows(path, (), BadRecords("refuse", ""), is_required=True)
         yield from ((row.where, row.values) for row in rows)
     else:
-        is_plain = format == "a text on each line"
+        is_plain = without_compression(path.name).endswith(".txt")
         hint = "" if is_plain else "; what is not JSON lines must be named .txt, .tsv or .csv"
         with open_text(path) as (_, stream):
             for line in text_lines(stream) if is_plain else json_lines(stream):

@@ -21,7 +21,7 @@ from bert_jax.interop.huggingface import (
 from bert_jax.interop.native import describe_native, is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import ENCODER
-from bert_jax.training.workdir import CHECKPOINTS, CONFIG, SWEEP, TOKENIZER, checkpoint_folder
+from bert_jax.training.workdir import CHECKPOINTS, CONFIG, checkpoint_folder
 
 _UNFINISHED = "unfinished_conversion"
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
@@ -43,10 +43,6 @@ def read(
     """
     path = files.checked_path(path, "the model to read")
     if step is not None:
-        if not (path / CHECKPOINTS).is_dir():
-            raise UserError(
-                f"{path} has no step {step}: it is not a work directory with checkpoints"
-            )
         path = checkpoint_folder(path, step) / str(step)
     if files.is_remote(path):
         return _read_remote(_directory_or_prefix(path), lowercase, family)
@@ -133,16 +129,10 @@ def _by_kind(
             f"{path} does not exist; give the model's directory or checkpoint, or download it from "
             "the Hugging Face Hub: hf download NAME --local-dir DIR"
         )
-    if (path / SWEEP).exists():
-        raise UserError(f"{path} holds a sweep; give one of its runs: {SWEEP} names the best_run")
-    if all((path / name).exists() for name in (CONFIG, TOKENIZER)):
-        raise UserError(
-            f"{path} has no checkpoint: its run has only started, or was not the best of a sweep"
-        )
     raise UserError(
-        f"{path} holds no known model: it must be a work directory of bert_jax, a Hugging Face "
-        "directory (model.safetensors or pytorch_model.bin), or a Google checkpoint "
-        "(bert_model.ckpt.index and bert_config.json)"
+        f"{path} holds no known model: it must be a work directory of bert_jax with a checkpoint "
+        "(of a sweep, that of its best run), a Hugging Face directory (model.safetensors or "
+        "pytorch_model.bin), or a Google checkpoint (bert_model.ckpt.index and bert_config.json)"
     )
 
 

@@ -36,8 +36,6 @@ def read_model_keys(
     model = dict(MODEL_KEYS)
     for ours, theirs in keys.items():
         value = config.get(theirs, model[ours])
-        if value is None:
-            raise UserError(f"{path} has no {theirs}")
         if ours == "hidden_act":
             value = _ACTIVATIONS.get(str(value), value)
         MODEL[ours].check(f"{path}: {theirs}", value)
@@ -49,15 +47,10 @@ def read_model_keys(
 
 def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
     """Reads the keys of `config.model` from a config.json, the file `path`."""
-    for key, value in family.constants.items():
+    repeated = {key: config.get(original) for key, original in family.repeated_keys.items()}
+    for key, value in {**family.constants, **repeated}.items():
         if config.get(key, value) != value:
             raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value!r}")
-    for key, original in family.repeated_keys.items():
-        value = config.get(original)
-        if config.get(key, value) != value:
-            raise UserError(
-                f"{path}: {key} is {config[key]!r}, but {original} is {value!r}; they must be equal"
-            )
     if family.spelling:
         config = {**config, **family.spelling.read(config, path)}
     keys = {**family.config_keys, **family.optional_config_keys}

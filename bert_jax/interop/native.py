@@ -110,10 +110,7 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
         config.objective.weights = (1.0,) * len(pretrained.terms)
     config.workdir, config.data.store, config.data.vocab = "", "", ""
     if pretrained.tokenizer:
-        keys = pretrained.tokenizer.config_keys
-        # A family from outside the package may have special tokens without a name.
-        named = {key: value for key, value in keys.items() if not isinstance(value, list)}
-        config.data.update(named)
+        config.data.update(pretrained.tokenizer.config_keys)
         pretrained.tokenizer.save(path / workdir.TOKENIZER)
     model_config = BertConfig(**config.model)
     params = unflatten(pretrained.weights, model_config)

@@ -144,11 +144,10 @@ class Pretrained:
             return
         if size > rows:
             # Summarizers, for example, have no row for the mask of their pre-training.
-            if used := self.tokenizer.used_tokens(rows):
+            if used := {*self.tokenizer.tokens[rows:]} - {self.tokenizer.special_tokens.mask}:
                 raise UserError(
                     f"{self.source} has {rows} rows of word embeddings but a vocabulary of {size} "
-                    f"tokens, and text can have tokens without a row, such as {used[0]!r}: the "
-                    "vocabulary belongs to another model"
+                    f"tokens, and none for {min(used)!r}: the vocabulary belongs to another model"
                 )
             return
         weights_lib.cut_vocabulary(self.weights, size)
@@ -221,15 +220,7 @@ def read_training(directory: Path) -> dict[str, Any]:
     path = directory / TRAINING
     if not path.exists():
         return {}
-    training = files.read_json(path)
-    try:
-        if training.get("config"):
-            config_lib.from_stored(training["config"])
-    except UserError as error:
-        raise UserError(
-            f"{path}: {error}; remove the file, which the weights do not need"
-        ) from error
-    return training
+    return files.read_json(path)
 
 
 def write_training(pretrained: Pretrained, directory: Path) -> None:

@@ -247,9 +247,7 @@ def _read_tokenizer(
         return _read_wordpiece(directory, config, special_tokens, notes)
     if not tokenizers.vocabulary_files(tokenizer_class.kind, directory)[0].exists():
         return None
-    for key, value in tokenizer_class.fixed.items():
-        if config.get(key, value) != value:
-            raise UserError(f"{config_path}: {key} is {config[key]!r}; it must be {value}")
+    _check_keys(config, tokenizer_class.fixed, config_path)
     # Required options that are False are not stored.
     options = {key: value for key, value in tokenizer_class.required.items() if value}
     for key, (ours, default) in tokenizer_class.options.items():
@@ -309,17 +307,17 @@ def _read_wordpiece(
         return None
     lowercase = tokenizer.options["lowercase"]
     # These keys override the rules in tokenizer.json.
-    for key, value in {
-        "do_lower_case": lowercase,
-        "strip_accents": lowercase,
-        "tokenize_chinese_chars": True,
-        "do_basic_tokenize": True,
-    }.items():
-        if config.get(key) not in (None, value):
-            raise UserError(
-                f"{directory / CONFIG_FILE}: {key} is {config[key]!r}; it must be {value}"
-            )
+    keys = {"do_lower_case": lowercase, "strip_accents": lowercase}
+    keys |= {"tokenize_chinese_chars": True, "do_basic_tokenize": True}
+    _check_keys(config, keys, directory / CONFIG_FILE)
     return tokenizer
+
+
+def _check_keys(config: dict[str, Any], values: Mapping[str, Any], path: Path) -> None:
+    """Refuses a tokenizer_config.json with other values of these keys."""
+    for key, value in values.items():
+        if config.get(key) not in (None, value):
+            raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value}")
 
 
 def read_google_vocabulary(path: str | Path, lowercase: bool | None = None) -> Tokenizer:
@@ -351,7 +349,7 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
     ids = theirs.get_vocab(with_added_tokens=False)
     # What cannot be a line of a vocab.txt is no word either, so no text produces it.
     words = {t: i for t, i in ids.items() if t.strip() and not set("\r\n") & set(t)}
-    tokens = tokens_by_id(words, path, 1 + max(ids.values(), default=0))
+    tokens = tokens_by_id(words, 1 + max(ids.values(), default=0))
     require_special_tokens(tokens, special_tokens, path)
     if rules.strip_accents == rules.lowercase:
         rules.strip_accents = None

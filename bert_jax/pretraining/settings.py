@@ -164,10 +164,7 @@ def _of_weights(
     if config.data.add_tokens and tokenizer and not config.data.store:
         values["model.vocab_size"] = extended_size(tokenizer, config.data.add_tokens)
     if tokenizer and not config.data.store:
-        for key, value in tokenizer.config_keys.items():
-            # A family from outside the package may have special tokens without a name.
-            if not isinstance(value, list):
-                values[f"data.{key}"] = value
+        values |= {f"data.{key}": value for key, value in tokenizer.config_keys.items()}
         if "data.vocab" not in flags:
             # `checks.check` compares another path of the same vocabulary by its content.
             values["data.vocab"] = copied_vocabulary(directory)

@@ -37,16 +37,10 @@ def read_checksums(directory: Path | epath.Path) -> dict[str, int]:
 
 
 def verify(directory: Path | epath.Path) -> int:
-    """Compares all files of a directory with their checksums; returns the number of files.
-
-    Raises:
-      UserError: A file is damaged.
-      FileNotFoundError: A file is missing, or the store is of an older version.
-    """
+    """Compares all files of a directory with their checksums; returns the number of files."""
     checksums = files.read_json(directory / CHECKSUMS)
     for name, checksum in checksums.items():
-        if _checksum(directory / name) != checksum:
-            raise UserError(_damaged(directory / name))
+        _check(directory / name, directory / name, checksum)
     return len(checksums)
 
 
@@ -54,10 +48,8 @@ def open_index(
     directory: Path | epath.Path, local: Path, name: str, checksums: Mapping[str, int]
 ) -> np.ndarray:
     """Memory-maps an .npy file from `local`, the local copy of `directory`; verifies all of it."""
-    if not (local / name).exists():
-        raise UserError(f"{directory} is not a finished split of a token store: {name} is missing")
-    if name in checksums and _checksum(local / name) != checksums[name]:
-        raise UserError(_damaged(directory / name))
+    if name in checksums:
+        _check(directory / name, local / name, checksums[name])
     # A plain view: indexing np.memmap itself is several times slower.
     return np.asarray(np.load(local / name, mmap_mode="r", allow_pickle=False))
 
@@ -70,9 +62,6 @@ def open_vector(
     Args:
       path: The file.
       local: `path` itself, or an empty copy of a file in object storage; see `sparse_copy`.
-
-    Raises:
-      UserError: The file has another size.
     """
     found = local.stat().st_size if local.exists() else 0
     if found != length * dtype.itemsize:
@@ -163,5 +152,6 @@ def _checksum(path: Path | epath.Path) -> int:
     return checksum
 
 
-def _damaged(path: Path | epath.Path) -> str:
-    return f"{path} is damaged: remove the token store and prepare the corpus again"
+def _check(path: Path | epath.Path, local: Path | epath.Path, checksum: int) -> None:
+    if _checksum(local) != checksum:
+        raise UserError(f"{path} is damaged: remove the token store and prepare the corpus again")

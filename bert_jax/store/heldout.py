@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
-from bert_jax.text.corpus import GAPS, Document
+from bert_jax.text.corpus import Document
+from bert_jax.text.formats import SENTENCE_END
 
 # The end of a document that is held out has at least this many characters, or a quarter of them.
 _MIN_CHARACTERS = 200
+# Where the end of a document begins, the best first.
+_GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
 # With fewer documents, two would be too large a fraction of the text.
 _MIN_DOCUMENTS = 10
 
@@ -45,9 +48,6 @@ def is_held_out_by_id(document: Document, fraction: float) -> bool:
     """Returns whether a document is held out, which depends on its id alone.
 
     Documents that are added to the corpus therefore change nothing for the others.
-
-    Raises:
-      UserError: The document has no id.
     """
     if not document.id:
         raise UserError(
@@ -137,7 +137,7 @@ def _end(document: Document, fraction: float) -> str:
     """
     text, size = document.text, len(document.text.rstrip())
     wanted = _end_size(size, fraction)
-    for gap in ("\n", r"\s+") if document.is_split else GAPS:
+    for gap in ("\n", r"\s+") if document.is_split else _GAPS:
         gaps = re.compile(gap).finditer(text, int(size - 2 * wanted), int(size - wanted / 2))
         if starts := [match.end() for match in gaps]:
             return text[min(starts, key=lambda start: abs(size - wanted - start)) :]

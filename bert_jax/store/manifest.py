@@ -57,19 +57,13 @@ def open_corpus(data: ConfigDict, sources: list[Source] | None = None) -> Corpus
         table_rows=data.table_rows,
         characters_apart=data.characters_apart,
         encoding=data.encoding,
-        max_document_characters=data.max_document_characters,
         bad_documents=data.bad_documents,
         sources=sources,
     )
 
 
 def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenizer:
-    """Returns the tokenizer with the vocabulary of `data.vocab`.
-
-    Raises:
-      UserError: The file cannot be used, or does not have `vocab_size` tokens together with those
-        of `data.add_tokens`.
-    """
+    """Returns the tokenizer with the vocabulary of `data.vocab`."""
     try:
         tokenizer = tokenizers.from_file(data.tokenizer, data.vocab, **tokenizer_options(data))
     except (UserError, OSError) as error:
@@ -87,11 +81,7 @@ def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenize
 
 
 def check_case(data: ConfigDict) -> None:
-    """Refuses `data.lowercase` with the vocabulary of a cased model.
-
-    Raises:
-      UserError: The vocabulary cannot be used, or many of its pieces have upper-case letters.
-    """
+    """Refuses `data.lowercase` with the vocabulary of a cased model."""
     # Those in brackets are special, such as [CLS] and [unused1].
     tokens = [token for token in given_tokenizer(data).tokens if token[0] not in "[<"]
     fraction = sum(token != token.lower() for token in tokens) / max(len(tokens), 1)
@@ -127,9 +117,6 @@ def store_options(
       vocab_size: The number of tokens.
       known: The options of a finished store. They supply the vocabulary's hash if its file no
         longer exists and its path is the same.
-
-    Raises:
-      UserError: The vocabulary of `data.vocab` cannot be read.
     """
     options: dict[str, Any] = {}
     for key in _recorded(data.tokenizer):
@@ -159,23 +146,16 @@ def _vocab_hash(data: ConfigDict, known: Mapping[str, Any] | None) -> str:
         content = b"\0".join(part.read_bytes() for part in parts)
         return f"sha256:{hashlib.sha256(content).hexdigest()}"
     except OSError as error:
-        reason = error.strerror or "no such file"
         paths = {"vocab_path": data.vocab, "add_tokens": data.add_tokens}
         if not known or any(known.get(key, "") != path for key, path in paths.items()):
-            name = error.filename or data.vocab
-            raise UserError(f"data.vocab: cannot read {name}: {reason}") from None
+            raise UserError(f"config.data.vocab: {error}") from None
         return known["vocab"]
 
 
 def _recorded(tokenizer: str) -> list[str]:
-    """Returns the keys that a store with this kind of tokenizer records.
-
-    They are in the order of metadata.json: the keys that every store has, those that it may omit,
-    and those of the tokenizer.
-    """
+    """Returns the keys that a store with this kind of tokenizer records."""
     conditions = ("", f"data.tokenizer={tokenizer}")
-    keys = [key for key in RECORDED if DATA[key].only_with in conditions]
-    return sorted(keys, key=lambda key: 2 if DATA[key].only_with else key not in _ALWAYS_RECORDED)
+    return [key for key in RECORDED if DATA[key].only_with in conditions]
 
 
 def recorded_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,10 +183,6 @@ def check_metadata(
     directory. If these files no longer exist, the value of the key is compared, because training
     does not need the texts. A vocabulary and a file of added words are compared by their content
     or, if they no longer exist, by their paths.
-
-    Raises:
-      UserError: The store was made from other texts or with other options; the message names the
-        difference.
     """
     found = recorded_options(metadata)
     wanted = recorded_options({"options": store_options(data, vocab_size, known=found)})
@@ -214,7 +190,8 @@ def check_metadata(
         if not is_number(options.get("add_tokens", "")):
             # The hash of the vocabulary has that of a file of words.
             options["add_tokens"] = ""
-    keys = (found.keys() | wanted.keys()) - {"input", "vocab_path"}
+    # A store of an older version may have keys that are gone.
+    keys = wanted.keys() - {"input", "vocab_path"}
     # Which keys there are depends on whether a vocabulary is given.
     for key in sorted(keys, key=lambda key: (key != "vocab", key)):
         if found.get(key) != wanted.get(key):
@@ -244,19 +221,9 @@ def input_difference(metadata: Mapping[str, Any], data: ConfigDict) -> str:
     before, now = source_states(metadata["sources"]), source_states(sources)
     if _without_directories(before) == _without_directories(now):
         return ""
-    return first_difference(before, now)
-
-
-def first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns the first name whose value differs, with both values; empty if none does."""
-    return next(
-        (
-            f"{name} was {before.get(name, 'missing')}, is {now.get(name, 'missing')}"
-            for name in sorted(before.keys() | now.keys())
-            if before.get(name) != now.get(name)
-        ),
-        "",
-    )
+    differing = (name for name in sorted(before | now) if before.get(name) != now.get(name))
+    name = next(differing)
+    return f"{name} was {before.get(name, 'missing')}, is {now.get(name, 'missing')}"
 
 
 def source_states(sources: list[dict[str, Any]]) -> dict[str, str]:

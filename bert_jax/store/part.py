@@ -11,7 +11,6 @@ import numpy as np
 from etils import epath
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.store.checked_files import (
     open_index,
     open_vector,
@@ -55,9 +54,6 @@ class Part:
       sentence_starts: int64 [S+1], token at which each sentence begins.
       token_counts: int64 [V], occurrences of each token.
       has_words: See `TokenStore`.
-
-    Raises:
-      UserError: A file is missing or damaged.
     """
 
     def __init__(self, directory: Path | epath.Path):
@@ -85,14 +81,7 @@ class Part:
         def read(shard: int, inside: np.ndarray) -> np.ndarray:
             return self._shards[shard][inside].astype(np.int32)
 
-        tokens = gather(self._shard_starts, positions, np.int32, read)
-        # Negative ids are large as unsigned ones.
-        if tokens.size and tokens.view(np.uint32).max() >= len(self.token_counts):
-            raise UserError(
-                f"{self.directory} is damaged: it has ids outside its vocabulary of "
-                f"{len(self.token_counts):,} tokens; prepare the corpus again"
-            )
-        return tokens
+        return gather(self._shard_starts, positions, np.int32, read)
 
     def word_starts_at(self, positions: np.ndarray) -> np.ndarray:
         """Returns whether the tokens at these positions begin a word, bool of the same shape."""

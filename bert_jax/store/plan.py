@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.store.manifest import RECORDED, first_difference, source_states, store_options
+from bert_jax.store.manifest import RECORDED, store_options
 from bert_jax.store.token_store import SPLITS
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.sources import Piece, Source, source_name
@@ -70,19 +70,6 @@ class Plan(NamedTuple):
         pieces = zip(self.parts[number], sizes, strict=True)
         return sum((size if p.stop is None else p.stop - p.start) for p, size in pieces) / 1e6
 
-    def difference(self, other: "Plan") -> str:
-        """Returns the first difference from another plan in words."""
-
-        def states(plan: Plan) -> dict[str, Any]:
-            keys = {f"data.{key}": value for key, value in plan.data.items()}
-            keys |= {"data.vocab": plan.options["vocab"]}
-            keys |= {"model.vocab_size": plan.options["vocab_size"]}
-            return keys | source_states(plan.sources)
-
-        return first_difference(states(self), states(other)) or (
-            "a path, the order of the files, or the version of bert_jax"
-        )
-
 
 def make_plan(data: ConfigDict, vocab_size: int, corpus: Corpus) -> Plan:
     """Returns the plan for a corpus; `data` is the `data` section of a checked config."""
@@ -99,9 +86,6 @@ def start(output: Directory, plan: Plan, *, may_replace: bool) -> None:
       output: An empty directory, or that of an unfinished store.
       plan: The plan.
       may_replace: Whether an unfinished store with another plan is removed, or else refused.
-
-    Raises:
-      UserError: The directory holds other files or a store with another plan.
     """
     try:
         found = read_file(output, _PLAN)
@@ -116,10 +100,9 @@ def start(output: Directory, plan: Plan, *, may_replace: bool) -> None:
             forget_errors(output)
             return
         if not may_replace:
-            difference = _from_json(found).difference(plan)
             raise UserError(
-                f"{output} holds an unfinished token store with other settings or texts "
-                f"({difference}): use another directory, or remove it if nobody is writing to it"
+                f"{output} holds an unfinished token store with other settings or texts: use "
+                "another directory, or remove it if nobody is writing to it"
             )
     # The plan goes last: the files beside it are known by it.
     for name in (*SPLITS, "tokenizer", UNFINISHED):

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.processes import num_cores
 from bert_jax.base.progress import Progress, say
 from bert_jax.store import preparation_report
-from bert_jax.store.engines import Engine, LocalProcesses
+from bert_jax.store.engines import Engine, LocalProcesses, run_stage
 from bert_jax.store.heldout import choose
 from bert_jax.store.manifest import (
     check_metadata,
@@ -62,7 +62,6 @@ from bert_jax.text.bad_records import NUM_FIRST, skipped_texts
 from bert_jax.text.formats import FormatGuess
 from bert_jax.text.named_sources import (
     REPEAT_UNIT,
-    check_weights,
     language_of,
     named_inputs,
     repeats,
@@ -98,9 +97,6 @@ def prepare(
 
     Returns:
       The store's metadata.
-
-    Raises:
-      UserError: The corpus, the options or the directory cannot be used.
     """
     output = store_path(output)
     if (output / "metadata.json").exists():
@@ -122,16 +118,11 @@ def prepare(
             f"(data.{key}): those of a related language or of English are used (the languages with "
             f"rules: {', '.join(LANGUAGES)})"
         )
-    check_weights(named_inputs(data.sources), data.source_weights)
-    # What the tokenizer lacks is said before the text is read.
     if data.vocab:
+        # A vocabulary that cannot be used is refused before the text is read.
         given_tokenizer(data, vocab_size)
-    else:
-        training.check_installed(data.tokenizer)
-    is_piped = is_standard_input(data)
-    if is_piped and engine:
-        raise UserError("data.input is '-', standard input, which only one process can read")
     engine = engine or LocalProcesses(data.num_processes or num_cores())
+    is_piped = is_standard_input(data)
     with _standard_input(data) if is_piped else contextlib.nullcontext(data) as readable:
         corpus = open_corpus(readable)
         corpus.fetch()
@@ -147,15 +138,15 @@ def prepare(
 def _run(engine: Engine, output: Directory, plan: Plan, data: ConfigDict, vocab_size: int) -> None:
     """Runs the stages and what one process computes between them."""
     parts = range(len(plan.parts))
-    engine.map(output, plan, "count", parts)
+    run_stage(engine, output, plan, "count", parts)
     computed_once(output, "heldout.json", lambda: choose_heldout(output, plan, data))
     if data.add_tokens or not data.vocab:
         computed_once(output, "sample.json", lambda: choose_sample(output, plan, data))
-        engine.map(output, plan, "sample", parts_with_sample(output, plan))
+        run_stage(engine, output, plan, "sample", parts_with_sample(output, plan))
     computed_once(output, "vocabulary.json", lambda: make_tokenizer(output, plan, data, vocab_size))
     if data.duplicates == "exact":
         find_copies(output, plan)
-    engine.map(output, plan, "tokenize", parts)
+    run_stage(engine, output, plan, "tokenize", parts)
     finish(output, plan, data)
     files.remove_directory(output / UNFINISHED)
 
@@ -190,9 +181,6 @@ def choose_heldout(output: Directory, plan: Plan, data: ConfigDict) -> dict[str,
     it has the size of the text, the indices of the documents that are held out (None for those of
     `HeldOut`), the fraction of each document that is held out at its end, and whether documents are
     held out by their ids instead.
-
-    Raises:
-      UserError: A source has no documents.
     """
     first_documents: list[int] = []
     sources = {}
@@ -207,30 +195,15 @@ def _choose_in_source(
     output: Directory, plan: Plan, data: ConfigDict, name: str
 ) -> tuple[list[int], dict[str, Any]]:
     """Returns the number of documents of each part of a source, and what is held out of it."""
-    by_id = data.heldout_by == "id" and data.heldout_fraction > 0
-    num_heldout = num_bytes = 0
-    lengths: list[int] = []
-
-    def sizes() -> Iterator[int]:
-        nonlocal num_heldout, num_bytes
-        for number in parts_of(plan, name):
-            result = read_file(output, result_name("count", number))
-            num_heldout += sum(result["is_heldout"])
-            num_bytes += sum(result["bytes"])
-            lengths.append(len(result["characters"]))
-            yield from result["characters"]
-
-    remaining = sizes()
-    heldout = choose(remaining, 0 if by_id else data.heldout_fraction)
-    # The other parts are counted too.
-    deque(remaining, maxlen=0)
+    names = [result_name("count", number) for number in parts_of(plan, name)]
+    lengths, num_bytes = [], 0
+    for result in (read_file(output, name) for name in names):
+        lengths.append(len(result["bytes"]))
+        num_bytes += sum(result["bytes"])
     _check_text(sum(lengths), name)
-    if by_id and not num_heldout:
-        raise UserError(
-            f"data.heldout_by=id holds out none of {sum(lengths)} documents"
-            f"{f' of {name}' if name else ''}: raise data.heldout_fraction, or set "
-            "data.heldout_by=index"
-        )
+    by_id = data.heldout_by == "id" and data.heldout_fraction > 0
+    sizes = chain.from_iterable(read_file(output, name)["characters"] for name in names)
+    heldout = choose(sizes, 0 if by_id else data.heldout_fraction)
     if heldout.description:
         say(f"{name}: {heldout.description}" if name else heldout.description)
     documents = None if not heldout.description else list(heldout.documents)
@@ -351,11 +324,7 @@ def find_copies(output: Directory, plan: Plan) -> None:
 
 
 def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
-    """Completes the store: writes what describes all parts, and metadata.json last.
-
-    Raises:
-      UserError: No document is left to train on.
-    """
+    """Completes the store: writes what describes all parts, and metadata.json last."""
     results = list(_results(output, plan, "tokenize"))
     vocabulary, heldout = read_file(output, "vocabulary.json"), read_file(output, "heldout.json")
     counts: Counter[str] = Counter()
@@ -448,9 +417,6 @@ def tokenize_corpus(
     Returns:
       The split's counts, the number of `characters`, and under "dropped_documents" the bad
       documents by reason.
-
-    Raises:
-      UserError: As for `prepare`.
     """
     output_dir = store_path(output_dir)
     corpus = open_corpus(data)
@@ -461,21 +427,14 @@ def tokenize_corpus(
         tempfile.TemporaryDirectory() as tokenizer_dir,
         files.local_output(output_dir) as local,
         SplitWriter(local, tokenizer.vocab_size) as split,
-        Progress("tokenizing", corpus.fetch(), corpus.unit) as bar,
+        Progress("tokenizing", corpus.fetch(), "MB") as bar,
     ):
         tokenizer.save(tokenizer_dir)
-        shown = 0.0
+        corpus.advance = bar.advance
         for document in tokenized(
-            corpus,
-            corpus.documents(),
-            Path(tokenizer_dir),
-            processes,
-            data,
-            counts,
+            corpus, corpus.documents(), Path(tokenizer_dir), processes, data, counts
         ):
             append(split, document)
-            bar.advance(corpus.done - shown)
-            shown = corpus.done
         _check_text(split.counts["documents"], source_name(corpus.sources[0]))
     for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
         say(f"warning: {text}")

@@ -60,7 +60,6 @@ class _Part(NamedTuple):
       corpus: The whole input.
       data: The `data` section of the config.
       num_processes: The number of processes that tokenize the part.
-      advance: Called with the amount read, in the corpus's unit.
     """
 
     output: Directory
@@ -69,13 +68,9 @@ class _Part(NamedTuple):
     corpus: Corpus
     data: ConfigDict
     num_processes: int
-    advance: Callable[[float], None]
 
     def documents(self) -> Iterator[Document]:
-        for document in self.corpus.documents(self.plan.parts[self.number]):
-            self.advance(self.corpus.done)
-            yield document
-        self.advance(self.corpus.done)
+        return self.corpus.documents(self.plan.parts[self.number])
 
     def heldout(self) -> tuple[HeldOutText, int]:
         """Returns what is held out, and the index of the first document in its source."""
@@ -101,7 +96,7 @@ def run_part(
     stage: str,
     number: int,
     num_processes: int = 1,
-    advance: Callable[[float], None] = lambda _: None,
+    advance: Callable[[float], None] | None = None,
 ) -> None:
     """Writes the result of a stage for one part; a user's mistake is written too, not raised.
 
@@ -110,14 +105,15 @@ def run_part(
       stage: One of `STAGES`.
       number: The number of the part.
       num_processes: The number of processes that tokenize, which does not affect the result.
-      advance: Called with the amount read, in MB or documents; see `Corpus.unit`.
+      advance: See `Corpus`.
     """
     output, name = store_path(output), result_name(stage, number)
     plan = read_plan(output)
     data = ConfigDict(plan.data)
     try:
         corpus = open_corpus(data, plan.sources)
-        part = _Part(output, plan, number, corpus, data, num_processes, advance)
+        corpus.advance = advance or corpus.advance
+        part = _Part(output, plan, number, corpus, data, num_processes)
         write_file(output, name, STAGES[stage](part))
     except UserError as error:
         write_error(output, name, str(error))
@@ -144,7 +140,7 @@ def _count(part: _Part) -> dict[str, Any]:
             text = " ".join(document.text.split())
             text_hash = stable_hash(text.lower() if part.data.lowercase else text)
             result["hashes"].append(text_hash)
-    return result | {"guesses": part.corpus.guesses}
+    return result
 
 
 def _sample(part: _Part) -> dict[str, Any]:
@@ -215,7 +211,7 @@ def tokenized(
 
     The counts of each document are added to `counts`.
     """
-    rules = sentence_rules(data)
+    rules = SentenceRules(data.language, data.word_boundaries)
     with contextlib.closing(
         tokenize_documents(documents, tokenizer_dir, num_processes, rules)
     ) as results:
@@ -225,10 +221,6 @@ def tokenized(
                 yield document
             else:
                 corpus.bad.add(BadRecord("empty", "the document has no text"), document.place)
-
-
-def sentence_rules(data: ConfigDict) -> SentenceRules:
-    return SentenceRules(data.language, data.word_boundaries)
 
 
 def append(split: SplitWriter, document: TokenizedDocument) -> None:

@@ -86,9 +86,6 @@ class TokenStore:
       token_counts: int64 [V], occurrences of each token in this split.
       has_words: Whether the split has a bit for each token that begins a word; see
         `word_starts_at`.
-
-    Raises:
-      UserError: A file is missing or damaged.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -140,11 +137,7 @@ class TokenStore:
         return found
 
     def part(self, number: int) -> Part:
-        """Returns a part, opened.
-
-        Raises:
-          UserError: It is missing or damaged.
-        """
+        """Returns a part, opened."""
         return self._open(number)
 
     def tokens_at(self, positions: np.ndarray) -> np.ndarray:
@@ -155,9 +148,6 @@ class TokenStore:
 
         Returns:
           int32 of the same shape: the ids at these positions.
-
-        Raises:
-          UserError: A file is damaged, or an id is outside the vocabulary.
         """
 
         def read(number: int, inside: np.ndarray) -> np.ndarray:
@@ -211,10 +201,6 @@ def verify_store(directory: str | os.PathLike) -> int:
 
     Returns:
       The number of files.
-
-    Raises:
-      UserError: A file is damaged, or the store is not finished.
-      FileNotFoundError: A file is missing, or the store is of an older version.
     """
     found = 0
     for name in read_metadata(directory)["splits"]:
@@ -265,11 +251,7 @@ def write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
 
 
 def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
-    """Returns the contents of a finished store's `metadata.json`.
-
-    Raises:
-      UserError: The store is not finished, or of another version.
-    """
+    """Returns the contents of a finished store's `metadata.json`."""
     path = store_path(directory) / "metadata.json"
     try:
         metadata = files.read_json(path)

@@ -1,7 +1,4 @@
-"""Tokenizes documents, one at a time or in several processes.
-
-`document_to_tokens` is a pure function of a document and a tokenizer.
-"""
+"""Tokenizes documents, one at a time or in several processes."""
 
 import functools
 import os
@@ -70,32 +67,11 @@ DEFAULT_RULES = SentenceRules()
 _Sentence = tuple[np.ndarray, np.ndarray | None]
 
 
-def sentences_of(text: str, is_split: bool, language: str = "") -> list[str]:
-    """Returns the sentences of a document. If `is_split`, each line is one."""
-    return text.split("\n") if is_split else split_sentences(text, language)
-
-
 def document_sentences(document: Document, language: str = "") -> list[str]:
     """Returns the sentences of a document by the rules of a language, or else of its own."""
-    return sentences_of(document.text, document.is_split, language or document.language)
-
-
-def document_to_tokens(
-    text: str,
-    tokenizer: tokenizers.Tokenizer,
-    *,
-    is_split: bool = False,
-    rules: SentenceRules = DEFAULT_RULES,
-) -> list[np.ndarray]:
-    """Returns the int32 ids of each sentence of a document that has any.
-
-    Args:
-      text: The document, with blank lines between paragraphs.
-      is_split: Whether each line of `text` is a sentence.
-      rules: See `SentenceRules`.
-    """
-    sentences = _encode(sentences_of(text, is_split, rules.language), tokenizer, rules)
-    return [ids for ids, _ in sentences]
+    if document.is_split:
+        return document.text.split("\n")
+    return split_sentences(document.text, language or document.language)
 
 
 def _encode(
@@ -194,11 +170,8 @@ def _tokenize(
         "heldout_tokens": len(tokens) * document.is_heldout,
         "heldout_characters": len(text) * document.is_heldout,
     }
-    return TokenizedDocument(
-        *(document.place, len(text.encode()), tokens, lengths, counts),
-        begins_word,
-        document.is_heldout,
-    )
+    size, place, is_heldout = len(text.encode()), document.place, document.is_heldout
+    return TokenizedDocument(place, size, tokens, lengths, counts, begins_word, is_heldout)
 
 
 def num_lost(text: str) -> int:

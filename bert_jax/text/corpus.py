@@ -2,10 +2,8 @@
 
 import functools
 import itertools
-import math
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,7 +13,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.text import readers, sequences, tfds, wikipedia
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import Document, checked, text_of
-from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of
+from bert_jax.text.formats import FormatGuess, format_of
 from bert_jax.text.named_sources import language_of
 from bert_jax.text.readers import (
     INVALID_UTF8,
@@ -47,12 +45,11 @@ _ADVICE = {
     "it is set, to that of the names of documents",
 }
 _PEEK_BYTES = 1000
+# Progress is counted in steps of this size.
+_ADVANCE_BYTES = 10**5
 _CUT_BY_LINES = ("jsonl", "sentences", "lines", "fasta")
 # The formats whose files have their own encoding.
 _OWN_ENCODING = ("parquet", "arrow", "wikipedia")
-
-# The gaps at which a long document is divided, the best first.
-GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
 
 
 class Corpus:
@@ -67,7 +64,6 @@ class Corpus:
       characters_apart: Whether spaces are put between the characters; see `sequences.apart`.
       encoding: The encoding of the files, as Python names it, or several; see `open_text`.
         Parquet has its own.
-      max_document_characters: Longer documents are divided, see `_divided`; 0 divides none.
       bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
         it in `bad.dropped`.
       sources: What `find_sources` has found earlier, instead of `inputs`.
@@ -76,8 +72,7 @@ class Corpus:
       sources: One dict per file or data set, as recorded in a store's metadata.
       guesses: The guessed format of each file that was read with format="auto", by path.
       bad: The bad documents of the current pass over the corpus.
-      unit: The unit of progress: "MB" of files, or "documents" if a source is a data set.
-      done: The amount read so far, in `unit`.
+      advance: Called with the megabytes that were read since the last call.
     """
 
     def __init__(
@@ -90,29 +85,24 @@ class Corpus:
         table_rows: str = "documents",
         characters_apart: bool = False,
         encoding: str = "utf-8",
-        max_document_characters: int = 0,
         bad_documents: str = "refuse",
         sources: list[Source] | None = None,
     ):
         self._format, self._policy = format, bad_documents
         self._rows = Rows(text_field, document_field, table_rows == "sentences")
         self._characters_apart = characters_apart
-        self._encoding, self._max_characters = encoding, max_document_characters
+        self._encoding = encoding
         self.sources = find_sources(inputs, text_field) if sources is None else sources
         self.guesses: dict[str, FormatGuess] = {}
-        self.unit = "documents" if any("tfds" in source for source in self.sources) else "MB"
+        self.advance: Callable[[float], None] = lambda megabytes: None
         self._start()
 
     def fetch(self) -> float | None:
-        """Downloads missing data sets; returns the size of the corpus in `unit`, if known."""
-        builders = [tfds.open_builder(s["tfds"]) for s in self.sources if "tfds" in s]
-        for builder in builders:
-            builder.download_and_prepare()
-        if not builders:
-            return sum(source["bytes"] for source in self.sources) / 1e6
-        if len(builders) < len(self.sources):
-            return None
-        return sum(builder.info.splits["train"].num_examples for builder in builders)
+        """Downloads missing data sets; returns the size in megabytes if there is none."""
+        names = [source["tfds"] for source in self.sources if "tfds" in source]
+        for name in names:
+            tfds.open_builder(name).download_and_prepare()
+        return None if names else sum(source["bytes"] for source in self.sources) / 1e6
 
     def parts(self, part_bytes: int) -> list[list[Piece]]:
         """Divides the corpus into parts; see `cut`."""
@@ -132,10 +122,9 @@ class Corpus:
                     document = document._replace(language=language_of(name))
                 if self._characters_apart:
                     document = document._replace(text=sequences.apart(document.text))
-                yield from _divided(document, self._max_characters)
+                yield document
 
     def _start(self) -> None:
-        self.done: float = 0
         self.bad = BadRecords(self._policy, "data.bad_documents", _ADVICE)
 
     def _may_cut(self, source: Source) -> bool:
@@ -166,7 +155,6 @@ class Corpus:
         guess = self._guess(source, path)
         if guess.reason:
             self.guesses[str(path)] = guess
-        in_bytes, before = self.unit == "MB", self.done
         encoding = "utf-8" if guess.format in _OWN_ENCODING else self._encoding
         with open_text(path, encoding) as (stored, stream):
             size = stored.seek(0, os.SEEK_END)
@@ -181,23 +169,23 @@ class Corpus:
                 "sentences": functools.partial(self._read_sentences, piece=piece),
                 "wikipedia": functools.partial(self._read_wikipedia, stored=stored, piece=piece),
                 "lines": functools.partial(sequences.read_lines, piece=piece, bad=self.bad),
-                "fasta": functools.partial(sequences.read_fasta, piece=piece),
+                "fasta": functools.partial(sequences.read_fasta, piece=piece, bad=self.bad),
             }
             if guess.format in by_format:
                 found = by_format[guess.format](str(path), stream)
             else:
                 found = read_rows(guess.format, str(path), stream, piece, self._rows, self.bad)
-            is_empty, num_bad = True, self.bad.dropped.total()
+            is_empty, num_bad, read = True, self.bad.dropped.total(), piece.start
             for document in found:
                 is_empty = False
-                read = (stored.tell() - piece.start) / 1e6
-                self.done = before + read if in_bytes else self.done + 1
+                if (now := stored.tell()) - read >= _ADVANCE_BYTES:
+                    self.advance((now - read) / 1e6)
+                    read = now
                 yield document
             if piece.stop is None and is_empty and num_bad == self.bad.dropped.total():
                 self.bad.add(BadRecord("empty", "the file has no document"), str(path))
-            if in_bytes:
-                stop = size if piece.stop is None else piece.stop
-                self.done = before + (stop - piece.start) / 1e6
+            # The file is read in blocks, and perhaps beyond the piece.
+            self.advance(((size if piece.stop is None else piece.stop) - read) / 1e6)
 
     def _read_whole(self, path: str, stream: BinaryIO) -> Iterator[Document]:
         content = stream.read(readers.MAX_RECORD_BYTES + 1)
@@ -261,7 +249,7 @@ class Corpus:
         name = source["tfds"]
         examples = tfds.texts(tfds.open_builder(name), name, source["field"])
         for number, content in enumerate(examples, 1):
-            self.done += 1
+            self.advance(len(content) / 1e6)
             with self.bad.catching(Place(name, number)):
                 yield Document(name, number, checked(text_of(content)), is_split=False)
 
@@ -279,36 +267,3 @@ class Corpus:
 def _too_long(remedy: str) -> BadRecord:
     limit = f"{readers.MAX_RECORD_BYTES / 2**20:g} MiB"
     return BadRecord("too long", f"the document is longer than {limit}: {remedy}")
-
-
-def _divided(document: Document, max_characters: int) -> Iterator[Document]:
-    """Divides a document into parts of at most `max_characters` (0: no limit).
-
-    A part ends at a blank line. A longer paragraph is divided at the ends of lines, and a longer
-    line after a sentence or at least a word. A document of one sentence per line is only divided
-    between lines.
-    """
-    if not max_characters or len(document.text) <= max_characters:
-        yield document
-        return
-    gaps = ("\n",) if document.is_split else GAPS
-    ends = _part_ends(document.text, 0, len(document.text), max_characters, gaps)
-    first = 0
-    for end, next_end in itertools.pairwise([*ends, math.inf]):
-        if next_end - first > max_characters and document.text[first:end].strip():
-            line = document.line + document.text.count("\n", 0, first)
-            yield document._replace(line=line, text=document.text[first:end])
-            first = end
-
-
-def _part_ends(
-    text: str, first: int, stop: int, max_characters: int, gaps: Sequence[str]
-) -> Iterator[int]:
-    """Yields the positions between `first` and `stop` where a text may be divided, and `stop`."""
-    ends = (match.end() for match in re.compile(gaps[0]).finditer(text, first, stop))
-    for end in itertools.chain(ends, [stop]):
-        if gaps[1:] and len(text[first:end].rstrip()) > max_characters:
-            yield from _part_ends(text, first, end, max_characters, gaps[1:])
-        else:
-            yield end
-        first = end

@@ -42,15 +42,11 @@ def named_inputs(sources: Sequence[str]) -> dict[str, list[str]]:
     for item in split_inputs(sources):
         if match := _PREFIX.fullmatch(item):
             name, item = match.groups()
-            if not _NAME.fullmatch(name):
-                raise UserError(
-                    f"data.sources has {name!r}; a name must be the code of a language, such as "
-                    "en, or begin with it, such as en-books"
-                )
-        if not (name and item):
+        if not (item and _NAME.fullmatch(name)):
             raise UserError(
-                f"data.sources has {item or name + '='!r}; write NAME=FILES, such as "
-                "en=texts/en/*.txt,bg=bgwiki.xml.bz2"
+                f"data.sources has {item!r} of the source {name!r}; write NAME=FILES, where the "
+                "name is the code of a language or begins with it, such as "
+                "en-books=texts/en/*.txt,bg=bgwiki.xml.bz2"
             )
         found.setdefault(name, []).append(item)
     return found
@@ -87,16 +83,10 @@ def check_weights(names: Iterable[str], weights: Sequence[str]) -> None:
       weights: `data.source_weights`.
     """
     names, weighted = list(filter(None, dict.fromkeys(names))), source_weights(weights)
-    if weighted and not names:
-        raise UserError(
-            f"config.data.source_weights is {','.join(weights)}, but the texts have no names: set "
-            "config.data.sources, such as "
-            "--config.data.sources=en=texts/en/*.txt,bg=bgwiki.xml.bz2"
-        )
     if weighted and set(weighted) != set(names):
         raise UserError(
-            f"config.data.source_weights has {', '.join(weighted)}, but the sources are "
-            f"{', '.join(names)}; both must have the same names"
+            f"config.data.source_weights has {', '.join(weighted)}, but config.data.sources has "
+            f"{', '.join(names) or 'no names'}; both must have the same names"
         )
 
 

@@ -26,17 +26,20 @@ def read_lines(path: str, stream: BinaryIO, piece: Piece, bad: BadRecords) -> It
                 yield Document(path, line.number, text, is_split=True, start=piece.start)
 
 
-def read_fasta(path: str, stream: BinaryIO, piece: Piece) -> Iterator[Document]:
+def read_fasta(path: str, stream: BinaryIO, piece: Piece, bad: BadRecords) -> Iterator[Document]:
     """Yields the sequences of the records that begin in a piece, with their characters apart."""
-    name, first, lines, size = "", 0, [], 0
+    name, first, lines, size, is_new = "", 0, [], 0, False
 
     def document() -> Iterator[Document]:
+        if is_new and not size:
+            bad.drop("empty", Place(path, first, piece.start))
         if size:
             text = apart("".join(lines))
             yield Document(path, first, text, is_split=True, start=piece.start, id=name)
 
     for line in text_lines(stream, piece.start):
-        text = line.content.decode("utf-8-sig" if line.number == 1 else "utf-8")
+        with bad.catching(Place(path, line.number, piece.start), is_required=True):
+            text = line.text()
         if text.startswith(";"):  # A comment.
             continue
         if text.startswith(">"):
@@ -44,12 +47,13 @@ def read_fasta(path: str, stream: BinaryIO, piece: Piece) -> Iterator[Document]:
             if piece.stop is not None and stream.tell() - len(line.content) >= piece.stop:
                 return
             name, first, lines, size = text[1:].partition(" ")[0].strip(), line.number, [], 0
+            is_new = True
         elif first:
             lines.append(text.strip())
             size += len(lines[-1])
             if size >= DOCUMENT_CHARACTERS:
                 yield from document()
-                first, lines, size = line.number + 1, [], 0
+                first, lines, size, is_new = line.number + 1, [], 0, False
         elif piece.start == 0 and text.strip():
             raise UserError(f'{path}:{line.number}: not FASTA: a record begins with ">"')
     yield from document()

@@ -93,7 +93,11 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
                 for path in built_in_files()
             ]
         else:
-            sizes = _matching_files(item)
+            if not (sizes := _matching_files(item)):
+                raise UserError(
+                    f"no file matches {item!r} (of a directory, the files are read that are named "
+                    ".txt, .jsonl, .csv, .tsv, .parquet or .arrow)"
+                )
             sources = [{"path": str(path), "bytes": size} for path, size in sizes.items()]
         # A file is read once.
         found += [source for source in sources if source.get("path") not in known]
@@ -202,14 +206,10 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     pattern = os.path.expanduser(pattern)
     # A file name may itself contain wildcards.
     names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-    problem = f"no file matches {pattern!r}"
     if os.path.isdir(pattern):
         names = glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
         names = _texts(names, pattern)
-        problem = f"{pattern} has no text file (.txt, .jsonl, .csv, .tsv, .parquet or .arrow)"
     paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
-    if not paths:
-        raise UserError(problem)
     return {path: path.stat().st_size for path in paths}
 
 
@@ -220,8 +220,6 @@ def _remote_files(pattern: str, scheme: str, remote: AbstractFileSystem) -> dict
     if not sizes:
         below = remote.find(pattern.rstrip("/") + "/", detail=True)
         sizes = {name: below[name]["size"] for name in _texts(below, pattern)}
-    if not sizes:
-        raise UserError(f"no file matches {pattern!r}")
     return {epath.Path(scheme + name): sizes[name] for name in sorted(sizes)}
 
 

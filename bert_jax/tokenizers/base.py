@@ -126,8 +126,6 @@ OPTIONS_FILE = "bert_jax_tokenizer.json"
 CACHE_WORDS = 2**18
 # The placeholders of BERT's vocabularies: "[unused0]", ...
 _UNUSED = "[unused"
-# No vocabulary has more tokens; a damaged file must not fill the memory.
-_MAX_VOCABULARY = 2**22
 
 
 class Tokenizer(abc.ABC):
@@ -136,7 +134,7 @@ class Tokenizer(abc.ABC):
     Attributes:
       kind: A key of `factory.KINDS`.
       options: `kind` and the options of this kind. If the special tokens are not BERT's, also
-        `special_tokens`: a key of CONVENTIONS, or a list of the fields of `SpecialTokens`.
+        `special_tokens`, a key of CONVENTIONS.
       vocabulary_files: The content of each file of the vocabulary, by its name.
       tokens: The vocabulary in the order of its ids.
       ids: The id of each token.
@@ -171,7 +169,7 @@ class Tokenizer(abc.ABC):
         self.options = {"kind": self.kind, **options}
         if special_tokens != SPECIAL_TOKENS:
             names = {tokens: name for name, tokens in CONVENTIONS.items()}
-            self.options["special_tokens"] = names.get(special_tokens) or list(special_tokens)
+            self.options["special_tokens"] = names[special_tokens]
         self.tokens = list(tokens)
         self.vocab_size = self.num_model_tokens = len(tokens)
         self.special_tokens = special_tokens
@@ -249,16 +247,6 @@ class Tokenizer(abc.ABC):
     def num_unused(self) -> int:
         """The number of placeholders: "[unused0]", ..."""
         return sum(map(is_placeholder, self.tokens))
-
-    def used_tokens(self, first: int) -> list[str]:
-        """Returns the tokens from the id `first` on that a text without masks may have."""
-        special = self.special_tokens
-        unused = special.names - {special.pad, special.unk, special.cls, special.sep}
-        return [
-            token
-            for i, token in enumerate(self.tokens[first:], first)
-            if token not in unused and (i in self.added or not is_placeholder(token))
-        ]
 
     def id_to_token(self, token_id: int) -> str:
         """Returns a token in readable form, with the mark of a word start."""
@@ -416,20 +404,16 @@ def read_merges(path: epath.PathLike) -> list[tuple[str, str]]:
     return [(first, second) for first, second, *_ in filter(None, parts)]
 
 
-def tokens_by_id(ids: Mapping[str, int], path: epath.PathLike, size: int = 0) -> list[str]:
+def tokens_by_id(ids: Mapping[str, int], size: int = 0) -> list[str]:
     """Sorts the tokens of a vocabulary by their ids.
 
     An id without a token gets a placeholder. A model has a row for it, but no text produces it.
 
     Args:
       ids: The id of each token.
-      path: The file, for messages.
       size: The smallest number of tokens.
     """
     by_id = {i: token for token, i in ids.items()}
-    are_rows = all(type(i) is int and 0 <= i < _MAX_VOCABULARY for i in [*by_id, size])
-    if len(by_id) < len(ids) or not are_rows:
-        raise UserError(f"{path}: the ids of its {len(ids)} tokens must be different row numbers")
     size = max([size, *(i + 1 for i in by_id)])
     return [by_id.get(i, f"{_UNUSED}_{i}]") for i in range(size)]
 

@@ -28,10 +28,11 @@ def is_number(add_tokens: str) -> bool:
 
 def extended_size(tokenizer: Tokenizer, add_tokens: str) -> int:
     """Returns the number of tokens after `training.extend`, which this kind must allow."""
-    if problem := _problem(tokenizer, add_tokens):
+    if not _can_be_extended(tokenizer, add_tokens):
         raise UserError(
-            f"config.data.add_tokens is {add_tokens}, but the vocabulary is of the kind "
-            f"{tokenizer.kind}{problem}"
+            f"config.data.add_tokens is {add_tokens}, but the vocabulary ({tokenizer.kind}) cannot "
+            "get such tokens: byte_bpe can get a number of tokens, not words; wordpiece and "
+            "sentencepiece of the type unigram can get both if no other token follows their pieces"
         )
     if not is_number(add_tokens):
         return len(placed(tokenizer.tokens, words_of_file(add_tokens, tokenizer)))
@@ -54,7 +55,10 @@ def replaced_pieces(tokenizer: Tokenizer, extended: Tokenizer) -> dict[int, list
 def words_of_file(path: str, tokenizer: Tokenizer) -> list[str]:
     """Reads a word from each line; words that are tokens already are left out."""
     words: dict[str, None] = {}
-    lines = vocabulary_lines(files.checked_path(path, "data.add_tokens"))
+    try:
+        lines = vocabulary_lines(files.checked_path(path, "data.add_tokens"))
+    except OSError as error:
+        raise UserError(f"config.data.add_tokens: {error}") from None
     for number, line in enumerate(lines, 1):
         found = tokenizer.words(line)
         if line.strip() and len(found) != 1:
@@ -75,20 +79,12 @@ def placed(tokens: Sequence[str], new: Sequence[str]) -> list[str]:
     return placed + list(new[len(places) :])
 
 
-def _problem(tokenizer: Tokenizer, add_tokens: str) -> str:
-    """Returns why a vocabulary cannot get these tokens; an empty string if it can."""
+def _can_be_extended(tokenizer: Tokenizer, add_tokens: str) -> bool:
     if tokenizer.kind == "byte_bpe":
-        no_words = ", whose tokens are not words; give a number of tokens instead of a file"
-        return "" if is_number(add_tokens) else no_words
+        return is_number(add_tokens)
     if tokenizer.vocab_size > tokenizer.num_model_tokens:
-        return (
-            f", whose last token, {tokenizer.tokens[-1]}, was added to it and would get another id"
-        )
+        # A token that was added would get another id.
+        return False
     if isinstance(tokenizer, SentencePieceTokenizer):
-        if not tokenizer.is_unigram:
-            return " and the type bpe; a model of the type unigram can get more tokens"
-        last = tokenizer.special_tokens.last
-        return f", whose last token, {last[-1]}, would get another id" if last else ""
-    if tokenizer.kind == "wordpiece":
-        return ""
-    return "; only wordpiece, byte_bpe and sentencepiece can get more tokens"
+        return tokenizer.is_unigram and not tokenizer.special_tokens.last
+    return tokenizer.kind == "wordpiece"

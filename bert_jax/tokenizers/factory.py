@@ -98,11 +98,7 @@ def load(directory: epath.PathLike) -> Tokenizer:
     path = directory / OPTIONS_FILE
     options = files.read_json(path)
     with files.naming(path):
-        named = options.pop("special_tokens", "bert")
-        if isinstance(named, str):
-            special_tokens = CONVENTIONS[named]
-        else:
-            special_tokens = SpecialTokens(*(tuple(x) if isinstance(x, list) else x for x in named))
+        special_tokens = CONVENTIONS[options.pop("special_tokens", "bert")]
         return from_file(path=directory, special_tokens=special_tokens, **options)
 
 

@@ -83,7 +83,7 @@ class JsonTokenizer(Tokenizer):
         self._word_ids = functools.lru_cache(CACHE_WORDS)(
             lambda word: self._backend.encode(word).ids
         )
-        tokens = tokens_by_id(self._backend.get_vocab(), LIBRARY_FILE)
+        tokens = tokens_by_id(self._backend.get_vocab())
         stored = self._content.encode() + b"\n"
         super().__init__(options, stored, {LIBRARY_FILE: stored}, tokens, special_tokens)
 
@@ -214,11 +214,11 @@ def read_vocabulary(
     """
     content = json.loads(path.read_bytes())
     if merges_path:
-        tokens, merges = tokens_by_id(content, path), read_merges(merges_path)
+        tokens, merges = tokens_by_id(content), read_merges(merges_path)
         result = content_of(kind, tokens, merges, special_tokens)
     else:
         result = _from_library_file(kind, content, path, special_tokens)
-    tokens = tokens_by_id(json.loads(result)["model"]["vocab"], path)
+    tokens = tokens_by_id(json.loads(result)["model"]["vocab"])
     require_special_tokens(tokens, special_tokens, path)
     return result
 
@@ -252,7 +252,7 @@ def _from_library_file(
         )
     return content_of(
         kind,
-        tokens_by_id(rules["model"]["vocab"], path),
+        tokens_by_id(rules["model"]["vocab"]),
         [tuple(pair) for pair in rules["model"]["merges"]],
         special_tokens,
         composes=kind == "byte_bpe" and rules["normalizer"] is not None,

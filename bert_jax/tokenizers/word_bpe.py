@@ -131,14 +131,9 @@ def read_fastbpe(
     path: epath.Path | Path, codes_path: epath.Path | Path
 ) -> tuple[dict[str, bytes], list[str], Merges]:
     """Reads a vocab.txt and a bpe.codes."""
-    tokens: dict[str, None] = {}
-    for number, line in enumerate(vocabulary_lines(path), 1):
-        token, _, count = line.strip().rpartition(" ")
-        if not token or not count.isdigit() or token in tokens:
-            raise UserError(f"{path}:{number}: {line!r} must be a new token and its count")
-        tokens[token] = None
+    tokens = [line.strip().rpartition(" ")[0] for line in vocabulary_lines(path)]
     contents = {FASTBPE_FILE: path.read_bytes(), CODES_FILE: codes_path.read_bytes()}
-    return contents, list(tokens), read_merges(codes_path)
+    return contents, tokens, read_merges(codes_path)
 
 
 def _inner(token: str) -> str:
@@ -201,7 +196,7 @@ def read_moses(
     path: epath.Path | Path, merges_path: epath.Path | Path, *, special_tokens: SpecialTokens
 ) -> tuple[list[str], Merges]:
     """Reads a vocab.json and its merges.txt."""
-    tokens = tokens_by_id(json.loads(path.read_bytes()), path)
+    tokens = tokens_by_id(json.loads(path.read_bytes()))
     require_special_tokens(tokens, special_tokens, path)
     return tokens, read_merges(merges_path)
 

@@ -122,7 +122,7 @@ def read_vocabulary(
     ids = {line.rstrip("\r"): i for i, line in enumerate(lines)}
     ids.pop("", None)
     require_special_tokens(ids, special_tokens, path)
-    return tokens_by_id(ids, path, len(lines))
+    return tokens_by_id(ids, len(lines))
 
 
 class _WordIds(dict[bytes, bytes]):

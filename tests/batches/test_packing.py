@@ -1,17 +1,13 @@
 """Packed rows hold the same sequences as single rows, and batches depend on nothing else."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
 from bert_jax.base.batch import shared_row_fields
-from bert_jax.base.errors import UserError
-from bert_jax.base.parts import trust
 from bert_jax.batches.packing import pack
-from bert_jax.batches.rows.windows import WindowedRows
-from bert_jax.batches.stream import Stream, batch_fields, evaluation_batches
+from bert_jax.batches.stream import Stream, evaluation_batches
 from tests.batches.fakes import PAD, FakeStore, make_documents, make_tokenizer
 from tests.batches.single_rows import single_rows
 from tests.batches.small_stream import PACKED, SINGLE, SPEC, STORE, TOKENIZER, stream
@@ -127,39 +123,8 @@ def test_predictions_that_do_not_fit_are_taken_back():
     assert num_limited > 20
 
 
-def test_descriptions_name_every_sequence(uninterrupted):
-    described = stream(**PACKED).describe_batch(37)
-    assert json.loads(json.dumps(described)) == described
-    for mask, ids, sequences in zip(
-        uninterrupted[37]["attention_mask"],
-        unmasked(uninterrupted[37]),
-        described["rows"],
-        strict=True,
-    ):
-        assert len(sequences) == mask.max()
-        for number, (document, sentence, *_) in enumerate(sequences, start=1):
-            first = ids[np.flatnonzero(mask == number)[1]] - 5
-            at = STORE.document_starts[document] + sentence
-            assert STORE.sentence_starts[at] <= first < STORE.sentence_starts[at + 1]
-
-
 def test_evaluation_is_not_packed():
     spec = stream(**PACKED).spec
     single = dataclasses.replace(SPEC, **SINGLE)
     one, other = (next(evaluation_batches(STORE, TOKENIZER, s)) for s in (spec, single))
     assert equal(one, other)
-
-
-class WithoutLengths(WindowedRows):
-    def count_block(self, block, rng): ...
-
-    def plan_block(self, block, rng): ...
-
-    def assemble(self, plan): ...
-
-
-@pytest.mark.parametrize("rows", ["full_sentences", f"{__name__}:WithoutLengths"])
-def test_builders_without_lengths_are_refused(rows):
-    trust((rows,))
-    with pytest.raises(UserError, match=f"max_pairs_per_row is 2.*rows={rows} has no method"):
-        batch_fields(rows, "masked_lm", max_pairs_per_row=2)

@@ -52,18 +52,3 @@ def test_all_permutations_are_equally_likely():
     chi_square = sum((count - expected) ** 2 / expected for count in found.values())
     # 23 degrees of freedom: p = 1e-3.
     assert chi_square < 49.7
-
-
-def test_a_large_permutation_looks_random():
-    size = 10**12
-    index = np.arange(20_000)
-    permutation = permuted(index, size, np.array([1, 2], np.uint64))
-    assert len(set(permutation.tolist())) == len(index)
-    assert permutation.min() >= 0 and permutation.max() < size
-    counts = np.bincount(permutation * 100 // size, minlength=100)
-    # 99 degrees of freedom: p = 1e-3.
-    assert ((counts - 200.0) ** 2 / 200).sum() < 148.2
-    correlation = np.corrcoef(index, permutation)[0, 1]
-    assert abs(correlation) < 4 / np.sqrt(len(index))
-    steps = np.diff(permutation)
-    assert abs(np.corrcoef(steps[:-1], steps[1:])[0, 1] + 0.5) < 0.03, "independent permutation"

@@ -12,9 +12,8 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.parts import trust
 from bert_jax.batches.rows.pairs import PairRows
 from bert_jax.batches.rows.segments import SegmentPlan, SegmentRows
-from bert_jax.batches.rows.windows import select_rows
 from bert_jax.batches.stream import batch_fields, evaluation_batches
-from tests.batches.fakes import SEP, FakeStore
+from tests.batches.fakes import FakeStore
 from tests.batches.small_stream import DOCUMENTS, PACKED, SPEC, STORE, TOKENIZER, stream
 
 
@@ -53,12 +52,6 @@ def test_a_host_may_have_any_shards(is_packed, shards):
     ours = stream(shards=shards, num_shards=6, **PACKED if is_packed else {}).batches(0, 70)
     for full, part in zip(first_batches(is_packed), ours, strict=True):
         assert equal(part, {k: v[rows] for k, v in full.items()})
-
-
-def test_batches_do_not_depend_on_threads(uninterrupted):
-    batches = stream(num_threads=4).batches(0, 70)
-    for batch, full in zip(batches, uninterrupted, strict=True):
-        assert equal(batch, full)
 
 
 def test_examples_do_not_depend_on_the_batch_size(uninterrupted):
@@ -122,13 +115,6 @@ def test_seeds_and_stages_differ(uninterrupted, change):
     assert not np.array_equal(batch["masked_lm_positions"], uninterrupted[0]["masked_lm_positions"])
 
 
-def test_masks_depend_on_the_stage():
-    one, other = stream(), stream(stage=1)
-    plan = select_rows(one.rows.plan(0, 0), slice(0, 8))
-    masks = [s.build(plan, 0)["masked_lm_positions"] for s in (one, other)]
-    assert (masks[0] != masks[1]).any(axis=1).all()
-
-
 def test_a_corpus_smaller_than_a_batch():
     tiny = FakeStore([[5], [6, 7]])
     batches = list(stream(tiny, batch_size=64).batches(0, 4))
@@ -137,40 +123,6 @@ def test_a_corpus_smaller_than_a_batch():
     assert position["epoch"] > 20
     assert equal(next(again.batches(3, 1, position)), batches[3])
     assert [len(b["input_ids"]) for b in batches] == [64] * 4
-    described = again.describe_batch(1)
-    assert len(described["windows"]) > 5 and described["rows"][0][0] in (0, 1)
-
-
-def test_describe_batch(uninterrupted):
-    described = stream().describe_batch(37)
-    assert json.loads(json.dumps(described)) == described
-    assert (described["step"], described["stage"]) == (37, 0)
-    assert (described["first_example"], described["last_example"]) == (37 * 12, 38 * 12 - 1)
-    position = stream().position(37)
-    assert described["epoch"] == position["epoch"]
-    assert described["windows"][0] == [position["epoch"], position["window"]]
-    ids = unmasked(uninterrupted[37])
-    for row, (a_document, a_sentence, b_document, b_sentence) in enumerate(described["rows"]):
-        b_column = np.flatnonzero(ids[row] == SEP)[0] + 1
-        for token, document, sentence in (
-            (ids[row, 1], a_document, a_sentence),
-            (ids[row, b_column], b_document, b_sentence),
-        ):
-            at = STORE.document_starts[document] + sentence
-            assert STORE.sentence_starts[at] <= token - 5 < STORE.sentence_starts[at + 1]
-
-
-@pytest.mark.parametrize("rows", ["pairs", "segments", "full_sentences"])
-def test_descriptions_name_the_documents_of_a_store_in_parts(rows):
-    whole = stream(IN_PARTS, rows=rows, corruption="none")
-    for step in (0, 37):
-        (batch,) = whole.batches(step, 1)
-        for ids, (document, sentence, *_) in zip(
-            batch["input_ids"], whole.describe_batch(step)["rows"], strict=True
-        ):
-            token = next(i for i in ids if i > SEP) - 5
-            at = STORE.document_starts[document] + sentence
-            assert STORE.sentence_starts[at] <= token < STORE.sentence_starts[at + 1]
 
 
 def test_only_the_parts_of_a_window_are_opened():
@@ -287,7 +239,7 @@ def test_variants_depend_neither_on_hosts_nor_on_interruptions(variant):
         assert equal(batch, again)
 
 
-@pytest.mark.parametrize("variant", [PACKED, *VARIANTS.values()], ids=["packed", *VARIANTS])
+@pytest.mark.parametrize("variant", [PACKED, VARIANTS["denoising"]], ids=["packed", "denoising"])
 def test_batches_are_the_same_without_tensorflow(variant, request):
     with_tensorflow = list(stream(**variant).batches(0, 40))
     request.getfixturevalue("without_tensorflow")

@@ -50,16 +50,3 @@ def test_error_while_planning_is_raised_unchanged(monkeypatch):
     monkeypatch.setattr(PairRows, "plan", fail)
     with pytest.raises(UserError, match="the index is gone"):
         list(stream().batches(0, 50))
-
-
-@pytest.mark.parametrize(
-    "position",
-    [
-        {"epoch": 0, "first_example": 0, "rows": 12},
-        {"epoch": 0, "window": 1, "first_example": 500},
-        {"epoch": 0, "window": 99, "first_example": 20},
-    ],
-)
-def test_positions_of_another_stream_are_refused(position):
-    with pytest.raises(UserError, match="does not fit step 2"):
-        next(stream().batches(2, 1, position))

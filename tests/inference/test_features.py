@@ -130,12 +130,6 @@ def test_blank_texts_have_the_features_of_cls_sep(bert, tmp_path, stride):
         np.testing.assert_allclose(features_NxD[i], expected_1xD[0], atol=1e-5)
 
 
-def test_pairs_with_a_blank_side(bert, tmp_path):
-    source = write_texts(tmp_path / "texts.jsonl", [("a", ""), ("a", "b")])
-    with pytest.warns(UserWarning, match=f"1 of 2 texts are blank, .*; the first is {source}:1"):
-        write(bert, source, tmp_path / "f.npz")
-
-
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_text_file_has_a_text_on_each_line(bert, tmp_path, suffix):
     source = tmp_path / f"texts.txt{suffix}"

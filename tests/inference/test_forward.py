@@ -11,7 +11,7 @@ LENGTHS = st.lists(st.integers(2, 512), max_size=300)
 
 @given(LENGTHS, st.sampled_from([64, 1024, 2**15]))
 def test_every_text_is_in_one_batch_and_fits(lengths, batch_tokens):
-    plan = list(forward.plan(lengths, max_length=512, batch_tokens=batch_tokens))
+    plan = list(forward.text_batches(lengths, max_length=512, batch_tokens=batch_tokens))
     assert sorted(i for batch in plan for i in batch.indices) == list(range(len(lengths)))
     for batch in plan:
         assert 0 < len(batch.indices) <= batch.rows
@@ -21,7 +21,7 @@ def test_every_text_is_in_one_batch_and_fits(lengths, batch_tokens):
 
 def test_the_shapes_are_few_and_the_padding_is_small():
     lengths = np.random.default_rng(0).gamma(2.0, 20.0, 4000).astype(int).clip(3, 512).tolist()
-    plan = list(forward.plan(lengths, max_length=512, batch_tokens=1024))
+    plan = list(forward.text_batches(lengths, max_length=512, batch_tokens=1024))
     shapes = {(batch.rows, batch.length) for batch in plan}
     # One shape of full batches for each length, and one for the remaining texts.
     assert len(shapes) <= len(forward.LENGTHS) + 1

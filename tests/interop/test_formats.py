@@ -116,7 +116,9 @@ def test_a_padded_vocabulary_is_cut(tmp_path):
 
 
 def test_tokens_without_a_row_must_not_occur_in_text():
-    with pytest.raises(UserError, match="27 rows of word embeddings but .* 28 tokens.* as '.'"):
+    with pytest.raises(
+        UserError, match="27 rows of word embeddings but .* 28 tokens, and none for '.'"
+    ):
         make_pretrained(vocab_size=27).cut_padding()
     # A summarizer has no row for the mask, which comes last.
     rows = make_tokenizer("roberta").vocab_size - 1
@@ -128,7 +130,6 @@ def test_tokens_without_a_row_must_not_occur_in_text():
     for use in (
         lambda: bert.fill_mask("the <mask>"),
         lambda: bert.score("the"),
-        lambda: bert.attention("the <mask>"),
     ):
         with pytest.raises(UserError, match="has no row for <mask>"):
             use()
@@ -228,10 +229,6 @@ def test_other_directories(tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.raises(UserError, match="x holds no known model"):
         formats.read(tmp_path / "x")
-    make_tokenizer().save(tmp_path / "run" / "tokenizer")
-    (tmp_path / "run" / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="run has no checkpoint: its run has only started"):
-        formats.read(tmp_path / "run")
 
 
 def test_lowercase_applies_only_to_google(tmp_path):

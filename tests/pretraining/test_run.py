@@ -185,7 +185,7 @@ def test_killed_damaged_and_stopped_run_is_bit_identical(
         ("data.word_boundaries", "spaces", "is 'spaces', but the token .* with 'vocabulary': set"),
         ("data.heldout_fraction", 0.1, "is 0.1, but the token store .* was made with 0.2: set"),
         ("data.input", ("/nowhere/*.txt",), "config.data.input is .'/nowhere/.*.txt'., but the"),
-        ("data.vocab", "/nowhere/vocab.txt", "cannot read /nowhere/vocab.txt"),
+        ("data.vocab", "/nowhere/vocab.txt", "config.data.vocab: .*/nowhere/vocab.txt"),
     ],
 )
 def test_flags_that_contradict_the_store_are_refused(uninterrupted, tmp_path, key, value, message):

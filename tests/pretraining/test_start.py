@@ -190,7 +190,7 @@ def test_converted_weights_cannot_be_resumed_but_evaluated(huggingface, texts, t
     assert results["step"] == 0 and results["mlm_loss"] > 0
     with pytest.raises(UserError, match="or the model comes from elsewhere; give --data"):
         evaluation.evaluate_workdir(converted)
-    with pytest.raises(UserError, match=f"^{huggingface} has no step 3"):
+    with pytest.raises(UserError, match=f"^{huggingface}/checkpoints/3 does not exist"):
         evaluation.as_workdir(huggingface, 3).__enter__()
     with evaluation.as_workdir(huggingface) as directory:
         assert evaluation.evaluate_workdir(directory, texts) == results

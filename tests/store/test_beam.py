@@ -25,9 +25,6 @@ def test_the_same_bytes_and_errors(tmp_path):
     data = options(tmp_path / "a.jsonl")
     with parts_of(200), pytest.raises(UserError, match="a.jsonl:30: not a JSON object"):
         prepare(data, VOCAB_SIZE, tmp_path / "bad", engine=runner)
-    data.bad_documents = "skip"
-    with pytest.raises(UserError, match="FastRunner of Apache Beam failed .Unexpected pipeline"):
-        prepare(data, VOCAB_SIZE, tmp_path / "other", engine=beam_runner("FastRunner", []))
 
 
 def test_beam_is_an_extra(monkeypatch):

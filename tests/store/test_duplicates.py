@@ -8,13 +8,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bert_jax.store.engines import LocalProcesses, beam_runner
+from bert_jax.store.engines import LocalProcesses
 from bert_jax.store.heldout import HeldOut
 from bert_jax.store.part import Part
 from bert_jax.store.preparation import prepare
 from bert_jax.text.corpus import Corpus
 from bert_jax.text.sources import built_in_files
-from tests.stores import digest, options, parts_of
+from tests.stores import options, parts_of
 
 NUM_TEXTS = 30
 
@@ -126,21 +126,6 @@ def test_the_number_of_parts_plays_no_role(make, texts, tmp_path):
 def test_capitals_make_other_words_unless_the_text_is_lower_cased(make, texts, tmp_path):
     metadata = make(texts, tmp_path, lowercase=False)
     assert metadata["dropped_documents"] == {"duplicate": 15}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "FnApiRunner",
-        pytest.param("apache_beam.runners.dask.dask_runner.DaskRunner", marks=pytest.mark.slow),
-    ],
-)
-def test_apache_beam_makes_the_same_bytes(name, make, store, texts, tmp_path):
-    pytest.importorskip("apache_beam")
-    if "dask" in name:
-        pytest.importorskip("dask.distributed")
-    make(texts, tmp_path / "beam", beam_runner(name, []))
-    assert digest(tmp_path / "beam") == digest(store[1])
 
 
 def test_copies_of_a_single_document(make, tmp_path):

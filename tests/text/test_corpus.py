@@ -92,12 +92,11 @@ def test_order_is_by_name_and_no_file_is_read_twice(tmp_path):
 def test_sources_and_progress(tmp_path):
     write(tmp_path / "a.txt", "12345")
     write(tmp_path / "b.txt", "123")
-    corpus = Corpus(f"{tmp_path}/*.txt")
+    corpus, read = Corpus(f"{tmp_path}/*.txt"), []
+    corpus.advance = read.append
     assert [s["bytes"] for s in corpus.sources] == [5, 3]
-    assert corpus.unit == "MB" and corpus.fetch() == pytest.approx(8e-6)
-    for _ in range(2):
-        list(corpus.documents())
-        assert corpus.done == pytest.approx(8e-6)
+    list(corpus.documents())
+    assert sum(read) == pytest.approx(corpus.fetch()) == pytest.approx(8e-6)
 
 
 def test_built_in_corpus():
@@ -157,22 +156,13 @@ def test_sentence_per_line_format_is_detected(text, expected):
 
 BAD = [
     ("a.jsonl", json_lines("ok") + "{oops\n", "a.jsonl:2: not a JSON object", "broken JSON"),
-    ("a.jsonl", "1\n" + json_lines("ok"), "a.jsonl:1: not a JSON object", "broken JSON"),
     (
         "a.jsonl",
         '{"id": 1, "title": "x"}\n{"text": "ok", "title": "\\ud800"}\n',
         r"a.jsonl:1: field 'text' is null or missing; its fields: id, title \(set data.text_field",
         "missing field",
     ),
-    ("a.jsonl", json_lines([], "ok"), "a.jsonl:1: field 'text' is not a text", "not a text"),
     ("a.jsonl", json_lines(" ", "ok"), "a.jsonl:1: the document has no text", "empty"),
-    (
-        "a.jsonl",
-        json_lines("ok").encode() + b'{"text": "\xff"}\n',
-        "a.jsonl:2: not valid UTF-8",
-        "invalid UTF-8",
-    ),
-    ("a.jsonl", json_lines("\ud800", "ok"), "a.jsonl:1: field 'text' has a lone", "lone surrogate"),
 ]
 
 
@@ -278,10 +268,6 @@ def test_tables_that_cannot_be_read(tmp_path):
         UserError, match="b.parquet: the column 'id' has the type int64: it must be"
     ):
         texts(path, text_field="id")
-    path = write(tmp_path / "c.csv", "text,id\none,1\ntwo\n")
-    with pytest.raises(UserError, match="c.csv:3: 1 columns instead of 2"):
-        texts(path)
-    assert texts(path, bad_documents="skip") == ["one"]
 
 
 @pytest.mark.parametrize("rest", ["", '4,"Four"\n', '4,"Four"\n5,Five\n'])
@@ -349,24 +335,6 @@ def test_a_json_array(tmp_path, indent):
     assert texts(write(tmp_path / "b.json", json.dumps(items[0], indent=1))) == [items[0]["text"]]
 
 
-def test_long_documents_are_divided(tmp_path):
-    paragraphs = ["a" * 30, "b" * 30 + "\n" + "c" * 20, "d" * 90, "e" * 10, "f" * 10]
-    path = write(tmp_path / "book.txt", "\n\n".join(paragraphs))
-    documents = list(Corpus(path, format="documents", max_document_characters=90).documents())
-    assert "".join(document.text for document in documents) == "\n\n".join(paragraphs)
-    found = [document.text.split() for document in documents]
-    assert found == [["a" * 30, "b" * 30, "c" * 20], ["d" * 90], ["e" * 10, "f" * 10]]
-    assert [document.line for document in documents] == [1, 6, 8]
-    assert texts(path, format="documents") == ["\n\n".join(paragraphs)]
-    lines = write(tmp_path / "lines.txt", "One.\nTwo.\nThree.\n\nFour.\n")
-    divided = texts(lines, format="sentences", max_document_characters=10)
-    assert divided == ["One.\nTwo.\n", "Three.\n", "Four.\n"]
-    text = "So it is. Or so.\nand no end here\nnot even one\n"
-    path = write(tmp_path / "no_blank_line.txt", text)
-    parts = ["So it is. ", "Or so.\n", "and no ", "end here\n", "not even ", "one\n"]
-    assert texts(path, format="documents", max_document_characters=10) == parts
-
-
 def test_a_directory_stands_for_its_text_files(tmp_path):
     (tmp_path / "deep" / "er").mkdir(parents=True)
     write(tmp_path / "b.txt", "Second.")
@@ -376,7 +344,7 @@ def test_a_directory_stands_for_its_text_files(tmp_path):
         write(tmp_path / name, "No text.")
     assert texts(str(tmp_path)) == ["First.", "Second.", "Third."]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="empty has no text file"):
+    with pytest.raises(UserError, match="no file matches .*empty"):
         texts(f"{tmp_path}/empty")
 
 
@@ -426,12 +394,13 @@ def test_too_long_documents(short_limit, tmp_path, format, name, content, messag
     with pytest.raises(UserError, match=message):
         texts(path, format=format)
     last = write(tmp_path / "z.txt", '{"text": "last"}')
-    corpus = Corpus([path, last], format=format, bad_documents="skip")
+    corpus, read = Corpus([path, last], format=format, bad_documents="skip"), []
+    corpus.advance = read.append
     found = [d.text.strip() for d in corpus.documents()]
     assert len(found) == (1 if format == "documents" else 2)
     assert "last" in found[-1]
     assert corpus.bad.dropped == {"too long": 1}
-    assert corpus.done == pytest.approx(corpus.fetch())
+    assert sum(read) == pytest.approx(corpus.fetch())
 
 
 def test_too_long_lines(short_limit, tmp_path):
@@ -441,7 +410,7 @@ def test_too_long_lines(short_limit, tmp_path):
 
 
 def test_inputs_that_match_nothing(tmp_path):
-    with pytest.raises(UserError, match=r"^no file matches '.*nothing\*'$"):
+    with pytest.raises(UserError, match=r"^no file matches '.*nothing\*' "):
         Corpus(f"{tmp_path}/nothing*")
     with pytest.raises(UserError, match="the input is empty"):
         Corpus(["", ","])

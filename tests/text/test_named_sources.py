@@ -29,10 +29,10 @@ def test_names_and_inputs():
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ("a.txt,en=b.txt", "data.sources has 'a.txt'; write NAME=FILES"),
-        ("en=", "data.sources has 'en='; write NAME=FILES"),
-        ("books=a.txt", "has 'books'; a name must be the code of a language, such as en, or begin"),
-        ("en=a.txt,EN=b.txt", "has 'EN'; a name must be the code of a language"),
+        ("a.txt,en=b.txt", "data.sources has 'a.txt' of the source ''; write NAME=FILES"),
+        ("en=", "data.sources has '' of the source 'en'; write NAME=FILES"),
+        ("books=a.txt", "source 'books'; write NAME=FILES, where the name is the code of a lang"),
+        ("en=a.txt,EN=b.txt", "has 'b.txt' of the source 'EN'; write NAME=FILES"),
     ],
 )
 def test_bad_names(sources, message):
@@ -57,7 +57,7 @@ def test_files_of_sources(tmp_path):
 @pytest.mark.parametrize("weights", ["en", "en=0", "en=-1", "en=nan", "en=inf", "en=1,en=2", "=1"])
 def test_bad_weights(weights):
     if weights == "=1":
-        with pytest.raises(UserError, match="has , but the sources are en; both must have"):
+        with pytest.raises(UserError, match="has , but config.data.sources has en; both must have"):
             check_weights(["en"], (weights,))
         return
     with pytest.raises(UserError, match="each source must have one positive number"):

@@ -93,14 +93,6 @@ def test_an_arrow_file_that_goes_on_after_its_table_is_refused(tmp_path):
         list(Corpus(str(path)).documents())
 
 
-def test_a_column_of_numbers_is_no_text(tmp_path):
-    path = write(tmp_path / "a.parquet", books=[1, 2, 3, 4, 5, 6])
-    with pytest.raises(
-        UserError, match="a.parquet: the column 'book' has the type int64: it must be text"
-    ):
-        list(Corpus(path, text_field="book").documents())
-
-
 def test_a_document_that_is_too_long_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 20)
     path = write(tmp_path / "a.parquet", ["A short sentence."] * 6)
@@ -124,18 +116,6 @@ def test_row_groups_of_parquet_are_pieces(lengths, group, part_bytes, tmp_path_f
     assert [d.line for d in found] == list(range(1, len(texts) + 1))
 
 
-def test_a_directory_that_datasets_has_saved(tmp_path, capsys):
-    for split in ("train", "test"):
-        (tmp_path / split).mkdir()
-        write(tmp_path / split / "data-00000-of-00001.arrow", [split] * 6)
-        (tmp_path / split / "dataset_info.json").write_text("{}")
-        (tmp_path / split / "state.json").write_text("{}")
-    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    assert [d.text for d in Corpus(f"{tmp_path}/train").documents()] == ["train"] * 6
-    assert [d.text for d in Corpus(str(tmp_path)).documents()] == ["train"] * 6
-    assert "of the splits train, test of" in "".join(capsys.readouterr())
-
-
 @pytest.mark.parametrize("end", [3000, 2**30, -5])
 def test_an_arrow_file_with_wrong_offsets_is_refused(tmp_path, end):
     """Arrow would read the memory beside the text."""
@@ -145,11 +125,3 @@ def test_an_arrow_file_with_wrong_offsets_is_refused(tmp_path, end):
     path.write_bytes(content[:at] + struct.pack("<iii", 0, 8, end) + content[at + 12 :])
     with pytest.raises(UserError, match="a.arrow is damaged .*: ArrowInvalid: .*ffset"):
         list(Corpus(str(path), bad_documents="skip").documents())
-
-
-def test_a_truncated_arrow_file_is_named(tmp_path):
-    path = tmp_path / "a.arrow"
-    write(path, ["x" * 1000] * 6)
-    path.write_bytes(path.read_bytes()[:-1500])
-    with pytest.raises(UserError, match="a.arrow is damaged"):
-        list(Corpus(str(path)).documents())

@@ -19,11 +19,13 @@ def found(path, **options):
 @SUFFIXES
 def test_fasta(tmp_path, suffix):
     path = write(tmp_path / f"a.fasta{suffix}", FASTA)
-    assert found(path) == [
+    corpus = Corpus(path)
+    assert [(d.id, d.line, d.text) for d in corpus.documents()] == [
         ("sp|P1", 1, "M K T A Y I A K"),
         ("P2", 5, "A C G T *"),
         ("P3", 8, "N N N"),
     ]
+    assert corpus.bad.first_dropped == {"empty": [f"{path}:7"]}
 
 
 def test_long_records_are_divided(tmp_path, monkeypatch):
@@ -65,5 +67,5 @@ def test_other_text_is_not_fasta(tmp_path):
     with pytest.raises(UserError, match=r"a.txt:2: not FASTA: a record begins with \">\""):
         found(path, format="fasta")
     path = write(tmp_path / "a.fa", b">a\nM\xff\n>b\nK\n")
-    with pytest.raises(UserError, match=r"a.fa is not valid utf-8 \(config.data.encoding\)"):
+    with pytest.raises(UserError, match="a.fa:2: not valid UTF-8"):
         found(path)

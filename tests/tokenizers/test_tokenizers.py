@@ -145,17 +145,6 @@ def test_unusable_vocabularies_are_refused(kind, content, words, tmp_path):
         from_file(kind, path)
 
 
-def test_special_tokens_may_have_other_spellings(tmp_path):
-    others = tokenizers.SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-    path = write_vocabulary(tmp_path, ["<s>", "<pad>", "</s>", "<unk>", "a", "<mask>"])
-    tokenizer = tokenizers.from_file("wordpiece", path, lowercase=True, special_tokens=others)
-    assert tokenizer.special_ids == (1, 3, 0, 2, 5)
-    assert tokenizer.encode_masked("a [MASK] b").tolist() == [4, 5, 3]
-    tokenizer.save(tmp_path / "saved")
-    again = tokenizers.load(tmp_path / "saved")
-    assert again.fingerprint == tokenizer.fingerprint and again.special_tokens == others
-
-
 def test_text_cannot_spell_user_defined_specials(tmp_path):
     options = {"pad_id": 0, "pad_piece": "[PAD]", "unk_id": 1, "unk_piece": "[UNK]"}
     sentencepiece.SentencePieceTrainer.train(

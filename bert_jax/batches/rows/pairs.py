@@ -114,11 +114,6 @@ class PairRows(WindowedRows):
         label_N = plan.is_random_N * np.int32(self.random_label) + plan.is_swapped_N
         return batch | {self.label: label_N}
 
-    def describe(self, plan: PairPlan) -> list[list[int]]:
-        """Returns [document of A, sentence in it, document of B, sentence in it] of each row."""
-        rows = *self.locate(plan.a_start_N), *self.locate(plan.b_start_N)
-        return np.stack(rows, axis=1).tolist()
-
     def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[Chunks, np.ndarray]:
         """Returns the block's chunks and the target length of each."""
         target_D = target_lengths(

@@ -23,7 +23,6 @@ from bert_jax.batches.random_keys import (
     keyed_generator,
 )
 from bert_jax.batches.rows.blocks import Block, Blocks
-from bert_jax.store.part import gather
 from bert_jax.text.named_sources import REPEAT_UNIT, repeats
 
 
@@ -82,10 +81,6 @@ class WindowedRows(abc.ABC):
     @abc.abstractmethod
     def assemble(self, plan: Any) -> dict[str, np.ndarray]:
         """Reads the planned rows from the store; returns the arrays of `fields`."""
-
-    def describe(self, plan: Any) -> list[list[int]]:
-        """Returns [document, sentence in it] of each row's first token."""
-        return np.stack(self.locate(plan[0]), axis=1).tolist()
 
     def windows(self, epoch: int) -> list[np.ndarray]:
         """Returns the blocks of each window of the epoch, in the order of the stream."""
@@ -149,25 +144,6 @@ class WindowedRows(abc.ABC):
         joined = concatenate_rows(parts)
         order = self._generator(epoch, window, SHUFFLE_TAG).permutation(len(joined[0]))
         return select_rows(joined, order)
-
-    def locate(self, positions_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns each token position's document and its sentence within it; both int64 [N]."""
-        store, (documents, sentences, tokens) = self.store, self.store.starts
-
-        def sentence_of(part: int, position_N: np.ndarray) -> np.ndarray:
-            starts = store.part(part).sentence_starts
-            return sentences[part] + np.searchsorted(starts, position_N, side="right") - 1
-
-        def document_of(part: int, sentence_N: np.ndarray) -> np.ndarray:
-            starts = store.part(part).document_starts
-            return documents[part] + np.searchsorted(starts, sentence_N, side="right") - 1
-
-        def first_sentence_of(part: int, document_N: np.ndarray) -> np.ndarray:
-            return sentences[part] + store.part(part).document_starts[document_N]
-
-        sentence_N = gather(tokens, positions_N, np.int64, sentence_of)
-        document_N = gather(sentences, sentence_N, np.int64, document_of)
-        return document_N, sentence_N - gather(documents, document_N, np.int64, first_sentence_of)
 
     def _generator(self, epoch: int, part: int, *tags: int) -> np.random.Generator:
         return keyed_generator(self.spec.seed, self.spec.stage, epoch, part, *tags)

@@ -211,15 +211,6 @@ def test_a_window_of_one_document_draws_from_the_next_block():
         assert (plan.b_start_N // 7).tolist() == [order[(window + 1) % 5]]
 
 
-def test_random_b_of_a_single_document_is_uniform_over_its_sentences():
-    store, planner = planner_for([[7, 7, 7, 7, 7, 7]], max_seq_length=10)
-    counts = np.zeros(6)
-    for epoch in range(2000):
-        plan = planner.plan(epoch, 0)
-        np.add.at(counts, plan.b_start_N[plan.is_random_N] // 7, 1)
-    assert np.abs(counts - counts.mean()).max() < 4 * np.sqrt(counts.mean())
-
-
 def test_every_block_has_a_document():
     # Documents that are longer than several blocks lie at both ends of a part.
     documents = [[1] * 90, [1], [1], [1] * 9, *[[1]] * 4, [1], *[[1] * 50] * 3]
