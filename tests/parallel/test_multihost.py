@@ -84,9 +84,11 @@ def two(tmp_path_factory, texts):
     ("flag", "options", "name", "first", "second"),
     [
         ("--config.seed=7", {}, "--config.seed", "0", "7"),
-        ("--workdir=elsewhere", {}, "--workdir", '"RUN"', '"elsewhere"'),
         ("--num_processes=3", {}, "--num_processes", "2", "3"),
-        ("", {"version": "0.0.1"}, "version", f'"{bert_jax.__version__}"', '"0.0.1"'),
+        pytest.param(
+            *("", {"version": "0.0.1"}, "version", f'"{bert_jax.__version__}"', '"0.0.1"'),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_processes_with_different_values_end(tmp_path, flag, options, name, first, second):
@@ -96,7 +98,6 @@ def test_processes_with_different_values_end(tmp_path, flag, options, name, firs
         options=lambda number: options if number else {},
         flags=lambda number: [flag] if flag and number else [],
     )
-    first = first.replace("RUN", f"{tmp_path}/run")
     sentence = (
         f"error: process 1 was started with {name} {second}, process 0 with {first}; start all "
         "processes with the same command\n"
