@@ -19,6 +19,7 @@ import bert_jax
 from bert_jax import config as config_lib
 from bert_jax import convert
 from bert_jax.base.errors import UserError
+from bert_jax.config.command_line import ConfigSource
 from bert_jax.finetuning import run, task_setup
 from bert_jax.finetuning.predictions import score_file
 from bert_jax.finetuning.run import finetune
@@ -45,7 +46,8 @@ def uninterrupted(tmp_path_factory, bert, data):
     """Returns the work directory of an uninterrupted run."""
     directory = tmp_path_factory.mktemp("uninterrupted")
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        finetune(small.config(bert, data, eval__predict="test"), directory)
+        source = ConfigSource("table", config_lib.finetune_config("table"))
+        finetune(small.config(bert, data, eval__predict="test"), directory, source=source)
     (directory / "output.txt").write_text(output.getvalue())
     return directory
 

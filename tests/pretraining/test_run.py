@@ -153,11 +153,11 @@ def test_killed_damaged_and_stopped_run_is_bit_identical(
     uninterrupted, store, tmp_path, capsys, caplog
 ):
     process = start(runs.main_command(tmp_path, data__store=store))
-    wait_for(lambda: newest_checkpoint(tmp_path) >= 12, process)
+    wait_for(lambda: newest_checkpoint(tmp_path) >= 20, process)
     process.kill()
     process.communicate()
     newest = newest_checkpoint(tmp_path)
-    assert 12 <= newest < 60
+    assert 20 <= newest < 60
     damage(tmp_path, newest)
 
     config = workdir.load_config(uninterrupted)
@@ -166,7 +166,7 @@ def test_killed_damaged_and_stopped_run_is_bit_identical(
         assert pretrain.train(config, tmp_path) is None
     assert caplog.text.count("is damaged") == 1
     output = capsys.readouterr().out
-    assert f"continuing from step {newest - 4} in {tmp_path}" in output
+    assert f"continuing from step {newest - 10} in {tmp_path}" in output
     assert "Stopped by SIGTERM" in output and "run the same command to continue" in output
     assert newest_checkpoint(tmp_path) == stop
 
@@ -229,8 +229,10 @@ def test_non_finite_loss_ends_the_run_with_a_report(uninterrupted, tmp_path, mon
         return state, metrics | ({"loss": np.nan} if int(state.step) == 6 else {})
 
     monkeypatch.setattr(Trainer, "train_step", broken)
+    config = workdir.load_config(uninterrupted)
+    config.checkpoint.every_steps = 4
     with pytest.raises(UserError, match="step 6 is not finite .*peak_learning_rate"):
-        pretrain.train(workdir.load_config(uninterrupted), tmp_path)
+        pretrain.train(config, tmp_path)
     report = json.loads((tmp_path / "non_finite_step_6.json").read_text())
     assert len(report["batch"]["rows"]) == 8
     assert report["last_good_checkpoint"] == newest_checkpoint(tmp_path) == 4
