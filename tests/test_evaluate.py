@@ -26,6 +26,7 @@ from tests.small import small_config
 
 VOCAB_SIZE = 98
 MAX_SEQUENCES = 45
+ONE_LAYER = {"model.num_hidden_layers": 1}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def store():
 
 @pytest.fixture(scope="module")
 def trainer():
-    return make_trainer(small_config())
+    return make_trainer(small_config(**ONE_LAYER))
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +146,8 @@ def by_hand(trainer, params, store, counts):
     }
 
 
-# 45 sequences: batch sizes that give one batch, a last batch of 13 or 1, or single sequences.
-@pytest.mark.parametrize("batch_size", [45, 16, 44, 1])
+# 45 sequences: batch sizes that give one batch, a last batch of 13, or single sequences.
+@pytest.mark.parametrize("batch_size", [45, 16, 1])
 def test_scores_match_those_computed_by_hand(batch_size, by_hand, trainer, params, store, counts):
     expected = dict(by_hand)
     assert 0 < expected["mlm_accuracy"] < 1 and 0 < expected["unigram_mlm_accuracy"] < 1
