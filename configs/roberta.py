@@ -24,8 +24,8 @@ What differs from fairseq:
 - A row has at most max_predictions_per_seq predictions; fairseq has no limit.
 
 Hardware: 256 TPU chips or more for `base` and `large` (the paper used 1,024 V100 GPUs for a day);
-two CPU cores and 2 GB of memory for `tiny`, which follows configs/tiny.py and takes eight minutes of
-CPU time.
+two CPU cores and 2 GB of memory for `tiny`, which follows configs/tiny.py and takes eight minutes
+of CPU time.
 Expected: MNLI 87.6 and 90.2, SST-2 94.8 and 96.4, CoLA 63.6 and 68.0 (fairseq's README). Not
 reproduced with this code. `tiny`: a held-out masked-LM loss of 6.10 (unigram frequencies: 6.75);
 reproduced.

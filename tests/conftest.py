@@ -1,13 +1,13 @@
 """Fixtures and settings of all tests."""
 
 import gc
+import importlib.metadata
 import importlib.util
 import os
 import signal
 import sys
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import hypothesis
 import pytest
@@ -21,8 +21,11 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # These programs run for milliseconds: without optimization they compile in a quarter of the time.
-_flags = os.environ.get("XLA_FLAGS", "")
-os.environ["XLA_FLAGS"] = f"{_flags} --xla_backend_optimization_level=0".strip()
+_flags = [os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"]
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+    # The newer code generator takes three times as long. Later versions have no other.
+    _flags.append("--xla_cpu_use_fusion_emitters=false")
+os.environ["XLA_FLAGS"] = " ".join(_flags).strip()
 
 # Without bytecode, each of the many processes would compile all the modules that it imports, which
 # takes 7 seconds, and 10 more with TensorFlow. Containers often set this variable.
@@ -44,13 +47,10 @@ _DEFAULT = Path(__file__).parent.parent.parent / "shared" / "data"
 
 
 @pytest.fixture(autouse=True, scope="session")
-def blank_figures():
-    """Figures are empty but in the tests of reports: a small run takes half its time to draw."""
+def cheap_runs():
+    from tests import cheap
 
-    def save(figure, file, *, format, **_):
-        file.write({"png": b"\x89PNG\r\n\x1a\n", "svg": b"<svg></svg>"}[format])
-
-    with mock.patch("matplotlib.figure.Figure.savefig", save):
+    with cheap.figures(drawn=False), cheap.shared_steps():
         yield
 
 

@@ -10,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests import cheap
+
 # These imports take seconds in every command.
 _IMPORTS = ("bert_jax.pretraining.train", "bert_jax.finetuning.run", "bert_jax.inference.finetuned")
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -56,6 +58,7 @@ def _run(
     os.environ.update(env)
     sys.argv = [module, *arguments]
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        with cheap.figures(drawn=False):
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:
         atexit._run_exitfuncs()

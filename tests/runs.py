@@ -40,7 +40,7 @@ TINY_RUN = {
     "train.stages[1].fraction": 0.3,
     "schedule.peak_learning_rate": 3e-3,
     "schedule.warmup_steps": 10.0,
-    "checkpoint.every_steps": 4,
+    "checkpoint.every_steps": 10,
     "eval.every_steps": 20,
     "eval.max_sequences": 32,
     "eval.batch_size": 16,

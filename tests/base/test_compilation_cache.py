@@ -51,27 +51,22 @@ def entries(home):
     return sorted(home.glob("bert_jax/compiled/*/*-cache"))
 
 
-def test_programs_are_read_again(tmp_path):
-    result, hits, misses = run(tmp_path)
-    assert hits == 0 and misses == len(entries(tmp_path)) > 0
-    assert run(tmp_path) == (result, misses, 0)
-
-
-def test_programs_that_were_not_used_for_a_month_are_removed(tmp_path):
+def test_programs_are_read_again_unless_they_were_not_used_for_a_month(tmp_path):
     for age_days in (40, 20):
         entry = tmp_path / "bert_jax" / "compiled" / "other" / f"{age_days}-cache"
         entry.parent.mkdir(parents=True, exist_ok=True)
         entry.touch()
         os.utime(entry, times=(time.time() - age_days * 24 * 3600,) * 2)
-    run(tmp_path)
+    result, hits, misses = run(tmp_path)
+    assert hits == 0 and misses == len(entries(tmp_path)) - 1 > 0
     assert [path.name for path in entries(tmp_path) if path.parent == entry.parent] == ["20-cache"]
+    assert run(tmp_path) == (result, misses, 0)
 
 
 @pytest.mark.parametrize(
     ("name", "variables"),
     [
         ("home", {"JAX_ENABLE_COMPILATION_CACHE": "false"}),
-        ("home", {"JAX_COMPILATION_CACHE_DIR": ""}),
         # A file instead of a directory, which not even root can write to.
         ("file", {}),
     ],
@@ -88,7 +83,6 @@ def test_the_directory_that_was_typed_is_used(tmp_path):
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "other"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    result, hits, misses = run(tmp_path / "home", named, **other)
+    _, hits, misses = run(tmp_path / "home", named, **other)
     assert hits == 0 and misses == len(sorted(named.glob("*-cache"))) > 0
-    assert run(tmp_path / "home", named, **other) == (result, misses, 0)
     assert os.listdir(tmp_path) == ["shared"]

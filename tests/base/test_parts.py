@@ -76,7 +76,7 @@ KEYS = ("family", "objective.terms", "data.rows", "data.corruption")
     [
         *(("main", key, "run") for key in KEYS if key != "objective.terms"),
         *((command, "objective.terms", "run") for command in OPENS if command != "inspect"),
-        *((command, key, "run") for key in KEYS[2:] for command in ("evaluate", "inspect")),
+        ("inspect", "data.rows", "run"),
         *((command, "objective.terms", "hf") for command in ("predict", "convert", "finetune")),
     ],
 )

@@ -1,13 +1,13 @@
 """Mistakes in fine-tuning that depend on the weights or the data, each reported in one sentence."""
 
 import shutil
-import sys
 
 import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.finetuning.run import finetune
 from tests.finetuning import small
+from tests.refusals import command
 
 
 def test_bad_rows_with_their_line(bert, data, tmp_path):
@@ -23,8 +23,8 @@ def test_bad_rows_with_their_line(bert, data, tmp_path):
 
 
 def test_pretraining_config_is_refused(tmp_path):
-    command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={tmp_path}"]
-    small.refused([*command, "--config=configs/tiny.py"], "the config is for pre-training")
+    message = command("finetune", f"--workdir={tmp_path}", "--config=configs/tiny.py")
+    assert "the config is for pre-training" in message
 
 
 @pytest.mark.parametrize(

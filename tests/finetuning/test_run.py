@@ -1,11 +1,12 @@
 """Whole runs of fine-tuning: learning, kills and stops, and refusals of other data."""
 
+import contextlib
+import io
 import json
 import random
 import re
 import shutil
 import signal
-import sys
 import time
 import warnings
 from contextlib import closing
@@ -18,6 +19,7 @@ import bert_jax
 from bert_jax import config as config_lib
 from bert_jax import convert
 from bert_jax.base.errors import UserError
+from bert_jax.config.command_line import ConfigSource
 from bert_jax.finetuning import run, task_setup
 from bert_jax.finetuning.predictions import score_file
 from bert_jax.finetuning.run import finetune
@@ -43,8 +45,10 @@ def slow(command):
 def uninterrupted(tmp_path_factory, bert, data):
     """Returns the work directory of an uninterrupted run."""
     directory = tmp_path_factory.mktemp("uninterrupted")
-    output = runs.succeed(small.command(directory, bert, data, eval__predict="test"))
-    (directory / "output.txt").write_text(output)
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        source = ConfigSource("table", config_lib.finetune_config("table"))
+        finetune(small.config(bert, data, eval__predict="test"), directory, source=source)
+    (directory / "output.txt").write_text(output.getvalue())
     return directory
 
 
@@ -121,12 +125,11 @@ class TestUninterruptedRun:
         output = (uninterrupted / "output.txt").read_text()
         for expected in ("2 labels", "160 train", "accuracy", "bert_jax.convert"):
             assert expected in output, expected
-        (command,) = re.findall("python -m bert_jax.(predict .*)", output)
-        assert "classify" in command and "yes" in runs.succeed(runs.python(command))
+        assert re.search("python -m bert_jax.predict .* classify", output)
         (command,) = re.findall("python -m bert_jax.(evaluate .*)FILE", output)
         assert "accuracy: " in runs.succeed(runs.python(f"{command}{data}/validation.tsv"))
 
-    def test_predicts_every_row_of_the_test_as_the_predict_command_does(self, uninterrupted, data):
+    def test_predicts_every_row_of_the_test_as_its_model_does(self, uninterrupted, data):
         lines = (uninterrupted / "predictions" / "test.csv").read_text().splitlines()
         assert lines[0] == "index,prediction,p(no),p(yes)" and len(lines) == 13
         rows = [line.split("\t") for line in (data / "test.tsv").read_text().splitlines()[1:]]
@@ -134,9 +137,7 @@ class TestUninterruptedRun:
         assert sum(right) >= 10
         assert results(uninterrupted)["test"]["accuracy"] == sum(right) / 12
         assert "test accuracy" in (uninterrupted / "report.html").read_text()
-        command = [sys.executable, "-m", "bert_jax.predict", f"--model={uninterrupted}", "--json"]
-        answer = json.loads(runs.succeed([*command, "classify", rows[0][0]]))
-        found = answer["probabilities"]
+        found = dict(bert_jax.load(uninterrupted).classify(rows[0][0]))
         _, best, *probabilities = lines[1].split(",")
         assert next(iter(found)) == best
         expected = [float(probability) for probability in probabilities]
@@ -194,7 +195,7 @@ class TestUninterruptedRun:
 
 
 class TestInterruptedRun:
-    def test_killed_it_ends_with_the_same_bits(self, uninterrupted, bert, data, tmp_path):
+    def test_killed_it_ends_with_the_same_bits(self, uninterrupted, bert, data, tmp_path, capsys):
         command = small.command(tmp_path, bert, data, eval__predict="test")
         process = start_process(slow(command))
         wait_for(lambda: newest_checkpoint(tmp_path) >= 20, process)
@@ -206,7 +207,8 @@ class TestInterruptedRun:
         killed_at = newest_checkpoint(tmp_path)
         assert 20 <= killed_at < STEPS
 
-        assert f"continuing from step {killed_at}" in runs.succeed(command)
+        finetune(small.config(bert, data, eval__predict="test"), tmp_path)
+        assert f"continuing from step {killed_at}" in capsys.readouterr().out
         same_end(tmp_path, uninterrupted)
 
     @pytest.mark.slow

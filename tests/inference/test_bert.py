@@ -176,13 +176,12 @@ def test_attention_is_the_softmax_of_queries_and_keys(bert):
     assert view.num_first == 4
     assert view.guesses == {5: bert.fill_mask("a b", "the [MASK] c")[0]}
     ids = [2, *ids_of("a b [SEP] the [MASK] c [SEP]")]
-    states = PreTrainingModel(config, make_terms()).apply(
-        {"params": unflatten(weights, config)},
-        jnp.array([ids]),
-        jnp.array([[0, 0, 0, 0, 1, 1, 1, 1]]),
-        jnp.ones((1, 8)),
-        method=lambda model, *inputs: model.bert.hidden_states(*inputs, deterministic=True),
-    )
+    inputs = jnp.array([ids]), jnp.array([[0, 0, 0, 0, 1, 1, 1, 1]]), jnp.ones((1, 8))
+    states = jax.jit(
+        lambda params: PreTrainingModel(config, make_terms()).apply(
+            params, method=lambda model: model.bert.hidden_states(*inputs, deterministic=True)
+        )
+    )({"params": unflatten(weights, config)})
     assert len(states) == config.num_hidden_layers + 1
     for layer in range(config.num_hidden_layers):
         prefix = f"bert/encoder/layer_{layer}/attention"

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ def test_only_a_causal_encoder_ignores_later_tokens(params, batch, causal):
     mask_BxL = batch["attention_mask"]
     last_B = mask_BxL.sum(axis=1) - 1
 
+    @jax.jit
     def encode(ids_BxL):
         inputs = ids_BxL, batch["token_type_ids"], mask_BxL
         return encoder.apply({"params": params["bert"]}, *inputs, deterministic=True)

@@ -45,7 +45,7 @@ def test_parameter_count_matches_bart(width, heads, layers, count):
 
 @pytest.fixture(scope="module")
 def params():
-    return randomized(nn.unbox(init_params(MODEL, 0)), seed=1, scale=0.1)
+    return randomized(jax.jit(lambda: nn.unbox(init_params(MODEL, 0)))(), seed=1, scale=0.1)
 
 
 @pytest.fixture(scope="module")

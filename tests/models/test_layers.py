@@ -24,7 +24,7 @@ def gradients(function, *inputs):
     """Returns the gradients of a random projection of the outputs."""
     weights = normal(jax.eval_shape(function, *inputs).shape, seed=9)
     loss = lambda *x: jnp.sum(function(*x).astype(jnp.float32) * weights)  # noqa: E731
-    return jax.grad(loss, tuple(range(len(inputs))))(*inputs)
+    return jax.jit(jax.grad(loss, tuple(range(len(inputs)))))(*inputs)
 
 
 def test_layer_norm_gradients_match_flax():
@@ -66,7 +66,7 @@ def test_bfloat16_gelu_is_exact_up_to_rounding():
     # Half a unit of bfloat16's last place, plus the error of the approximation.
     for found, exact in (
         (gelu(x), x64 * phi),
-        (jax.vmap(jax.grad(lambda v: gelu(v).astype(jnp.float32)))(x), slope),
+        (jax.jit(jax.vmap(jax.grad(lambda v: gelu(v).astype(jnp.float32))))(x), slope),
     ):
         error = np.abs(np.asarray(found, np.float64) - exact)
         assert np.all(error <= np.abs(exact) * 2**-8 + 4e-5)

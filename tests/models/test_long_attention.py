@@ -42,6 +42,11 @@ def make_rows():
     return jnp.asarray(numbers)
 
 
+def initial(module, *inputs, **named):
+    init = jax.jit(functools.partial(module.init, deterministic=True))
+    return init(jax.random.key(0), *inputs, **named)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_slices_give_the_outputs_and_gradients_of_whole_attention(monkeypatch, causal):
     """Rows end within a slice; a global and a local layer; both have other thetas."""
@@ -50,7 +55,7 @@ def test_slices_give_the_outputs_and_gradients_of_whole_attention(monkeypatch, c
     hidden = jnp.asarray(rng.normal(size=(2, LENGTH, 32)), jnp.float32)
     upstream = rng.normal(size=hidden.shape) * (np.asarray(numbers) > 0)[..., None]
     encoder = Encoder(config)
-    params = nn.unbox(encoder.init(jax.random.key(0), hidden, numbers, True))
+    params = nn.unbox(initial(encoder, hidden, numbers))
     params = jax.tree.map(lambda x: x * 5, params)
 
     def run(whole):
@@ -72,7 +77,7 @@ def test_dropout_of_slices_keeps_the_mean(monkeypatch, is_local):
     config = dataclasses.replace(CONFIG, attention_probs_dropout_prob=0.3)
     numbers, attend = make_rows(), SelfAttention(config, is_local)
     hidden = jax.random.normal(jax.random.key(1), (2, LENGTH, 32))
-    params = attend.init(jax.random.key(0), hidden, None, True, None, numbers)
+    params = initial(attend, hidden, None, numbers_BxL=numbers)
     params = jax.tree.map(lambda x: x * 20, params)
     run = jax.jit(
         lambda key, deterministic: attend.apply(
@@ -123,7 +128,7 @@ def test_memory_grows_linearly_with_the_length():
         return jnp.sum(Encoder(config).apply(params, hidden, numbers, True))
 
     short = jnp.zeros((1, 8, 32))
-    params = Encoder(config).init(jax.random.key(0), short, jnp.ones((1, 8), jnp.int32), True)
+    params = initial(Encoder(config), short, jnp.ones((1, 8), jnp.int32))
     compiled = jax.jit(jax.grad(loss)).lower(jax.ShapeDtypeStruct((1, 8192, 32), "float32"))
     assert compiled.compile().memory_analysis().temp_size_in_bytes < 200e6
 
@@ -146,8 +151,7 @@ def test_a_window_hides_what_lies_beyond():
     for is_local, window in ((True, CONFIG.window), (False, 0)):
         attend = SelfAttention(CONFIG, is_local)
         bias = attention_bias(mask, window=window)
-        params = attend.init(jax.random.key(0), hidden, bias, True)
-        moved = attend.apply(params, hidden, bias, True) != attend.apply(
-            params, changed, bias, True
-        )
+        params = initial(attend, hidden, bias)
+        apply = jax.jit(functools.partial(attend.apply, deterministic=True))
+        moved = apply(params, hidden, bias) != apply(params, changed, bias)
         assert moved[0, 21:].any() and bool(moved[0, :21].any()) != is_local

@@ -18,7 +18,7 @@ from tests.small import randomized
 CONFIG = BertConfig(
     vocab_size=50,
     hidden_size=12,
-    num_hidden_layers=2,
+    num_hidden_layers=1,
     num_attention_heads=3,
     intermediate_size=20,
     max_position_embeddings=16,
@@ -34,7 +34,8 @@ def built(head, num_labels=3, **changes):
     """Returns a model and its weights, which are random (biases too)."""
     config = dataclasses.replace(CONFIG, **changes)
     model = make_task_model(head, num_labels, config)
-    return model, randomized(nn.unbox(init_params(model, 0)), seed=1, scale=0.1)
+    params = jax.jit(lambda: nn.unbox(init_params(model, 0)))()
+    return model, randomized(params, seed=1, scale=0.1)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -115,13 +116,13 @@ def test_dropout_before_the_head_only_in_training():
 def test_roberta_also_has_dropout_before_the_dense_layer():
     model, params = built("sequence_classification", pooler_dropout_prob=0.5)
     names = {"Dropout_0", "dense", "pooler"}
-    _, caught = model.apply(
-        {"params": params},
-        INPUTS,
+    apply = functools.partial(
+        model.apply,
         deterministic=False,
         rngs={"dropout": jax.random.key(0)},
         capture_intermediates=lambda module, _: module.name in names,
     )
+    _, caught = jax.jit(apply)({"params": params}, INPUTS)
     pooler = caught["intermediates"]["bert"]["pooler"]
     (token_BxD,), (dense_BxD,) = pooler["Dropout_0"]["__call__"], pooler["dense"]["__call__"]
     # Of 48 numbers.

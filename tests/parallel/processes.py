@@ -19,6 +19,7 @@ SMALL = {
     "mesh.fsdp": -1,
     # Rows differ in length, so processes read different numbers of tokens.
     "data.short_seq_prob": 0.5,
+    "checkpoint.every_steps": 4,
     "checkpoint.keep": 3,
     "eval.every_steps": 10,
     "log.every_steps": 1,

@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from contextlib import closing
 
@@ -14,6 +13,7 @@ from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
 from tests import runs
 from tests.parallel.eight_devices import CASES, SMALL, STEPS, restore
+from tests.parallel.processes import finish
 from tests.small import LENGTH, flat, small_config
 
 
@@ -36,16 +36,11 @@ def folder(tmp_path_factory, trainer):
 
 def on_eight_devices(folder):
     """Runs eight_devices.py; returns its stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.parallel.eight_devices", str(folder)],
-        # At log level 0, XLA prints its warnings.
-        env=runs.environment(devices=8) | {"TF_CPP_MIN_LOG_LEVEL": "0"},
-        cwd=runs.ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    return done.stderr
+    program = [sys.executable, "-m", "tests.parallel.eight_devices", str(folder)]
+    # At log level 0, XLA prints its warnings.
+    ((status, _, err),) = finish([runs.start(program, devices=8, TF_CPP_MIN_LOG_LEVEL="0")])
+    assert status == 0, err[-5000:]
+    return err
 
 
 @pytest.fixture(scope="module")

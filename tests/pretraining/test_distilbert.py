@@ -23,10 +23,16 @@ from tests.small_run import small_run, train_with_interruption
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory, texts):
-    """Returns a finished run of a BERT of two layers."""
-    directory = tmp_path_factory.mktemp("teacher") / "run"
-    pretrain.train(small_run(texts, model__num_hidden_layers=2), directory)
+def teacher(tmp_path_factory, finished):
+    """Returns a BERT of two layers: that of the finished run, and one of other weights."""
+    directory = tmp_path_factory.mktemp("teacher") / "model"
+    pretrained, rng = formats.read(finished), np.random.default_rng(0)
+    pretrained.model["num_hidden_layers"] = 2
+    for name, value in list(pretrained.weights.items()):
+        if "layer_0" in name:
+            noise = 0.02 * rng.standard_normal(value.shape).astype(np.float32)
+            pretrained.weights[name.replace("layer_0", "layer_1")] = value + noise
+    formats.write(pretrained, directory, "bert_jax")
     return directory
 
 

@@ -115,7 +115,14 @@ def config_of(name, texts, **overrides):
     return config
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# The tests of parity, tokenizers and interop hold their parts in every run.
+SLOW = ("flaubert", "roberta")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in FAMILIES],
+)
 def run(request, texts, tmp_path_factory):
     """Returns the facts, the directory and the results of a finished run, and its export."""
     directory = tmp_path_factory.mktemp("family") / "run"

@@ -35,7 +35,8 @@ def texts(tmp_path_factory):
 def config_for(texts, **changes):
     config = small_run("sotu", multilingual.get_config("tiny"))
     values = {"data__sources": (texts,), "data__shuffle_sentences": 64, "train__num_steps": 40}
-    return small_run("sotu", config, **values | {"eval__every_steps": 20} | changes)
+    values |= {"eval__every_steps": 20, "checkpoint__every_steps": 10}
+    return small_run("sotu", config, **values | changes)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,7 @@ def test_interrupted_run_is_bit_identical(finished, tmp_path):
     assert_same_bits(final_state(directory), final_state(tmp_path / "interrupted"))
 
 
+@pytest.mark.slow
 def test_a_source_of_one_document_is_scored_unless_rows_are_pairs(texts, tmp_path):
     (tmp_path / "book.txt").write_text(TEXT * 40)
     config = config_for(

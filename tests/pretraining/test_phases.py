@@ -1,5 +1,7 @@
 """Runs whose stages have their own rates, decays and masks are compiled once and resumed."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -7,14 +9,10 @@ from bert_jax.config import stage
 from bert_jax.interop import formats
 from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.evaluation import evaluate_workdir
+from bert_jax.training import trainer
 from bert_jax.training.metrics import read_metrics
 from tests import runs
-from tests.small_run import (
-    after_step,
-    interrupt,
-    small_run,
-    train_with_interruption,
-)
+from tests.small_run import small_run, train_with_interruption
 
 SIZES = {"max_seq_length": 16, "max_predictions_per_seq": 4}
 
@@ -36,42 +34,6 @@ def phases(texts, **overrides):
     schedule = {"schedule.shape": "constant", "schedule.warmup_steps": 2.0}
     values = {"train.num_steps": 12, "train.stages": stages, "schedule.peak_learning_rate": 0.01}
     return small_run(texts, **values, **schedule, **overrides)
-
-
-@pytest.fixture(scope="module")
-def finished(texts, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("phases") / "run"
-    pretrain.train(phases(texts, **{"optimizer.name": "muon"}), directory)
-    return directory
-
-
-def test_phases_of_one_shape_are_compiled_once(finished):
-    lines = [line for line in read_metrics(finished) if "loss" in line]
-    assert [line["step"] for line in lines if line.get("compile_seconds")] == [1]
-    rates = [0, 0.005, *[0.01] * 4, *[5e-3] * 3]
-    # 1 - sqrt(t) for thirds of the way, from 0.01 to a quarter of it.
-    rates += [0.01, 0.01 * (1 - 0.75 * 3**-0.5), 0.01 * (1 - 0.75 * (2 / 3) ** 0.5)]
-    np.testing.assert_allclose([line["learning_rate"] for line in lines], rates, rtol=1e-5)
-
-
-def test_a_run_resumes_in_the_middle_of_a_phase_to_the_bit(finished, texts, tmp_path):
-    train_with_interruption(phases(texts, **{"optimizer.name": "muon"}), tmp_path, 11)
-    runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
-
-
-@pytest.mark.parametrize("stop", [4, None])
-def test_a_stage_is_appended_to_a_run_to_the_bit(finished, texts, tmp_path, stop):
-    """The run has its first two phases, and is stopped or has ended before it gets the third."""
-    first, both = (phases(texts, **{"optimizer.name": "muon"}) for _ in range(2))
-    first.train.num_steps, first.train.stages = 9, first.train.stages[:2]
-    first.train.stages[0].fraction, first.train.stages[1].fraction = 2 / 3, 1 / 3
-    if stop:
-        with after_step(stop, interrupt), pytest.raises(KeyboardInterrupt):
-            pretrain.train(first, tmp_path)
-    else:
-        pretrain.train(first, tmp_path)
-    pretrain.train(both, tmp_path)
-    runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 
 def test_phases_with_rotary_bases_of_their_own(texts, tmp_path):
@@ -105,3 +67,39 @@ def test_phases_with_rotary_bases_of_their_own(texts, tmp_path):
     assert evaluate_workdir(tmp_path / "both")["mlm_loss"] == of_both["mlm_loss"]
     formats.write(final, tmp_path / "converted", "bert_jax")
     assert {key: formats.read(tmp_path / "converted").model[key] for key in later} == later
+
+
+@pytest.fixture(scope="module")
+def compiler_of_users():
+    """Compiles train steps without conftest.py's flag: with it, another stage moves a last bit."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "fusion_emitters" in os.environ["XLA_FLAGS"]:
+            options = {"xla_cpu_use_fusion_emitters": True}
+            patch.setattr(trainer, "compiler_options", lambda devices: options)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(compiler_of_users, texts, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("phases") / "run"
+    pretrain.train(phases(texts), directory)
+    return directory
+
+
+def test_phases_of_one_shape_are_compiled_once(finished):
+    lines = [line for line in read_metrics(finished) if "loss" in line]
+    assert [line["step"] for line in lines if line.get("compile_seconds")] == [1]
+    rates = [0, 0.005, *[0.01] * 4, *[5e-3] * 3]
+    # 1 - sqrt(t) for thirds of the way, from 0.01 to a quarter of it.
+    rates += [0.01, 0.01 * (1 - 0.75 * 3**-0.5), 0.01 * (1 - 0.75 * (2 / 3) ** 0.5)]
+    np.testing.assert_allclose([line["learning_rate"] for line in lines], rates, rtol=1e-5)
+
+
+def test_a_stage_is_appended_to_a_run_to_the_bit(finished, texts, tmp_path):
+    """The run stops in its first phase, ends with its second, and gets and resumes the third."""
+    first = phases(texts)
+    first.train.num_steps, first.train.stages = 9, first.train.stages[:2]
+    first.train.stages[0].fraction, first.train.stages[1].fraction = 2 / 3, 1 / 3
+    train_with_interruption(first, tmp_path, 4)
+    train_with_interruption(phases(texts), tmp_path, 11)
+    runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))

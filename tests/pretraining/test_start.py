@@ -19,7 +19,7 @@ from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from tests.interop.small_bert import edit_tensors, same_weights, write_google
-from tests.small_run import small_run, write_documents
+from tests.small_run import after_step, interrupt, small_run, write_documents
 
 
 @pytest.fixture(scope="module")
@@ -98,22 +98,23 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     vocab = {"data.vocab": str(tmp_path / "vocab.txt")}
     # Dropout is not part of the weights.
     overrides = vocab | {"model.hidden_dropout_prob": 0.2}
-    pretrain.train(run_from(source, texts, **overrides), run)
+    with after_step(5, interrupt), pytest.raises(KeyboardInterrupt):
+        pretrain.train(run_from(source, texts, **overrides), run)
     printed = capsys.readouterr().out
     assert "has no next-sentence head: initialized at random" in printed
     assert f"starting with the weights of {source} in {run}" in printed
     # The run resumes from its own checkpoint, so the initial weights may be missing.
     shutil.rmtree(source)
-    config = small_run(texts, init_from=str(source), **overrides, **{"train.num_steps": 7})
-    assert pretrain.train(config, run)["step"] == 7
-    assert "continuing from step 6" in capsys.readouterr().out
+    config = small_run(texts, init_from=str(source), **overrides)
+    assert pretrain.train(config, run)["step"] == 6
+    assert "continuing from step 4" in capsys.readouterr().out
     # The model card names the initial weights.
     convert.convert(str(run), str(tmp_path / "hf"), "huggingface")
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "| init_from | source |" in card
     # The folders of the user's files are private.
     assert str(tmp_path) not in (tmp_path / "hf" / "bert_jax_training.json").read_text()
-    assert "| steps | 7 |" in card and "| max_seq_length | 16 |" in card
+    assert "| steps | 6 |" in card and "| max_seq_length | 16 |" in card
     # The model has 512 positions, but neither run had longer sequences than 16.
     assert files.read_json(tmp_path / "hf" / "tokenizer_config.json")["model_max_length"] == 16
 

@@ -37,7 +37,7 @@ def config_for(store, **changes):
 
 def test_interrupted_run_is_bit_identical(made, tmp_path):
     _, parts = made
-    config = config_for(parts, train__num_steps=40)
+    config = config_for(parts, train__num_steps=40, checkpoint__every_steps=10)
     results = pretrain.train(config, tmp_path / "whole")
     assert results["num_sequences"] == 8
     train_with_interruption(config, tmp_path / "interrupted", 31)

@@ -1,13 +1,11 @@
 """These tests draw their figures."""
 
 import pytest
-from matplotlib.figure import Figure
 
-_savefig = Figure.savefig
+from tests import cheap
 
 
 @pytest.fixture(autouse=True, scope="module")
 def drawn_figures():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", _savefig)
+    with cheap.figures(drawn=True):
         yield

@@ -115,15 +115,25 @@ def by_hand(
 
 
 def run(start, gradients, weight_decay=None, **settings):
+    return trajectory(start, gradients, weight_decay, **settings)[-1]
+
+
+def trajectory(start, gradients, weight_decay=None, **settings):
+    """Returns the parameters after each step."""
     config = default_config().optimizer
     config.update(settings)
     optimizer = make_optimizer(config, rate, weight_decay or config.weight_decay, VOCAB_SIZE)
-    params, state = start, optimizer.init(start)
-    update = jax.jit(optimizer.update)
+    params, state, found = start, optimizer.init(start), []
+
+    @jax.jit
+    def update(gradient, state, params, step):
+        updates, state = optimizer.update(gradient, state, params, step=step)
+        return jax.tree.map(jnp.add, params, updates), state
+
     for step, gradient in enumerate(gradients):
-        updates, state = update(gradient, state, params, step=step)
-        params = jax.tree.map(jnp.add, params, updates)
-    return params
+        params, state = update(gradient, state, params, step)
+        found.append(params)
+    return found
 
 
 VARIANTS = [
@@ -181,9 +191,9 @@ def test_ten_steps_of_stable_adamw_are_those_of_its_authors():
     settings = {"b2": 0.98, "bias_correction": True, "max_grad_norm": 0.0, "weight_decay": 0.3}
     gradients = [tree(f"gradient_{step}") for step in range(STEPS)]
     for name, tolerance in (("stable_adamw", 2e-6), ("adamw", None)):
+        found = trajectory(tree("start"), gradients, name=name, **settings)
         for step in (0, 3, 9):
-            ours = flat(run(tree("start"), gradients[: step + 1], name=name, **settings))
-            theirs = flat(tree(f"step_{step}"))
+            ours, theirs = flat(found[step]), flat(tree(f"step_{step}"))
             worst = max(np.abs(ours[key] - theirs[key]).max() for key in theirs)
             if tolerance:
                 assert worst < tolerance, step
@@ -258,8 +268,9 @@ def test_muon_is_optaxs_own_in_the_blocks_and_adamw_elsewhere():
     reshaped = lambda tree: {name: flat(tree)[name].reshape(matrices[name]) for name in matrices}  # noqa: E731
     params = reshaped(start)
     state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
     for gradient in gradients:
-        updates, state = optimizer.update(reshaped(gradient), state, params)
+        updates, state = update(reshaped(gradient), state, params)
         params = optax.apply_updates(params, updates)
     for name, shape in matrices.items():
         ours = muon[name].reshape(shape)
@@ -277,10 +288,10 @@ def test_the_weight_decay_may_follow_the_step(start, gradients, name):
     config.update(name=name)
     # The state is the same for both kinds, so that a run can change from one to the other.
     constant, changing = (make_optimizer(config, rate, d, VOCAB_SIZE) for d in (0.3, decay))
+    updates_of = [jax.jit(optimizer.update) for optimizer in (constant, changing)]
     params, state = start, constant.init(start)
     for step, gradient in enumerate(gradients[:4]):
-        optimizer = constant if step < 2 else changing
-        updates, state = optimizer.update(gradient, state, params, step=step)
+        updates, state = updates_of[step >= 2](gradient, state, params, step=step)
         params = jax.tree.map(jnp.add, params, updates)
     for key, value in flat(params).items():
         np.testing.assert_allclose(scheduled[key], value, rtol=1e-5, atol=1e-6, err_msg=key)

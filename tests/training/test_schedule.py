@@ -210,7 +210,7 @@ def test_a_stage_has_its_own_batch_size_or_that_of_the_run():
     assert [s.num_steps for s in stages] == [500_000, 500_000]
 
 
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(
     fractions=st.lists(st.integers(0, 1000), min_size=1, max_size=7).filter(any),
     num_steps=st.integers(1, 2_000_000),
