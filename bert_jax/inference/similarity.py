@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +16,13 @@ from bert_jax.tasks.example_task import as_number, regression_scores
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.text.tables import read_rows
+from bert_jax.tokenizers import TokenRow
 
 _COLUMNS = ("sentence1", "sentence2", "score")
 # The scores that are reported, and the prefix of those of the baseline.
 SCORES = ("spearman", "pearson")
 BASELINE_PREFIX = "common_tokens_"
-# The number of sentences between two updates of the progress.
+# The number of texts between two updates of the progress.
 _CHUNK = 256
 
 
@@ -83,12 +84,7 @@ def score_pairs(
       because all values are the same, is 0, as in fine-tuning.
     """
     rows = bert.embedding_rows([*pairs.first, *pairs.second], embedding)
-    vectors = []
-    for start in range(0, len(rows), _CHUNK):
-        chunk = rows[start : start + _CHUNK]
-        vectors += bert.features(chunk, bert.layers([-1]), embedding)
-        advance(len(chunk))
-    vectors_2xNxD = np.concatenate(vectors).reshape(2, len(pairs.first), -1)
+    vectors_2xNxD = embed(bert, rows, embedding, advance).reshape(2, len(pairs.first), -1)
     special = [bert.tokenizer.cls_id, bert.tokenizer.sep_id]
     counts = [Counter(row.input_ids_L[~np.isin(row.input_ids_L, special)].tolist()) for row in rows]
     counts_of_pairs = zip(counts[: len(pairs.first)], counts[len(pairs.first) :], strict=True)
@@ -106,6 +102,18 @@ def score_pairs(
         "pooling": embedding.pooling,
         "max_length": embedding.max_length,
     }
+
+
+def embed(
+    bert: Bert, rows: Sequence[TokenRow], embedding: Embedding, advance: Callable[[int], None]
+) -> np.ndarray:
+    """Computes the embeddings of rows, float32 [N, D]; see `score_pairs`."""
+    vectors = []
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        vectors += bert.features(chunk, bert.layers([-1]), embedding)
+        advance(len(chunk))
+    return np.concatenate(vectors)
 
 
 def _cosine(first_NxD: np.ndarray, second_NxD: np.ndarray) -> np.ndarray:

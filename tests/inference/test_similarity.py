@@ -119,7 +119,7 @@ def test_the_command(folder, tmp_path):
 
 def test_flags_that_do_not_fit():
     for arguments, words in (
-        (["--pooling=cls"], "--pooling is for --sts, which is missing"),
+        (["--pooling=cls"], "--pooling is for --sts and --retrieval, which are missing"),
         (["--sts=x", "--data=y"], "--data is not for --sts; give one of the two"),
         (["--sts=x", "--max_sequences=9"], "--max_sequences is not for --sts"),
         (["--sts=nowhere.tsv"], "nowhere.tsv: No such file"),
