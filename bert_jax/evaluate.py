@@ -165,8 +165,8 @@ def _score_embeddings() -> dict[str, Any]:
     import jax
 
     from bert_jax.inference.finetuned import load_bert
-    from bert_jax.inference.similarity import read_pairs
     from bert_jax.tasks.retrieval import read_retrieval
+    from bert_jax.tasks.sts import read_pairs
 
     args = flags.FLAGS
     if jax.process_count() > 1:
@@ -180,7 +180,8 @@ def _score_embeddings() -> dict[str, Any]:
 
 
 def _score_retrieval(bert: Any, data: Any, embedding: Any) -> dict[str, Any]:
-    from bert_jax.inference.retrieval import BASELINE_PREFIX, score_retrieval
+    from bert_jax.inference.retrieval import score_retrieval
+    from bert_jax.tasks.retrieval import BASELINE_PREFIX
 
     if data.num_left_out:
         say(f"{data.num_left_out:,} queries without a relevant document are left out")

@@ -1,19 +1,26 @@
-"""Records losses of sentence embeddings, their gradients, and the scores of a ranking.
+"""Records losses of sentence embeddings, their gradients, 20 steps of training, and a ranking.
 
     pip install sentence-transformers==6.2.0
     python -m benchmarks.golden.embeddings
 
-tests/objectives/test_contrastive.py and tests/tasks/test_retrieval.py compare bert_jax with the
-values of sentence-transformers, in float64.
+tests/objectives/test_contrastive.py, tests/finetuning/test_embedding.py and
+tests/tasks/test_retrieval.py compare bert_jax with the values of sentence-transformers, in float64.
+The steps are those of its trainer: AdamW of PyTorch, with the linear schedule of transformers.
 """
+
+import json
 
 import numpy as np
 import torch
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
+from transformers import BertModel, get_linear_schedule_with_warmup
 
+from benchmarks.golden.models import load, make_model
 from benchmarks.golden.recipe import save_arrays, under
+from tests.golden.inputs import embedding_batch, read_golden, section
 
 BATCH, WIDTH, CLASSES = 6, 8, 3
 GTE = {
@@ -130,6 +137,43 @@ def ranking(given: dict[str, np.ndarray]) -> dict[str, float]:
     }
 
 
+def train() -> dict[str, np.ndarray]:
+    """Returns the loss before each of 20 updates, and the weights after the last."""
+    golden = read_golden("model_gelu")
+    shape = json.loads(str(golden["config"]))
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = make_model(shape | dropout, BertModel.__name__)
+    weights = section(golden, "weights")
+    load(model, {n.removeprefix("bert."): x for n, x in weights.items()}, torch.float64)
+    pooling, loss = Pooling(shape["hidden_size"], "mean"), LOSSES["mnr"][0](MODEL)
+    decayed = [p for n, p in model.named_parameters() if "bias" not in n and "LayerNorm" not in n]
+    others = [p for n, p in model.named_parameters() if "bias" in n or "LayerNorm" in n]
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, eps=1e-8)
+    schedule = get_linear_schedule_with_warmup(optimizer, 2, 20)
+    losses = []
+    for step in range(20):
+        batch = embedding_batch(step)
+        columns = [(batch["input_ids"], batch["attention_mask"])]
+        columns += [(batch["document_ids"][:, c], batch["document_mask"][:, c]) for c in range(3)]
+        features = []
+        for ids, mask in columns:
+            ids, mask = torch.tensor(ids).long(), torch.tensor(mask).long()
+            states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+            features.append(pooling({"token_embeddings": states, "attention_mask": mask}))
+        value = loss(features, None)
+        losses.append(value.item())
+        optimizer.zero_grad()
+        value.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    print(losses[0], losses[-1])
+    names = ("embeddings.word_embeddings.weight", "encoder.layer.1.output.dense.weight")
+    found = dict(model.named_parameters())
+    return {"losses": losses, **{f"bert.{n}": found[n].detach().numpy() for n in names}}
+
+
 def main() -> None:
     given = inputs()
     golden = under("inputs", given)
@@ -137,7 +181,7 @@ def main() -> None:
         golden |= record_loss(name, given)
     scores = ranking(given)
     print(scores)
-    save_arrays("embeddings", golden | under("ranking", scores))
+    save_arrays("embeddings", golden | under("ranking", scores) | under("training", train()))
 
 
 if __name__ == "__main__":

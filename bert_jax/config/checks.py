@@ -384,7 +384,55 @@ def finetuning_rules(config: ConfigDict) -> Iterator[Rule]:
         "config.data.input is missing; set it to the task's folder (glue_data/MRPC) or its files "
         "(train=FILE,validation=FILE)",
     )
+    if config.task == "embedding":
+        yield from embedding_rules(config)
     yield from common_rules(config)
+
+
+def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
+    """Yields the rules between the keys of `config.embedding`."""
+    own, data = config.embedding, config.data
+    yield (
+        own.loss == "mnr" and config.train.batch_size == 1,
+        "config.train.batch_size is 1, but in config.embedding.loss=mnr the other rows of a batch "
+        "are the negatives",
+    )
+    for key in ("symmetric", "same_side"):
+        yield (
+            own[key] and own.loss != "mnr",
+            f"config.embedding.{key} is True, which has no effect with config.embedding.loss="
+            f"{own.loss}; it needs mnr",
+        )
+    yield (
+        own.symmetric and own.same_side,
+        "config.embedding.symmetric and same_side are both True; same_side includes the other",
+    )
+    yield (
+        own.loss != "mnr" and not own.positive_column,
+        f"config.embedding.positive_column is empty, but config.embedding.loss={own.loss} needs "
+        "two texts",
+    )
+    yield (
+        len(set(own.dims)) < len(own.dims) or any(own.dims) and own.loss == "softmax",
+        f"config.embedding.dims is {own.dims!r}; each width must be there once, and for softmax "
+        "only 0",
+    )
+    yield (
+        len(own.dim_weights) not in (1, len(own.dims)),
+        f"config.embedding.dim_weights is {own.dim_weights!r}; it must have one weight for each of "
+        f"config.embedding.dims, {own.dims!r}",
+    )
+    yield (
+        own.max_query_length > data.max_seq_length or 0 < own.max_query_length < 5,
+        f"config.embedding.max_query_length is {own.max_query_length}; it must be 0, or from 5 to "
+        f"config.data.max_seq_length, {data.max_seq_length}",
+    )
+    dropouts = config.model.hidden_dropout_prob, config.model.attention_probs_dropout_prob
+    yield (
+        not own.positive_column and not any(dropouts),
+        "config.embedding.positive_column is empty, but without dropout both vectors of a text are "
+        "equal; set config.model.hidden_dropout_prob=0.1, as SimCSE has it",
+    )
 
 
 def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:

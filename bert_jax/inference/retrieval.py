@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from scipy.spatial.distance import cdist
-
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.similarity import embed
 from bert_jax.interop.sentence_transformers import Embedding
-from bert_jax.tasks.retrieval import Retrieval, bm25_similarities, retrieval_scores
-
-# The prefix of the scores of the baseline.
-BASELINE_PREFIX = "bm25_"
+from bert_jax.tasks.retrieval import (
+    BASELINE_PREFIX,
+    Retrieval,
+    bm25_similarities,
+    retrieval_scores,
+    similarities,
+)
 
 
 def score_retrieval(
@@ -47,22 +47,3 @@ def score_retrieval(
         "pooling": embedding.pooling,
         "max_length": embedding.max_length,
     }
-
-
-def similarities(
-    queries_QxD: np.ndarray, documents_NxD: np.ndarray, kind: str
-) -> Callable[[slice], np.ndarray]:
-    """Returns the similarities of some queries with all documents, larger for more similar ones.
-
-    Args:
-      kind: One of `interop.sentence_transformers.SIMILARITIES`.
-    """
-    if kind == "cosine":
-        queries_QxD, documents_NxD = (
-            x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-            for x in (queries_QxD, documents_NxD)
-        )
-    if kind in ("cosine", "dot"):
-        return lambda block: queries_QxD[block] @ documents_NxD.T
-    metric = {"euclidean": "euclidean", "manhattan": "cityblock"}[kind]
-    return lambda block: -cdist(queries_QxD[block], documents_NxD, metric)

@@ -26,6 +26,8 @@ _DEPTH = 100
 _BLOCK = 2**24
 # Words of letters and digits. Chinese and Japanese have no spaces: each character is a word.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+# The prefix of the scores of BM25.
+BASELINE_PREFIX = "bm25_"
 # Robertson and Zaragoza 2009, with the values that Lucene has.
 _K1, _B = 1.2, 0.75
 
@@ -170,6 +172,27 @@ def _hits(similarity_QxN: np.ndarray, relevant: Sequence[np.ndarray]) -> np.ndar
     ranked_QxR = np.take_along_axis(first_QxR, order_QxR, axis=1)
     hits_QxR = np.take_along_axis(is_relevant_QxN, ranked_QxR, axis=1)
     return np.pad(hits_QxR, [(0, 0), (0, _DEPTH - depth)])
+
+
+def similarities(
+    queries_QxD: np.ndarray, documents_NxD: np.ndarray, kind: str
+) -> Callable[[slice], np.ndarray]:
+    """Returns the similarities of some queries with all documents, larger for more similar ones.
+
+    Args:
+      kind: "cosine", "dot", "euclidean" or "manhattan".
+    """
+    if kind == "cosine":
+        queries_QxD, documents_NxD = (
+            x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+            for x in (queries_QxD, documents_NxD)
+        )
+    if kind in ("cosine", "dot"):
+        return lambda block: queries_QxD[block] @ documents_NxD.T
+    from scipy.spatial.distance import cdist  # The import takes a third of a second.
+
+    metric = {"euclidean": "euclidean", "manhattan": "cityblock"}[kind]
+    return lambda block: -cdist(queries_QxD[block], documents_NxD, metric)
 
 
 def bm25_similarities(data: Retrieval) -> Callable[[slice], np.ndarray]:

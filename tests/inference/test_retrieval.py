@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.retrieval import score_retrieval, similarities
+from bert_jax.inference.retrieval import score_retrieval
 from bert_jax.interop import formats
-from bert_jax.tasks.retrieval import make_retrieval, retrieval_scores
+from bert_jax.tasks.retrieval import make_retrieval, retrieval_scores, similarities
 from tests import runs
 from tests.golden.inputs import real_package
 from tests.interop.small_bert import make_pretrained

@@ -10,9 +10,10 @@ import bert_jax
 from bert_jax import convert
 from bert_jax.base.errors import UserError
 from bert_jax.inference.features import write_features
-from bert_jax.inference.similarity import Pairs, score_pairs
+from bert_jax.inference.similarity import score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding
+from bert_jax.tasks.sts import Pairs
 from tests.golden.inputs import real_package
 from tests.interop.small_bert import (
     FAMILIES,
