@@ -23,7 +23,14 @@ from bert_jax.config import cli
 
 KINDS = ("bert_jax", "huggingface", "sentence_transformers")
 # The flags of the last kind.
-_OF_EMBEDDINGS = ("pooling", "normalize", "max_length")
+_OF_EMBEDDINGS = (
+    "pooling",
+    "normalize",
+    "max_length",
+    "dimension",
+    "query_prompt",
+    "document_prompt",
+)
 # The shortest length that embeddings may have: two tokens, with special tokens.
 _MIN_LENGTH = 5
 
@@ -47,8 +54,9 @@ def convert(
       lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its tokens.
       family: As in `config.family`; by default the family that the source's config names.
       distil_layers: Layers of a BERT, such as "0,2,4,7,9,11", that become a DistilBERT.
-      **embedding: `pooling`, `normalize` and `max_length` of sentence embeddings; see `Embedding`.
-        By default those of the source, or the mean of up to its maximum length.
+      **embedding: `pooling`, `normalize`, `max_length` and `dimension` of sentence embeddings; see
+        `Embedding`. `query_prompt` and `document_prompt`, which the library puts before queries
+        and documents. By default those of the source, or the mean of up to its maximum length.
 
     Returns:
       Warnings, one sentence each, about parts that the source lacks or that are left out.
@@ -73,7 +81,13 @@ def convert(
             f"--max_length is {given['max_length']}; for {source} it must be from {_MIN_LENGTH} "
             f"to {longest}"
         )
-    pretrained.embedding = pretrained.embedding._replace(**given)
+    width = pretrained.model["hidden_size"]
+    if not 1 <= given.get("dimension", width) <= width:
+        raise UserError(
+            f"--dimension is {given['dimension']}; for {source} it must be from 1 to {width}"
+        )
+    prompts = {name: given.pop(f"{name}_prompt", None) for name in ("query", "document")}
+    pretrained.embedding = pretrained.embedding._replace(**given).with_prompts(**prompts)
     if kind == "sentence_transformers":
         pretrained.cut_padding()
     elif not pretrained.head:
@@ -116,6 +130,18 @@ def define_flags() -> None:
         f"{text}number of tokens at which texts are cut; by default as in the input, or the "
         "longest it was trained with.",
     )
+    flags.DEFINE_integer(
+        "dimension",
+        None,
+        f"{text}number of values that are kept of each vector, for a model that was trained for "
+        "this (Matryoshka); by default as in the input, or all.",
+    )
+    for name in ("query", "document"):
+        flags.DEFINE_string(
+            f"{name}_prompt",
+            None,
+            f"{text}what encode_{name} puts before each text; by default as in the input.",
+        )
 
 
 def main(_) -> None:

@@ -2,10 +2,12 @@
 
     python -m bert_jax.evaluate --workdir=DIR [--step=N] [--data=GLOB] [--output=FILE.json]
     python -m bert_jax.evaluate --workdir=MODEL --sts=FILE [--pooling=cls] [--output=FILE.json]
+    python -m bert_jax.evaluate --workdir=MODEL --retrieval=FOLDER [--output=FILE.json]
 
 DIR is the work directory of a run or, with --data, any pre-trained model that `predict` can load.
 For a fine-tuning run, --data is a labeled file in the format of its validation split. --sts scores
-the sentence embeddings of any model on pairs with a similarity, such as STS-B.
+the sentence embeddings of any model on pairs with a similarity, such as STS-B, and --retrieval on
+queries and the documents that are relevant to them, such as BEIR's.
 """
 
 from typing import Any
@@ -13,15 +15,17 @@ from typing import Any
 from absl import flags
 
 from bert_jax.base import files
-from bert_jax.base.progress import Progress, empty_table, terminal
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import Progress, empty_table, say, terminal
 from bert_jax.config import cli
 from bert_jax.config.data import DATA
 from bert_jax.training import workdir
 
 # The flags that say how the text of --data is read.
 _OF_TEXT = ("format", "bad_documents")
-# The flags of --sts.
-_OF_STS = ("pooling", "max_length")
+# The flags of --sts and --retrieval, and those of --retrieval alone.
+_OF_EMBEDDINGS = ("pooling", "max_length")
+_OF_RETRIEVAL = ("query_prompt", "document_prompt")
 
 
 def define_flags() -> None:
@@ -50,17 +54,30 @@ def define_flags() -> None:
         "Score sentence embeddings on a .tsv, .csv or .jsonl file with the columns sentence1, "
         "sentence2 and score, or on the dev file of a folder such as GLUE's STS-B.",
     )
+    flags.DEFINE_string(
+        "retrieval",
+        "",
+        "Score sentence embeddings on retrieval: a folder of BEIR with corpus.jsonl, queries.jsonl "
+        "and qrels/test.tsv, or another file in qrels.",
+    )
+    for name in ("query", "document"):
+        flags.DEFINE_string(
+            f"{name}_prompt",
+            None,
+            f"--retrieval: text that is put before each {name}; by default as the directory of the "
+            "model says.",
+        )
     flags.DEFINE_enum(
         "pooling",
         None,
         ["mean", "cls"],
-        "--sts: the mean over all tokens or the state of [CLS]; by default as the directory "
-        "of the model says, or mean.",
+        "--sts, --retrieval: the mean over all tokens or the state of [CLS]; by default as the "
+        "directory of the model says, or mean.",
     )
     flags.DEFINE_integer(
         "max_length",
         None,
-        "--sts: number of tokens at which sentences are cut; by default as the directory "
+        "--sts, --retrieval: number of tokens at which texts are cut; by default as the directory "
         "of the model says, or the longest it was trained with.",
     )
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
@@ -76,17 +93,21 @@ def define_flags() -> None:
 def main(_) -> None:
     cli.end_on_sigterm()
     args = flags.FLAGS
-    for name in ("data", "sts", "output"):
+    for name in ("data", "sts", "retrieval", "output"):
         files.checked_path(args[name].value, f"--{name}")
     if not args.data:
         cli.refuse_flags(_OF_TEXT, "without --data")
-    if args.sts:
-        cli.refuse_flags(("data", "max_sequences"), "with --sts")
+    if not args.retrieval:
+        cli.refuse_flags(_OF_RETRIEVAL, "without --retrieval")
+    if args.sts or args.retrieval:
+        cli.refuse_flags(("data", "max_sequences"), "with --sts and --retrieval")
     else:
-        cli.refuse_flags(_OF_STS, "without --sts")
+        cli.refuse_flags(_OF_EMBEDDINGS, "without --sts and --retrieval")
+    if args.sts:
+        cli.refuse_flags(("retrieval",), "with --sts")
     with cli.joined_hosts():
-        if args.sts:
-            _write(_score_pairs())
+        if args.sts or args.retrieval:
+            _write(_score_embeddings())
             return
         if args.data and workdir.holds_finetuning(args.workdir):
             cli.refuse_flags((*_OF_TEXT, "max_sequences"), "on the score of a fine-tuned model")
@@ -123,16 +144,44 @@ def main(_) -> None:
         _write(results)
 
 
-def _score_pairs() -> dict[str, Any]:
-    """Scores sentence embeddings on the pairs of --sts, and prints a table."""
-
+def _score_embeddings() -> dict[str, Any]:
+    """Scores sentence embeddings on --sts or --retrieval, and prints a table."""
     from bert_jax.inference.finetuned import load_bert
-    from bert_jax.inference.similarity import BASELINE_PREFIX, SCORES, read_pairs, score_pairs
+    from bert_jax.tasks.retrieval import read_retrieval
+    from bert_jax.tasks.sts import read_pairs
 
     args = flags.FLAGS
-    pairs = read_pairs(args.sts)
+    # The data are read first, because a model takes longer.
+    data = read_pairs(args.sts) if args.sts else read_retrieval(args.retrieval, "--retrieval")
     bert = load_bert(args.workdir, args.step)
     embedding = bert.embedding_with(args.pooling, None, args.max_length)
+    embedding = embedding.with_prompts(query=args.query_prompt, document=args.document_prompt)
+    return (_score_pairs if args.sts else _score_retrieval)(bert, data, embedding)
+
+
+def _score_retrieval(bert: Any, data: Any, embedding: Any) -> dict[str, Any]:
+    from bert_jax.inference.retrieval import score_retrieval
+    from bert_jax.tasks.retrieval import BASELINE_PREFIX
+
+    if data.num_left_out:
+        say(f"{data.num_left_out:,} queries without a relevant document are left out")
+    with Progress("evaluate", len(data.queries) + len(data.documents), "texts") as progress:
+        results = score_retrieval(bert, data, embedding, progress.advance)
+    title = (
+        f"Retrieval ({embedding.similarity}) by embeddings ({embedding.pooling}) of "
+        f"{len(data.documents):,} documents for {len(data.queries):,} queries"
+    )
+    table = empty_table(title, "", "this model", "BM25")
+    for name in (name for name in results if f"{BASELINE_PREFIX}{name}" in results):
+        values = results[name], results[BASELINE_PREFIX + name]
+        table.add_row(name, *(f"{value:.4f}" for value in values))
+    terminal().print(table)
+    return results
+
+
+def _score_pairs(bert: Any, pairs: Any, embedding: Any) -> dict[str, Any]:
+    from bert_jax.inference.similarity import BASELINE_PREFIX, SCORES, score_pairs
+
     with Progress("evaluate", 2 * len(pairs.first), "sentences") as progress:
         results = score_pairs(bert, pairs, embedding, progress.advance)
     title = (

@@ -78,7 +78,15 @@ def attention(bert: "Bert", text: str, text_b: str | None = None) -> None:
 
 
 # These commands have no results: each takes the fields of one example and writes a file of its own.
-_FEATURES_OPTIONS = ("layers", "pooling", "normalize", "max_length", "stride", "prompt")
+_FEATURES_OPTIONS = (
+    "layers",
+    "pooling",
+    "normalize",
+    "max_length",
+    "stride",
+    "prompt",
+    "prompt_name",
+)
 _WRITERS = {
     "features": Verb(features, inspect.Signature(), _FEATURES_OPTIONS),
     "attention": Verb(attention, TEXT_OR_PAIR, ("top_k", "max_length")),
@@ -144,6 +152,11 @@ def define_flags() -> None:
         None,
         "features: text that is put before each text, such as 'query: '; by default as in a "
         "directory of sentence-transformers.",
+    )
+    flags.DEFINE_string(
+        "prompt_name",
+        None,
+        "features: name of a prompt in a directory of sentence-transformers, such as query.",
     )
     flags.DEFINE_integer(
         "max_length",

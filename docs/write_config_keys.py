@@ -18,7 +18,7 @@ def reference() -> str:
     """Returns the page."""
     pretraining, finetuning = fields({}), {}
     # Fine-tuning configs of different tasks have different keys.
-    for task in ("table", "squad", "ner", "multiple_choice"):
+    for task in ("table", "embedding", "squad", "ner", "multiple_choice"):
         finetuning |= fields(finetune_config(task))
     both = {key: field for key, field in pretraining.items() if finetuning.get(key) == field}
     page = INTRODUCTION

@@ -42,7 +42,7 @@ def test_the_files_that_are_named_exist():
 
 
 def test_the_keys_and_flags_of_commands_exist():
-    configs = default_config(), *map(finetune_config, ("table", "squad", "ner"))
+    configs = default_config(), *map(finetune_config, ("table", "embedding", "squad", "ner"))
     keys = {path for config in configs for path in fields(config)}
     keys |= {path.rpartition(".")[0] for path in keys}
     keys |= {f"train.stages.{key}" for key in default_config().train.stages[0]}

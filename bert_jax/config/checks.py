@@ -324,6 +324,55 @@ def finetuning_rules(config: ConfigDict) -> Iterator[Rule]:
         "set it to the task's folder (glue_data/MRPC) or its files (train=FILE,validation=FILE)",
     )
     yield from unused_keys(config, COMMON)
+    if config.task == "embedding":
+        yield from embedding_rules(config)
+
+
+def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
+    """Yields the rules between the keys of `config.embedding`."""
+    own, data = config.embedding, config.data
+    yield (
+        own.loss == "mnr" and config.train.batch_size == 1,
+        "train.batch_size embedding.loss",
+        "the other rows of a batch are the negatives; set a larger batch",
+    )
+    for key in ("symmetric", "same_side"):
+        yield (
+            own[key] and own.loss != "mnr",
+            f"embedding.{key} embedding.loss",
+            "the former has no effect unless the latter is mnr, so leave it at False",
+        )
+    yield (
+        own.symmetric and own.same_side,
+        "embedding.symmetric embedding.same_side",
+        "same_side includes the other; set only it",
+    )
+    yield (
+        own.loss != "mnr" and not own.positive_column,
+        "embedding.positive_column embedding.loss",
+        "this loss needs two texts",
+    )
+    yield (
+        len(set(own.dims)) < len(own.dims) or any(own.dims) and own.loss == "softmax",
+        "embedding.dims embedding.loss",
+        "each width must be there once, and for softmax only 0",
+    )
+    yield (
+        len(own.dim_weights) not in (1, len(own.dims)),
+        "embedding.dim_weights embedding.dims",
+        "there must be one weight for each of the widths",
+    )
+    yield (
+        own.max_query_length > data.max_seq_length or 0 < own.max_query_length < 5,
+        "embedding.max_query_length data.max_seq_length",
+        "the former must be 0, or from 5 to the latter",
+    )
+    dropouts = config.model.hidden_dropout_prob, config.model.attention_probs_dropout_prob
+    yield (
+        not own.positive_column and not any(dropouts),
+        "embedding.positive_column model.hidden_dropout_prob",
+        "without dropout both vectors of a text are equal; set the dropout to 0.1, as SimCSE has it",
+    )
 
 
 def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:

@@ -23,7 +23,7 @@ from bert_jax.config.task_sections import TASK_SECTIONS
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
-TASKS = (*GLUE_TASKS, "ax", "table", "squad", "ner", "multiple_choice")
+TASKS = (*GLUE_TASKS, "ax", "table", "embedding", "squad", "ner", "multiple_choice")
 # All GLUE tasks, one after another.
 ALL = "all"
 _DROPOUT = MODEL["hidden_dropout_prob"]
@@ -46,8 +46,8 @@ FINETUNING: Section = {
     ),
     "task": Field(
         "mrpc",
-        "Task to learn: a GLUE task, squad, ner, multiple_choice, or table, which gives each of "
-        "your own rows a label.",
+        "Task to learn: a GLUE task, squad, ner, multiple_choice, table, which gives each of your "
+        "own rows a label, or embedding, which gives similar texts similar vectors.",
         choices=TASKS,
     ),
     "from_scratch": Field(
@@ -169,6 +169,7 @@ FILLED_IN: Section = {
             "token_classification",
             "question_answering",
             "multiple_choice",
+            "embedding",
         ),
     ),
     "labels": Field((), "The labels of the task in the order of the logits."),

@@ -57,6 +57,99 @@ TASK_SECTIONS: dict[str, Section] = {
             "set.",
         ),
     },
+    "embedding": {
+        "loss": Field(
+            "mnr",
+            "Loss, with the formula of sentence-transformers. For an anchor with a positive: mnr "
+            "(MultipleNegativesRanking, InfoNCE), in which all other documents of the batch are "
+            "negatives. For an anchor, a positive and a negative: triplet. For two texts with a "
+            "number: cosent, angle (AnglE) and cosine; with 0 or 1: contrastive; with a class: "
+            "softmax, whose layer is only for training.",
+            choices=("mnr", "cosent", "angle", "cosine", "contrastive", "triplet", "softmax"),
+        ),
+        "scale": Field(
+            20.0,
+            "Factor of the similarities in mnr, cosent and angle: one over the temperature.",
+            bounds="> 0",
+        ),
+        "margin": Field(
+            0.0,
+            "Margin of contrastive and triplet. 0 is 0.5 for contrastive, of the cosine distance, "
+            "and 5 for triplet, of the Euclidean distance of vectors that are not normalized.",
+            bounds=">= 0",
+        ),
+        "symmetric": Field(
+            False,
+            "mnr: whether each positive also has to find its anchor among all anchors.",
+        ),
+        "same_side": Field(
+            False,
+            "mnr: whether anchors are also compared with anchors, and positives with documents, in "
+            "one sum (GTE, Li et al. 2023).",
+        ),
+        "mask_duplicates": Field(
+            True,
+            "mnr: whether texts of the batch that equal the anchor or the positive of a row are "
+            "left out of its negatives, and so are positives of the same anchor.",
+        ),
+        "dims": Field(
+            (0,),
+            "Widths to which vectors are cut, such as 0,512,256,128,64: the loss is the sum over "
+            "these (Matryoshka). 0 is the width of the model.",
+            bounds=">= 0",
+        ),
+        "dim_weights": Field(
+            (1.0,), "Weight of the loss of each of dims, or one for all.", bounds="> 0"
+        ),
+        "pooling": Field(
+            "mean",
+            "What becomes the vector of a text: the mean over all tokens with [CLS] and [SEP], or "
+            "the state of the first token (cls).",
+            choices=("mean", "cls"),
+        ),
+        "normalize": Field(
+            True,
+            "Whether the trained model scales its vectors to length 1. All losses but triplet and "
+            "softmax compare directions only.",
+        ),
+        "anchor_column": Field("anchor", "Column of the anchor, such as a question."),
+        "positive_column": Field(
+            "positive",
+            "Column of the positive, or of the second text. If empty, the positive is the anchor "
+            "itself with other dropout (SimCSE).",
+        ),
+        "negative_columns": Field(
+            (),
+            "Columns of hard negatives for mnr and triplet. If empty, those named negative and "
+            "negative_1, negative_2, ...",
+        ),
+        "label_column": Field("label", "Column of the number or the class, for losses with one."),
+        "label_divisor": Field(
+            1.0, "Numbers are divided by this, such as 5 for STS-B and cosine.", bounds="> 0"
+        ),
+        "max_query_length": Field(
+            0,
+            "Largest number of tokens in an anchor; 0 for data.max_seq_length.",
+            bounds=">= 0",
+        ),
+        "query_prompt": Field("", "Text that is put before each anchor, such as 'query: '."),
+        "document_prompt": Field("", "Text that is put before every other text."),
+        "retrieval": Field(
+            "",
+            "A folder of BEIR that is scored too (docs/using.md).",
+        ),
+        "sts": Field(
+            "",
+            "A file with sentence1, sentence2 and score, or the folder of STS-B, that is scored "
+            "too.",
+        ),
+        "metric": Field(
+            "",
+            "Metric of the first validation split that decides which checkpoint is best. For "
+            "retrieval and mnr: ndcg@10, mrr@10, map@100, accuracy@1 and recall@10; for numbers: "
+            "spearman and pearson; triplet: triplet_accuracy. If empty, the first of these.",
+        ),
+    },
     "ner": {
         "types": Field(
             (),

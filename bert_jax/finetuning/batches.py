@@ -50,16 +50,25 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
       multiple: The batch is cut to the length of its longest sequence, rounded up to a multiple of
         this; 0 cuts nothing.
     """
-    mask = batch["attention_mask"]
     if not multiple:
         return batch
-    full = mask.shape[-1]
-    longest = int(mask.sum(axis=-1).max())
-    length = min(full, -(-longest // multiple) * multiple)
-    return {
+
+    def length_of(mask: np.ndarray) -> int:
+        longest = int(mask.sum(axis=-1).max())
+        return min(mask.shape[-1], -(-longest // multiple) * multiple)
+
+    full, length = batch["attention_mask"].shape[-1], length_of(batch["attention_mask"])
+    short = {
         name: array[..., :length] if array.ndim > 1 and array.shape[-1] == full else array
         for name, array in batch.items()
+        if not name.startswith("document_")
     }
+    if "document_mask" in batch:
+        # Documents have a length of their own, so that questions are not padded to theirs.
+        length = length_of(batch["document_mask"])
+        short |= {name: batch[name][..., :length] for name in ("document_ids", "document_mask")}
+        short["document_numbers"] = batch["document_numbers"]
+    return short
 
 
 def training_batches(

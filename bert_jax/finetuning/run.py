@@ -88,6 +88,7 @@ def finetune(
             )
             step = int(state.step)
             run.best = Best(path, resume.get("best", {}))
+            run.before = resume.get("before", {})
             stack.enter_context(closing(run.best))
             multihost.run_on_process_zero(run.claim)
             announce(run.config, run.task, run.trainer, path, step, run.warnings)
@@ -145,6 +146,9 @@ class FinetuningRun:
         self.warnings += task_setup.read_rows(self.config, self.task)
         self.rows = self.task.rows("train")
         task_setup.check_segments(self.config, self.rows)
+        self.before: dict[str, Any] = {}
+        if self.is_scored_before:
+            self.warnings += task_setup.check_embedding(self.config, self.rows)
         self.stage = task_setup.make_stage(self.config, self.rows)
         self.num_steps = self.stage.num_steps
         check_installed(self.config)
@@ -175,7 +179,7 @@ class FinetuningRun:
     @property
     def results(self) -> dict[str, Any]:
         """The scores at the best step by split; empty before the first evaluation."""
-        return self.best.results if self.best.step >= 0 else {}
+        return self.before | self.best.results if self.best.step >= 0 else {}
 
     @property
     def splits(self) -> list[str]:
@@ -197,12 +201,17 @@ class FinetuningRun:
     def evaluated_step(self) -> int:
         return self.best.last_step
 
+    @property
+    def is_scored_before(self) -> bool:
+        """Whether the weights are scored before training, which may make an encoder worse."""
+        return self.task.head == "embedding"
+
     def resume_point(self, step: int) -> dict[str, Any]:
-        return {"best": self.best.state()}
+        return {"best": self.best.state(), "before": self.before}
 
     def is_evaluated(self, step: int) -> bool:
         if step in (0, self.num_steps):
-            return step > 0
+            return step > 0 or self.is_scored_before
         if self.config.eval.every_steps:
             return step % self.config.eval.every_steps == 0
         # The step has the last example of an epoch.
@@ -218,13 +227,18 @@ class FinetuningRun:
             scores[split] = self.task.score(self.task.rows(split), outputs)
         metric, step = self.task.metric, int(state.step)
         score = scores[self.splits[0]][metric]
-        self.best.update(state, score, scores)
+        if step:
+            self.best.update(state, score, scores)
+        else:
+            self.before = {f"before_{split}": values for split, values in scores.items()}
+            self.best.last_step = 0
         line = {
             curves.score_name(self.splits, split, name): value
             for split, values in scores.items()
             for name, value in values.items()
         }
-        text = f"validation {metric} {score:.4f} (best: step {self.best.step:,})"
+        best = f"best: step {self.best.step:,}" if step else "before training"
+        text = f"validation {metric} {score:.4f} ({best})"
         recorder.log_evaluation(step, line, text)
 
     def predict(

@@ -39,7 +39,7 @@ def announce(
     """Describes the run before the first compilation, which takes a while."""
     devices = trainer.mesh.devices
     splits = [split for split in task.splits if not split.startswith("test")]
-    rows = ", ".join(f"{len(task.rows(split)):,} {split}" for split in splits)
+    rows = ", ".join(f"{task.rows(split).num_examples:,} {split}" for split in splits)
     what = f"{len(task.labels)} labels" if task.labels else task.head.replace("_", " ")
     say(
         f"{task.name} ({what}; rows: {rows}) with a BERT of {num_parameters(trainer.model):,} "
@@ -51,10 +51,10 @@ def announce(
     )
     if task.parts:
         train, validation = task.parts
+        held_out = task.rows(validation).num_examples
         say(
-            f"config.data.input has no validation split: {len(task.rows(validation)):,} of its "
-            f"{len(task.rows(train)) + len(task.rows(validation)):,} examples are held out for "
-            "validation"
+            f"config.data.input has no validation split: {held_out:,} of its "
+            f"{len(task.rows(train)) + held_out:,} examples are held out for validation"
         )
     if counts := task.class_counts():
         for line in describe_classes(counts):
@@ -101,7 +101,19 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
 
 def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:
     """Prints commands that use the best checkpoint of a run."""
-    path, texts = shlex.quote(str(directory)), _TEXTS[head]
+    path = shlex.quote(str(directory))
+    if head == "embedding":
+        features = f"predict --model={path} features --input=FILE.txt --output=FILE.npz"
+        export = f"convert --input={path} --output=DIR --to=sentence_transformers"
+        say_next(
+            {
+                "compute vectors": features,
+                "score them on retrieval": f"evaluate --workdir={path} --retrieval=FOLDER",
+                "load it in sentence-transformers": export,
+            }
+        )
+        return
+    texts = _TEXTS[head]
     if head == "sequence_classification" and len(text_columns(config_lib.to_dict(config))) < 2:
         texts = texts.partition(" '")[0]
     commands = {

@@ -17,17 +17,20 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.finetuning.batches import all_rows
-from bert_jax.finetuning.flops import task_flops_per_sequence
+from bert_jax.finetuning.flops import embedding_flops_per_row, task_flops_per_sequence
 from bert_jax.finetuning.layer_rates import LayerRates
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.models import BertConfig
+from bert_jax.models.embedding_model import EmbeddingModel
 from bert_jax.models.task_models import TaskModel, make_task_model
+from bert_jax.objectives.contrastive import Contrastive
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.tasks import make_task
+from bert_jax.tasks.embedding import TupleRows
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
@@ -163,20 +166,85 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
       UserError: As for `Trainer.create`, or the batch cannot be split over the devices.
     """
     num_labels, decay = len(config.labels), config.optimizer.layer_decay
+    is_embedding = config.head == "embedding"
     # Blocks that share their parameters have one rate.
     num_layers = config.model.layer_groups or config.model.num_hidden_layers
     scaling = LayerRates(num_layers, decay).scaling() if decay != 1 else None
 
-    def make_model(model_config: BertConfig) -> TaskModel:
+    def make_model(model_config: BertConfig) -> TaskModel | EmbeddingModel:
+        if is_embedding:
+            return EmbeddingModel(model_config, config.embedding.pooling, num_labels)
         return make_task_model(config.head, num_labels, model_config)
 
     def flops(model_config: BertConfig, stage: Stage) -> float:
+        if is_embedding:
+            return embedding_flops_per_row(model_config, *row_lengths(config, stage))
         return task_flops_per_sequence(make_model(model_config), stage.max_seq_length)
 
-    parts = make_model, make_task_loss(config.head, num_labels)
+    loss = make_contrastive(config) if is_embedding else make_task_loss(config.head, num_labels)
+    parts = make_model, loss
     trainer = Trainer.create(config, *parts, [stage], flops_per_sequence=flops, scaling=scaling)
     check_batch(config, trainer.mesh)
-    return trainer
+    # Negatives come from the whole batch, which the loss itself divides into chunks.
+    return dataclasses.replace(trainer, accumulation_steps=1) if is_embedding else trainer
+
+
+def make_contrastive(config: ConfigDict) -> Contrastive:
+    """Makes the loss of `config.embedding`."""
+    own, options = config.embedding, {}
+    if own.loss in ("mnr", "cosent", "angle"):
+        options["scale"] = own.scale
+    if own.loss == "mnr":
+        options |= {"symmetric": own.symmetric, "same_side": own.same_side}
+    if own.margin and own.loss in ("contrastive", "triplet"):
+        options["margin"] = own.margin
+    return Contrastive(
+        own.loss,
+        options,
+        dims=tuple(dim or config.model.hidden_size for dim in own.dims if any(own.dims)),
+        dim_weights=own.dim_weights * (len(own.dims) // len(own.dim_weights)),
+        mask_duplicates=own.mask_duplicates,
+        num_chunks=config.train.gradient_accumulation_steps,
+    )
+
+
+def row_lengths(config: ConfigDict, stage: Stage) -> tuple[int, int, int]:
+    """Returns the tokens of an anchor, the documents of a row, and the tokens of each."""
+    query = config.embedding.max_query_length or config.data.max_seq_length
+    document = config.data.max_seq_length
+    return query, (stage.max_seq_length - query) // document, document
+
+
+def check_embedding(config: ConfigDict, rows: TupleRows) -> list[str]:
+    """Checks what depends on the weights or the rows; returns warnings, one sentence each."""
+    own, model, warnings = config.embedding, config.model, []
+    width, batch_size = model.hidden_size, config.train.batch_size
+    if model.num_decoder_layers or model.causal and own.pooling == "cls":
+        raise UserError(
+            f"config.init_from is {config.init_from}, which has a decoder, or whose first token "
+            "attends to no other (for this, set config.embedding.pooling=mean)"
+        )
+    if any(dim > width for dim in own.dims):
+        raise UserError(
+            f"config.embedding.dims is {own.dims!r}, but the vectors of {config.init_from} have "
+            f"{width} values"
+        )
+    if not {0, width} & {*own.dims}:
+        warnings.append(
+            f"config.embedding.dims is {own.dims!r}, without 0 or {width}: the loss has no whole "
+            "vectors"
+        )
+    if own.loss == "mnr" and rows.num_positives < batch_size:
+        warnings.append(
+            f"config.train.batch_size is {batch_size:,}, but there are only {rows.num_positives:,} "
+            "different positives: many rows of a batch have equal texts, which are no negatives"
+        )
+    if own.positive_column and rows.num_equal > len(rows) / 2:
+        warnings.append(
+            f"in {rows.num_equal:,} of {len(rows):,} rows, the texts of {own.anchor_column} and "
+            f"{own.positive_column} are equal"
+        )
+    return warnings
 
 
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:
@@ -202,7 +270,10 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
             f"config.train.num_epochs is {config.train.num_epochs:g}, which gives less than one "
             f"batch of config.train.batch_size={config.train.batch_size} from {len(rows)} examples"
         )
-    *_, choices, length = (1, *rows.take(np.arange(1))["input_ids"].shape[1:])
+    first = rows.take(np.arange(1))
+    *_, choices, length = (1, *first["input_ids"].shape[1:])
+    # The tokens of an anchor and its documents.
+    length += first["document_ids"][0].size if "document_ids" in first else 0
     return Stage(
         index=0,
         first_step=0,

@@ -133,6 +133,7 @@ class Bert:
         normalize: bool | None = None,
         stride: int | None = None,
         prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Computes contextual features of texts, or of their tokens; a blank text is `[CLS] [SEP]`.
 
@@ -149,6 +150,7 @@ class Bert:
           stride: If given, longer texts are not cut, but split into windows of `max_length` that
             begin this many tokens apart, and the vectors of the windows are averaged.
           prompt: What is put before each text, such as "query: "; the default is in `embedding`.
+          prompt_name: A name in `embedding.prompts`, such as "query"; used without `prompt`.
 
         Returns:
           float32 [N, D], or [N, K, D] for a sequence of layers. With "tokens" a list of
@@ -156,7 +158,7 @@ class Bert:
         """
         one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
-        embedding = self.embedding_with(pooling, normalize, max_length, stride, prompt)
+        embedding = self.embedding_with(pooling, normalize, max_length, stride, prompt, prompt_name)
         rows = self.embedding_rows([texts] if isinstance(texts, str) else list(texts), embedding)
         features = self.features(rows, chosen, embedding)
         if one_layer:
@@ -166,8 +168,8 @@ class Bert:
         if embedding.pooling == "tokens":
             return features
         if not features:
-            width = () if one_layer else (len(chosen),)
-            return np.zeros((0, *width, self.config.hidden_size), np.float32)
+            shape = () if one_layer else (len(chosen),)
+            return np.zeros((0, *shape, self.width(embedding)), np.float32)
         return np.stack(features)
 
     def score(self, text: str | Sequence[str]) -> Score | list[Score]:
@@ -369,6 +371,7 @@ class Bert:
         max_length: int | None,
         stride: int | None = None,
         prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> Embedding:
         """Returns `embedding` with the arguments that are not None instead of its own values."""
         own = self.embedding
@@ -386,6 +389,13 @@ class Bert:
                 f"stride is {stride}; it must be from 1 to {size}, the text tokens of a window, "
                 "with the pooling mean or cls"
             )
+        if prompt is None and prompt_name is not None:
+            if prompt_name not in own.prompts:
+                known = ", ".join(own.prompts) or "none"
+                raise UserError(
+                    f"prompt_name is {prompt_name!r}; the prompts of {self.source} are: {known}"
+                )
+            prompt = own.prompts[prompt_name]
         return own._replace(
             pooling=pooling,
             normalize=normalize,
@@ -410,11 +420,18 @@ class Bert:
         if embedding.normalize:
             features = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in features]
         if embedding.pooling != "tokens":
-            return features
+            return [x[..., : embedding.dimension] for x in features]
         return [
             states_KxLxD.swapaxes(0, 1)[: len(row.input_ids_L)]
             for row, states_KxLxD in zip(rows, features, strict=True)
         ]
+
+    def width(self, embedding: Embedding) -> int:
+        """Returns the number of values in each vector of `features`."""
+        is_cut = embedding.dimension and embedding.pooling != "tokens"
+        return (
+            min(embedding.dimension, self.config.hidden_size) if is_cut else self.config.hidden_size
+        )
 
     def _windows(self, row: TokenRow, embedding: Embedding) -> list[TokenRow]:
         """Splits the row of a text into windows; see `Embedding.stride`."""

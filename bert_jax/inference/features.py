@@ -76,7 +76,7 @@ def write_features(
     """
     files.check_output(output, SUFFIXES, source)
     chosen = bert.layers(layers)
-    vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
+    vector = (len(chosen), bert.width(embedding))[len(chosen) == 1 :]
     vectors = embedding.max_length if embedding.pooling == "tokens" else 1
     size = min(_WINDOW_TEXTS, max(1, _WINDOW_BYTES // (4 * math.prod(vector) * vectors)))
     texts, num_texts, num_cut, first_cut = _texts(bert, source), 0, 0, ""

@@ -19,8 +19,10 @@ from bert_jax.config.stage_keys import OWN_MODEL_KEYS
 from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
-from bert_jax.interop.weights import flatten, unflatten
+from bert_jax.interop.sentence_transformers import Embedding
+from bert_jax.interop.weights import ENCODER, flatten, unflatten
 from bert_jax.models import BertConfig
+from bert_jax.models.embedding_model import EmbeddingModel
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
@@ -46,7 +48,9 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
     config, described = workdir.load_config(directory), describe_native(path, family_name)
     model_config = BertConfig(**config.model)
     model: nn.Module = PreTrainingModel(model_config, make_terms(described.terms))
-    if described.head:
+    if config.get("head") == "embedding":
+        model = EmbeddingModel(model_config, config.embedding.pooling, len(config.labels))
+    elif described.head:
         model = make_task_model(described.head, len(described.labels), model_config)
     abstract = nn.unbox(abstract_params(model))
     with closing(Checkpointer(folder, read_only=True)) as checkpoints:
@@ -54,14 +58,17 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
     if restored is None:
         raise UserError(f"{directory} has no checkpoint yet")
     step, params = restored
-    own_keys = {}
+    weights, own_keys = flatten(params, model_config), {}
+    if config.get("head") == "embedding":
+        # The layer of the loss softmax is only for training.
+        weights = {name: x for name, x in weights.items() if name.startswith(ENCODER)}
     if not workdir.is_finetuning(config):
         own_keys = dict(model_keys(resolve_stages(config), step))
     has_tokenizer = (directory / workdir.TOKENIZER).exists()
     return dataclasses.replace(
         described,
         model=described.model | own_keys,
-        weights=flatten(params, model_config),
+        weights=weights,
         tokenizer=tokenizers.load(directory / workdir.TOKENIZER) if has_tokenizer else None,
         training=_training(directory, step, config),
     )
@@ -73,7 +80,12 @@ def describe_native(path: Path | epath.Path, family_name: str = "") -> Pretraine
     config = workdir.load_config(directory)
     family_name, values = family_name or config.family, config_lib.to_dict(config)
     head: dict[str, Any] = {}
-    if workdir.is_finetuning(config):
+    if workdir.is_finetuning(config) and config.head == "embedding":
+        own = config.embedding
+        embedding = Embedding(own.pooling, own.normalize, config.data.max_seq_length)
+        prompts = {"query": own.query_prompt, "document": own.document_prompt}
+        head = {"embedding": embedding.with_prompts(**prompts)}
+    elif workdir.is_finetuning(config):
         head = {"head": config.head, "labels": tuple(config.labels)}
     is_converted = not (directory / workdir.CORPUS).exists()
     return Pretrained(

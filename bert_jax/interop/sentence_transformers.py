@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from bert_jax.base import files
 
@@ -32,6 +32,7 @@ class Embedding(NamedTuple):
       prompt: What is put before each text.
       lowercase: Whether text is lower-cased before it is tokenized.
       similarity: How vectors are compared, one of SIMILARITIES.
+      dimension: The number of values that are kept of a vector, after `normalize`; None for all.
       library: The other settings of the library, which are only kept: all prompts by name.
     """
 
@@ -42,7 +43,27 @@ class Embedding(NamedTuple):
     prompt: str = ""
     lowercase: bool = False
     similarity: str = "cosine"
+    dimension: int | None = None
     library: Mapping[str, Any] = MappingProxyType(_DEFAULTS)
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The prompts by name."""
+        return self.library["prompts"]
+
+    def with_prompts(self, **prompts: str | None) -> Self:
+        """Returns the settings with other prompts of some names, unless they are None."""
+        given = {name: text for name, text in prompts.items() if text is not None}
+        return self._replace(library={**self.library, "prompts": {**self.prompts, **given}})
+
+    def for_queries(self) -> Self:
+        """Returns the settings for queries, as in the library's `encode_query`."""
+        return self._replace(prompt=self.prompts.get("query", self.prompt))
+
+    def for_documents(self) -> Self:
+        """Returns the settings for documents, as in the library's `encode_document`."""
+        names = [name for name in ("document", "passage", "corpus") if name in self.prompts]
+        return self._replace(prompt=self.prompts[names[0]]) if names else self
 
 
 def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
@@ -60,7 +81,9 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
         library = _DEFAULTS | files.read_json(path / _LIBRARY)
         name, similarity = library["default_prompt_name"], library["similarity_fn_name"]
         embedding = embedding._replace(
-            prompt=library["prompts"][name] if name else "", library=library
+            prompt=library["prompts"][name] if name else "",
+            dimension=library.get("truncate_dim"),
+            library=library,
         )
         if similarity in SIMILARITIES:
             embedding = embedding._replace(similarity=similarity)
@@ -114,7 +137,10 @@ def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
     settings = {"max_seq_length": embedding.max_length, "do_lower_case": embedding.lowercase}
     files.write_json(path / _SETTINGS, settings)
     # Without this file, the library would look for it on the Hugging Face Hub.
-    files.write_json(path / _LIBRARY, dict(embedding.library))
+    library = embedding.library | {"truncate_dim": embedding.dimension}
+    files.write_json(
+        path / _LIBRARY, {k: v for k, v in library.items() if k != "truncate_dim" or v}
+    )
     files.write_whole(path / _MODULES, json.dumps(modules, indent=2).encode())
 
 

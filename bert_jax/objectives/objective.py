@@ -1,9 +1,10 @@
 """The interface between the training step and a training objective."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, Any]
@@ -63,3 +64,16 @@ def apply(
         deterministic=rngs is None,
         rngs={"sample": jax.random.key(0)} if rngs is None else rngs,
     )
+
+
+def split_rows(parts: int) -> Callable[[jax.Array], jax.Array]:
+    """Makes a function [B, ...] -> [parts, B / parts, ...] that moves no rows between devices.
+
+    Part i takes every `parts`-th row. The contiguous slice of the batch on a device therefore
+    contains the device's share of every part.
+    """
+
+    def split(x: jax.Array) -> jax.Array:
+        return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
+
+    return split

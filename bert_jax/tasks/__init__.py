@@ -3,6 +3,7 @@
 from ml_collections import ConfigDict
 
 from bert_jax.config.task_sections import TASK_SECTIONS
+from bert_jax.tasks.embedding import EmbeddingTask
 from bert_jax.tasks.glue import SPECS, GlueTask
 from bert_jax.tasks.multiple_choice import MultipleChoiceTask
 from bert_jax.tasks.ner import NerTask
@@ -17,6 +18,7 @@ TASKS: dict[str, type[Task]] = {
     "squad": SquadTask,
     "ner": NerTask,
     "multiple_choice": MultipleChoiceTask,
+    "embedding": EmbeddingTask,
 }
 
 

@@ -93,7 +93,7 @@ def json_objects(path: epath.Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 # The fraction of the training examples that is held out if there is no validation split.
-_VALIDATION_FRACTION = 0.1
+VALIDATION_FRACTION = 0.1
 T = TypeVar("T")
 
 
@@ -111,8 +111,8 @@ class Task(abc.ABC):
 
     Attributes:
       name: The value of `config.task`, such as "mrpc".
-      head: "sequence_classification", "token_classification", "question_answering" or
-        "multiple_choice".
+      head: "sequence_classification", "token_classification", "question_answering",
+        "multiple_choice" or "embedding".
       labels: The label names in the order of the logits. Empty for regression and question
         answering.
       metric: The score that selects the best checkpoint. Higher is better.
@@ -195,7 +195,7 @@ class Task(abc.ABC):
           group: Returns equal values for neighbors that must be in the same split. By default,
             neighbors may be in different splits.
         """
-        heldout, number, last = HeldOut(_VALIDATION_FRACTION), -1, None
+        heldout, number, last = HeldOut(VALIDATION_FRACTION), -1, None
         for example in examples:
             key = group(example)
             number += number < 0 or key != last
@@ -226,8 +226,8 @@ class Task(abc.ABC):
         Args:
           rows: The result of `read`.
           outputs: The outputs for all rows in order, float32: "logits" [N, labels] (regression:
-            [N, 1]), [N, L, labels] for tags or [N, C] for choices; or "start_logits" and
-            "end_logits", [N, L].
+            [N, 1]), [N, L, labels] for tags or [N, C] for choices; "start_logits" and
+            "end_logits", [N, L]; or "embeddings" [N, D].
         """
 
     @abc.abstractmethod

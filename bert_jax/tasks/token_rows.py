@@ -44,6 +44,11 @@ class TokenRows(abc.ABC):
     def __len__(self) -> int:
         return len(self._num_first_N)
 
+    @property
+    def num_examples(self) -> int:
+        """The number of examples in the file, of which each may have several rows."""
+        return len(self)
+
     def truncated(self) -> str:
         """Says how many sequences lost tokens; empty if none did."""
         if not self.num_cut:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bert_jax.objectives.objective import Batch, Metrics, Objective
+from bert_jax.objectives.objective import Batch, Metrics, Objective, split_rows
 from bert_jax.training.state import TrainState
 
 # Folded into a microbatch's dropout key to make its key for sampling.
@@ -51,7 +51,7 @@ def make_train_step(
             part = grad(params, microbatch, jax.random.fold_in(key, index), totals, frozen)
             return jax.tree.map(jnp.add, carry, part), None
 
-        microbatches = jax.tree.map(_split(accumulation_steps), batch)
+        microbatches = jax.tree.map(split_rows(accumulation_steps), batch)
         first = jax.tree.map(lambda x: x[0], microbatches)
         shapes = jax.eval_shape(grad, params, first, key, totals, frozen)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -70,16 +70,3 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state), metrics
 
     return train_step
-
-
-def _split(parts: int) -> Callable[[jax.Array], jax.Array]:
-    """Makes a function [B, ...] -> [parts, B / parts, ...] that moves no rows between devices.
-
-    Microbatch i takes every `parts`-th row. The contiguous slice of the batch on a device
-    therefore contains the device's part of every microbatch.
-    """
-
-    def split(x: jax.Array) -> jax.Array:
-        return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
-
-    return split

@@ -34,6 +34,7 @@ ARGUMENTS = {
     "continue.py": ["model"],
     "distilbert.py": ["base", "tiny"],
     "electra.py": electra.SIZES,
+    "embedding.py": ["pairs", "sts", "nli", "simcse", "e5"],
     "flaubert.py": flaubert.SIZES,
     "herbert.py": herbert.SIZES,
     "modernbert.py": modernbert.SIZES,

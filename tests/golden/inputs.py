@@ -133,6 +133,22 @@ def random_batch(
     }
 
 
+def embedding_batch(step: int) -> dict[str, np.ndarray]:
+    """Returns 8 rows of an anchor, a positive and two negatives for the model of model_gelu."""
+    rng = np.random.RandomState(step)
+
+    def tokens(*shape: int) -> tuple[np.ndarray, np.ndarray]:
+        lengths = rng.randint(2, shape[-1] + 1, shape[:-1])
+        mask = (np.arange(shape[-1]) < lengths[..., None]).astype(np.int32)
+        return rng.randint(1, 61, shape).astype(np.int32) * mask, mask
+
+    batch = dict(zip(("input_ids", "attention_mask"), tokens(8, 6), strict=True))
+    # A positive begins as its anchor does.
+    ids, mask = tokens(8, 3, 9)
+    ids[:, 0, :2] = batch["input_ids"][:, :2]
+    return batch | {"document_ids": ids, "document_mask": mask}
+
+
 def signs(name: str, size: int, index: int = 0) -> np.ndarray:
     """Returns `size` pseudo-random values of -1 and 1, float32, for a name and an index."""
     rng = np.random.RandomState([zlib.crc32(name.encode()), index])

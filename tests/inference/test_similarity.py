@@ -9,9 +9,10 @@ import scipy.stats
 
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.similarity import read_pairs, score_pairs
+from bert_jax.inference.similarity import score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding
+from bert_jax.tasks.sts import read_pairs
 from tests import runs
 from tests.golden.inputs import real_package
 from tests.interop.small_bert import make_pretrained
@@ -119,9 +120,9 @@ def test_the_command(folder, tmp_path):
 
 def test_flags_that_do_not_fit():
     for arguments, words in (
-        (["--pooling=cls"], "--pooling has no effect without --sts"),
-        (["--sts=x", "--data=y"], "--data has no effect with --sts"),
-        (["--sts=x", "--max_sequences=9"], "--max_sequences has no effect with --sts"),
+        (["--pooling=cls"], "--pooling has no effect without --sts and --retrieval"),
+        (["--sts=x", "--data=y"], "--data has no effect with --sts and --retrieval"),
+        (["--sts=x", "--max_sequences=9"], "--max_sequences has no effect with --sts and --ret"),
         (["--sts=nowhere.tsv"], "nowhere.tsv: No such file"),
     ):
         assert words in command("evaluate", "--workdir=w", *arguments)

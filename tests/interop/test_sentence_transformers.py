@@ -10,9 +10,10 @@ import bert_jax
 from bert_jax import convert
 from bert_jax.base.errors import UserError
 from bert_jax.inference.features import write_features
-from bert_jax.inference.similarity import Pairs, score_pairs
+from bert_jax.inference.similarity import score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding
+from bert_jax.tasks.sts import Pairs
 from tests.golden.inputs import real_package
 from tests.interop.small_bert import (
     FAMILIES,
@@ -117,6 +118,30 @@ def test_prompts_lower_casing_and_similarity_are_applied_and_kept(tmp_path):
     convert.convert(str(tmp_path / "hf"), str(tmp_path / "st"), "sentence_transformers")
     assert read_embedding(tmp_path / "st") == read_embedding(tmp_path / "hf")
     assert json.loads((tmp_path / "st" / path.name).read_text()) == library
+
+
+def test_prompts_by_name_and_the_dimension(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    options = {"normalize": True, "dimension": 5, "query_prompt": "the a ", "document_prompt": "b "}
+    kind, source, out = "sentence_transformers", str(tmp_path / "hf"), tmp_path / "st"
+    convert.convert(source, str(out), kind, **options)
+    written = json.loads((out / "config_sentence_transformers.json").read_text())
+    assert written["truncate_dim"] == 5 and written["default_prompt_name"] is None
+    # As version 6 writes a model without prompts of its own.
+    convert.convert(str(out), str(tmp_path / "again"), kind, query_prompt="", document_prompt="")
+    plain, ours = (bert_jax.load(path).embedding for path in (tmp_path / "again", out))
+    assert plain.dimension == 5 and plain.prompts == {"query": "", "document": ""}
+    assert (ours.for_queries().prompt, ours.for_documents().prompt) == ("the a ", "b ")
+    assert ours.with_prompts(document=None, passage="c").for_documents().prompt == "b "
+    whole, cut = bert_jax.load(source), bert_jax.load(out)
+    expected = whole.encode("the a c d", normalize=True)[:5]
+    np.testing.assert_array_equal(cut.encode("c d", prompt_name="query"), expected)
+    assert cut.encode([], layers=[1, 2]).shape == (0, 2, 5)
+    assert cut.encode(["a"], pooling="tokens")[0].shape == (3, 12)
+    with pytest.raises(UserError, match="prompt_name is 'q'; the prompts of .* query, document"):
+        cut.encode("a", prompt_name="q")
+    with pytest.raises(UserError, match="dimension is 13; .* must be from 1 to 12"):
+        convert.convert(source, str(tmp_path / "no"), kind, dimension=13)
 
 
 def test_only_sentence_embeddings_need_the_pooling(tmp_path):
@@ -226,3 +251,20 @@ def test_the_library_computes_the_same_vectors(tmp_path, pooling):
     with pytest.warns(UserWarning, match="1 of 4 texts are truncated to 32 tokens"):
         ours = bert_jax.load(out).encode(texts)
     np.testing.assert_allclose(ours, model.encode(texts), atol=1e-5)
+
+
+def test_the_library_has_the_same_prompts_and_dimension(tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    out, texts = str(tmp_path / "st"), ["BERT reads both sides.", "Who reads?"]
+    settings = {"normalize": True, "dimension": 128, "query_prompt": "Ask: "}
+    convert.convert(str(real_package("minilm")), out, "sentence_transformers", **settings)
+    theirs, ours = library.SentenceTransformer(out, device="cpu"), bert_jax.load(out)
+    for name, embedding in (
+        ("encode_query", ours.embedding.for_queries()),
+        ("encode_document", ours.embedding.for_documents()),
+        ("encode", ours.embedding),
+    ):
+        found = ours.encode(texts, prompt=embedding.prompt)
+        np.testing.assert_allclose(found, getattr(theirs, name)(texts), atol=3e-7)
+    theirs.save(str(tmp_path / "again"))
+    assert bert_jax.load(tmp_path / "again").embedding.prompts["query"] == "Ask: "

@@ -9,9 +9,10 @@ import numpy as np
 import optax
 import pytest
 
+from bert_jax.objectives.objective import split_rows
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.state import TrainState
-from bert_jax.training.step import _split, make_train_step
+from bert_jax.training.step import make_train_step
 from tests.small import flat, random_batch, randomized, small_config
 
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
@@ -142,7 +143,7 @@ def test_the_optimizer_and_the_schedule_get_the_number_of_steps_taken():
 
 def test_microbatches_take_every_nth_row():
     """The rows of a device are then a contiguous part of every microbatch."""
-    assert _split(2)(jnp.arange(6)).tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert split_rows(2)(jnp.arange(6)).tolist() == [[0, 2, 4], [1, 3, 5]]
 
 
 def test_dropout_differs_between_steps_and_repeats():

@@ -1,0 +1,299 @@
+"""The losses of sentence embeddings, over the whole batch on all devices.
+
+The formulas and the defaults are those of sentence-transformers. Similarities are float32, in a
+run of bfloat16 too. Row i of a batch has an anchor and C documents: its positive first, then its
+hard negatives. A loss takes the vectors of the whole batch, queries_BxD and documents_BxCxD, whose
+rows are sharded over the devices; the compiler gathers the documents.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.objectives.objective import Batch, Metrics, apply, split_rows
+
+# Stands for minus infinity, which would give gradients that are not numbers.
+_EXCLUDED = -1e30
+# The smallest square of a length, whose root has a gradient.
+_SMALLEST = 1e-24
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrastive:
+    """A loss of the vectors of a whole batch; see `Objective`.
+
+    Attributes:
+      loss_name: A key of `LOSSES`.
+      options: The arguments of that loss.
+      dims: The loss is summed over vectors that are cut to these widths (Matryoshka, Kusupati et
+        al. 2022); empty for whole vectors.
+      dim_weights: The weight of each width.
+      mask_duplicates: Whether equal texts are not used as negatives; see `same_texts`.
+      num_chunks: The encoder takes the batch in this many chunks, one after another, and computes
+        each again in the backward pass (Gao et al. 2021). The loss is that of the whole batch.
+    """
+
+    loss_name: str = "mnr"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dims: tuple[int, ...] = ()
+    dim_weights: tuple[float, ...] = ()
+    mask_duplicates: bool = True
+    num_chunks: int = 1
+    eval_operands = 0
+
+    @property
+    def averaged(self) -> tuple[str, ...]:
+        has_accuracy = self.loss_name in ("mnr", "softmax")
+        return ("loss", "accuracy") if has_accuracy else ("loss",)
+
+    @property
+    def progress(self) -> Mapping[str, str]:
+        return {"accuracy": "accuracy"} if "accuracy" in self.averaged else {}
+
+    def totals(self, batch: Batch) -> int:
+        # The step never divides the batch of this objective.
+        return 1
+
+    def loss(self, model, params, batch, rngs, totals, frozen):
+        queries_BxD, documents_BxCxD = self.embed(model, params, batch, rngs)
+        if self.loss_name == "softmax":
+            variables = {"params": params}
+            pair = queries_BxD, documents_BxCxD[:, 0]
+            metrics = softmax(model.apply(variables, *pair, method="classify"), batch["labels"])
+            return metrics["loss"], metrics
+        same = {}
+        if self.loss_name == "mnr" and self.mask_duplicates:
+            same = same_texts(batch["query_numbers"], batch["document_numbers"])
+
+        def of_width(queries_BxD: jax.Array, documents_BxCxD: jax.Array) -> Metrics:
+            loss = LOSSES[self.loss_name]
+            labels = batch.get("labels")
+            return loss(queries_BxD, documents_BxCxD, labels, **same, **self.options)
+
+        if not self.dims:
+            metrics = of_width(queries_BxD, documents_BxCxD)
+            return metrics["loss"], metrics
+        # Only the similarities of one width are in memory.
+        of_width = jax.checkpoint(of_width)
+        found = [
+            of_width(unit(queries_BxD[..., :dim]), unit(documents_BxCxD[..., :dim]))
+            for dim in self.dims
+        ]
+        weighted = zip(self.dim_weights, found, strict=True)
+        loss = sum(weight * metrics["loss"] for weight, metrics in weighted)
+        return loss, found[0] | {"loss": loss}
+
+    def embed(
+        self, model: Any, params: Any, batch: Batch, rngs: Mapping[str, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        """Computes queries_BxD and documents_BxCxD, in chunks of every k-th row."""
+
+        def side(ids_NxL: jax.Array, mask_NxL: jax.Array, key: jax.Array) -> jax.Array:
+            types_NxL = jnp.zeros_like(ids_NxL)
+            fields = dict(zip(model.INPUTS, (ids_NxL, types_NxL, mask_NxL), strict=True))
+            return apply(model, params, fields, rngs | {"dropout": key})["embeddings"]
+
+        def embed_chunk(chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+            index, ids_BxL, mask_BxL, ids_BxCxL, mask_BxCxL = chunk
+            key, other = jax.random.split(jax.random.fold_in(rngs["dropout"], index))
+            rows, length = ids_BxCxL.shape[:2], ids_BxCxL.shape[2]
+            flat = (x.reshape(-1, length) for x in (ids_BxCxL, mask_BxCxL))
+            vectors_NxD = side(*flat, other)
+            return side(ids_BxL, mask_BxL, key), vectors_NxD.reshape(*rows, -1)
+
+        names = ("input_ids", "attention_mask", "document_ids", "document_mask")
+        fields = tuple(batch[name] for name in names)
+        if self.num_chunks == 1:
+            return embed_chunk((jnp.zeros([], jnp.int32), *fields))
+        split = jax.tree.map(split_rows(self.num_chunks), fields)
+        body = jax.checkpoint(lambda _, chunk: (None, embed_chunk(chunk)), prevent_cse=False)
+        _, vectors = jax.lax.scan(body, None, (jnp.arange(self.num_chunks), *split))
+        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), vectors)
+
+    def evaluate(self, model: Any, params: Any, batch: Batch, frozen: Any) -> Mapping[str, Any]:
+        """Computes the vectors, `embeddings` [N, D]."""
+        return apply(model, params, batch)
+
+
+def unit(x: jax.Array) -> jax.Array:
+    """Scales vectors [..., D] to length 1."""
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x**2, axis=-1, keepdims=True), _SMALLEST))
+
+
+def same_texts(query_numbers_B: jax.Array, document_numbers_BxC: jax.Array) -> dict[str, jax.Array]:
+    """Finds texts that are no negatives of a row i, because they are equal to texts of the row.
+
+    Args:
+      query_numbers_B, document_numbers_BxC: Each distinct text has a number.
+
+    Returns:
+      same_rows_BxB: Whether row j has the anchor or the positive of row i.
+      same_queries_BxB: Whether the anchor of row j is no negative.
+      same_documents_BxBxC: Whether the documents of row j are no negatives.
+    """
+    positive_B = document_numbers_BxC[:, 0]
+
+    def equal(numbers: jax.Array, other_B: jax.Array) -> jax.Array:
+        """Compares [B, ...] with a number of each row i: [B, B, ...]."""
+        return numbers[None] == jnp.expand_dims(other_B, tuple(range(1, numbers.ndim + 1)))
+
+    same_rows_BxB = equal(query_numbers_B, query_numbers_B) | equal(positive_B, positive_B)
+    same_documents_BxBxC = equal(document_numbers_BxC, positive_B) | equal(
+        document_numbers_BxC, query_numbers_B
+    )
+    is_positive_C = jnp.arange(document_numbers_BxC.shape[1]) == 0
+    return {
+        "same_queries_BxB": same_rows_BxB | equal(query_numbers_B, positive_B),
+        "same_documents_BxBxC": same_documents_BxBxC | same_rows_BxB[..., None] & is_positive_C,
+    }
+
+
+def mnr(
+    queries_BxD: jax.Array,
+    documents_BxCxD: jax.Array,
+    labels_B: None = None,
+    *,
+    scale: float = 20.0,
+    symmetric: bool = False,
+    same_side: bool = False,
+    same_queries_BxB: jax.Array | bool = False,
+    same_documents_BxBxC: jax.Array | bool = False,
+) -> Metrics:
+    """Cross-entropy of the positive among all documents of the batch (InfoNCE).
+
+    Args:
+      scale: One over the temperature of the cosine similarities.
+      symmetric: Takes the mean with the cross-entropy of the anchor among all anchors, for the
+        positive.
+      same_side: Compares anchors with anchors too, and positives with all anchors and documents, in
+        a single sum (Li et al. 2023).
+      same_queries_BxB, same_documents_BxBxC: See `same_texts`.
+
+    Returns:
+      The loss, and the fraction of rows whose positive is nearer than all other documents.
+    """
+    queries_BxD, documents_BxCxD = unit(queries_BxD), unit(documents_BxCxD)
+    positives_BxD = documents_BxCxD[:, 0]
+    rows, choices = documents_BxCxD.shape[:2]
+    # A row of products: the diagonal of the matrix would be gathered from all devices.
+    own_B = scale * jnp.sum(queries_BxD * positives_BxD, axis=-1)
+    is_own_BxB = jnp.arange(rows)[:, None] == jnp.arange(rows)
+    is_positive_BxBxC = is_own_BxB[..., None] & (jnp.arange(choices) == 0)
+
+    def with_queries(x_BxD: jax.Array) -> jax.Array:
+        logits_BxB = scale * jnp.einsum("id,jd->ij", x_BxD, queries_BxD, precision="highest")
+        return jnp.where(is_own_BxB | same_queries_BxB, _EXCLUDED, logits_BxB)
+
+    def with_documents(x_BxD: jax.Array, excluded_BxBxC: jax.Array) -> jax.Array:
+        logits_BxBxC = scale * jnp.einsum(
+            "id,jcd->ijc", x_BxD, documents_BxCxD, precision="highest"
+        )
+        return jnp.where(excluded_BxBxC | same_documents_BxBxC, _EXCLUDED, logits_BxBxC)
+
+    negatives_BxBxC = with_documents(queries_BxD, is_positive_BxBxC)
+    to_documents_B = jax.nn.logsumexp(negatives_BxBxC, axis=(1, 2))
+    total_B = jnp.logaddexp(own_B, to_documents_B)
+    if symmetric or same_side:
+        # The positive and the other anchors.
+        to_queries_B = jax.nn.logsumexp(with_queries(positives_BxD), axis=1)
+        to_queries_B = jnp.logaddexp(own_B, to_queries_B)
+    if same_side:
+        of_queries_B = jax.nn.logsumexp(with_queries(queries_BxD), axis=1)
+        own_rows_BxBxC = jnp.broadcast_to(is_own_BxB[..., None], negatives_BxBxC.shape)
+        of_documents_B = jax.nn.logsumexp(
+            with_documents(positives_BxD, own_rows_BxBxC), axis=(1, 2)
+        )
+        totals = jnp.stack([total_B, to_queries_B, of_queries_B, of_documents_B])
+        total_B = jax.nn.logsumexp(totals, axis=0)
+    elif symmetric:
+        total_B = (total_B + to_queries_B) / 2
+    nearest_B = jnp.max(negatives_BxBxC, axis=(1, 2))
+    return {
+        "loss": jnp.mean(total_B - own_B),
+        "accuracy": jnp.mean((own_B > nearest_B).astype(jnp.float32)),
+    }
+
+
+def cosine_of(first_BxD: jax.Array, second_BxD: jax.Array) -> jax.Array:
+    """Computes the cosine similarity of each pair, [B]."""
+    return jnp.sum(unit(first_BxD) * unit(second_BxD), axis=-1)
+
+
+def angle_of(first_BxD: jax.Array, second_BxD: jax.Array) -> jax.Array:
+    """Computes the angle in the complex plane of each pair, [B] (Li and Li 2024).
+
+    The first half of a vector holds the real parts, the second half the imaginary ones.
+    """
+    padding = [(0, 0), (0, first_BxD.shape[-1] % 2)]
+    first, second = (jnp.pad(unit(x), padding) for x in (first_BxD, second_BxD))
+    (real, imaginary), (other_real, other_imaginary) = (
+        jnp.split(x, 2, axis=-1) for x in (first, second)
+    )
+    sine_B = jnp.sum(imaginary * other_real - real * other_imaginary, axis=-1)
+    return jnp.abs(jnp.sum(first * second, axis=-1) + sine_B)
+
+
+def ranked_pairs(similarity: Callable[[jax.Array, jax.Array], jax.Array]) -> Callable[..., Metrics]:
+    """Makes a loss: each pair should be more similar than all pairs with a lower label."""
+
+    def loss(queries_BxD, documents_BxCxD, labels_B, *, scale: float = 20.0) -> Metrics:
+        similarity_B = scale * similarity(queries_BxD, documents_BxCxD[:, 0])
+        differences_BxB = similarity_B[:, None] - similarity_B
+        is_lower_BxB = labels_B[:, None] < labels_B
+        log_sum = jax.nn.logsumexp(jnp.where(is_lower_BxB, differences_BxB, _EXCLUDED))
+        return {"loss": jnp.logaddexp(0.0, log_sum)}
+
+    return loss
+
+
+def cosine(queries_BxD: jax.Array, documents_BxCxD: jax.Array, labels_B: jax.Array) -> Metrics:
+    """Squared error of the cosine similarity."""
+    similarity_B = cosine_of(queries_BxD, documents_BxCxD[:, 0])
+    return {"loss": jnp.mean((similarity_B - labels_B) ** 2)}
+
+
+def contrastive(
+    queries_BxD: jax.Array, documents_BxCxD: jax.Array, labels_B: jax.Array, *, margin: float = 0.5
+) -> Metrics:
+    """Pulls pairs with label 1 together; pushes those with label 0 apart, up to a distance."""
+    distance_B = 1 - cosine_of(queries_BxD, documents_BxCxD[:, 0])
+    apart_B = jnp.maximum(margin - distance_B, 0) ** 2
+    return {"loss": jnp.mean(labels_B * distance_B**2 + (1 - labels_B) * apart_B) / 2}
+
+
+def triplet(
+    queries_BxD: jax.Array,
+    documents_BxCxD: jax.Array,
+    labels_B: None = None,
+    *,
+    margin: float = 5.0,
+) -> Metrics:
+    """The positive should be nearer than each negative by a margin, in Euclidean distance."""
+    squares_BxC = jnp.sum((queries_BxD[:, None] - documents_BxCxD) ** 2, axis=-1)
+    distance_BxC = jnp.sqrt(jnp.maximum(squares_BxC, _SMALLEST))
+    return {"loss": jnp.mean(jnp.maximum(distance_BxC[:, :1] - distance_BxC[:, 1:] + margin, 0))}
+
+
+def softmax(logits_BxK: jax.Array, labels_B: jax.Array) -> Metrics:
+    """Cross-entropy of the class of a pair; see `EmbeddingModel.classify`."""
+    log_probs_BxK = jax.nn.log_softmax(logits_BxK)
+    is_right_B = jnp.argmax(logits_BxK, axis=-1) == labels_B
+    return {
+        "loss": -jnp.mean(jnp.take_along_axis(log_probs_BxK, labels_B[:, None], axis=1)),
+        "accuracy": jnp.mean(is_right_B.astype(jnp.float32)),
+    }
+
+
+# Functions of queries_BxD, documents_BxCxD, labels_B and the options that they name. The loss
+# "softmax" has a layer of the model.
+LOSSES: dict[str, Callable[..., Metrics]] = {
+    "mnr": mnr,
+    "cosent": ranked_pairs(cosine_of),
+    "angle": ranked_pairs(angle_of),
+    "cosine": cosine,
+    "contrastive": contrastive,
+    "triplet": triplet,
+}

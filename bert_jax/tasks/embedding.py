@@ -1,0 +1,417 @@
+"""Sentence embeddings: an anchor with its positive and negatives, or two texts with a label."""
+
+import functools
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from etils import epath
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.hashes import stable_hash
+from bert_jax.tasks.example_task import as_number, regression_scores
+from bert_jax.tasks.retrieval import (
+    BASELINE_PREFIX,
+    Retrieval,
+    bm25_similarities,
+    make_retrieval,
+    read_retrieval,
+    retrieval_scores,
+    similarities,
+)
+from bert_jax.tasks.sts import cosine_similarities, read_pairs
+from bert_jax.tasks.table import FILE_NAMES
+from bert_jax.tasks.task import VALIDATION_FRACTION, Task
+from bert_jax.tasks.token_rows import TokenRows, tokenized
+from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.tables import read_rows
+from bert_jax.tokenizers import Tokenizer
+
+_NEGATIVE = re.compile(r"negative(_(\d+))?")
+# The losses whose rows have a label, and the values that it may have.
+_RANGES = {
+    "cosent": (-np.inf, np.inf),
+    "angle": (-np.inf, np.inf),
+    "cosine": (0, 1),
+    "contrastive": (0, 1),
+}
+# The scores of each kind of evaluation; the first decides unless the config names another.
+_RETRIEVAL, _SIMILARITY, _TRIPLET = "retrieval", "similarity", "triplet"
+METRICS = {
+    _RETRIEVAL: ("ndcg@10", "mrr@10", "map@100", "accuracy@1", "recall@10"),
+    _SIMILARITY: ("spearman", "pearson"),
+    _TRIPLET: ("triplet_accuracy",),
+}
+
+
+class TextTuple(NamedTuple):
+    """The anchor and its documents, of which the first is the positive, and any label."""
+
+    texts: Sequence[str]
+    label: float | int | None
+
+
+class Side(NamedTuple):
+    """Texts of one side, queries or documents, with what is put before each, and their length."""
+
+    texts: Sequence[str]
+    prompt: str
+    max_length: int
+
+    def rows(self, tokenizer: Tokenizer) -> Iterator[Any]:
+        texts = ((self.prompt + text, None) for text in self.texts)
+        return tokenized(texts, tokenizer, self.max_length)
+
+
+class TextRows(TokenRows):
+    """Single texts."""
+
+    def fingerprint_texts(self) -> Iterator[str]:
+        return iter(())
+
+
+class TupleRows(TextRows):
+    """The tuples of training. Each distinct text is held once.
+
+    Args:
+      tuples: All have the same number of texts.
+      sides: Makes the side of queries, and that of documents, from their texts.
+      label_type: np.int32, np.float32, or None without labels.
+
+    Attributes:
+      num_positives: The number of distinct positives.
+      num_equal: The number of tuples whose anchor equals the positive.
+    """
+
+    def __init__(
+        self,
+        tuples: Iterable[TextTuple],
+        sides: tuple[Callable[[Sequence[str]], Side], Callable[[Sequence[str]], Side]],
+        tokenizer: Tokenizer,
+        label_type: type | None,
+    ):
+        queries: dict[str, int] = {}
+        documents: dict[str, int] = {}
+        first, others, labels = [], [], []
+        self.num_equal = 0
+        for (anchor, *texts), label in tuples:
+            first.append(queries.setdefault(anchor, len(queries)))
+            others.append([documents.setdefault(text, len(documents)) for text in texts])
+            labels.append(label)
+            self.num_equal += anchor == texts[0]
+        query, document = sides[0](list(queries)), sides[1](list(documents))
+        super().__init__(query.rows(tokenizer), tokenizer, query.max_length)
+        self.documents = TextRows(document.rows(tokenizer), tokenizer, document.max_length)
+        self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
+        self._queries_N, self._documents_NxC = np.array(first), np.array(others)
+        self.labels_N = None if label_type is None else np.array(labels, label_type)
+        self.num_positives = len(np.unique(self._documents_NxC[:, 0]))
+        # Equal texts have one number, on whichever side they are.
+        numbers: dict[str, int] = {}
+        self._query_numbers, self._document_numbers = (
+            np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
+            for texts in (queries, documents)
+        )
+
+    def __len__(self) -> int:
+        return len(self._queries_N)
+
+    def truncated(self) -> str:
+        return " and ".join(filter(None, (super().truncated(), self.documents.truncated())))
+
+    def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the fields of the anchors, as any rows, and those of the documents.
+
+        Returns:
+          In addition "document_ids" and "document_mask", int32 [n, C, L], for C documents;
+          "query_numbers" [n] and "document_numbers" [n, C], in which equal texts have one number;
+          and any "labels" [n].
+        """
+        queries_n, documents_nxC = self._queries_N[indices], self._documents_NxC[indices]
+        batch = super().take(queries_n)
+        documents = self.documents.take(documents_nxC.ravel())
+        for name, field in (("document_ids", "input_ids"), ("document_mask", "attention_mask")):
+            batch[name] = documents[field].reshape(*documents_nxC.shape, -1)
+        batch["query_numbers"] = self._query_numbers[queries_n]
+        batch["document_numbers"] = self._document_numbers[documents_nxC]
+        return batch if self.labels_N is None else batch | {"labels": self.labels_N[indices]}
+
+
+class ScoredRows(TextRows):
+    """Texts whose vectors are scored: first all queries, then all documents.
+
+    Args:
+      sides: Queries and documents.
+      scores: Computes the scores of queries_QxD and documents_NxD.
+      facts: What the scores depend on beside the texts.
+    """
+
+    def __init__(
+        self,
+        sides: Sequence[Side],
+        tokenizer: Tokenizer,
+        scores: Callable[[np.ndarray, np.ndarray], dict[str, float]],
+        facts: Iterable[Any],
+    ):
+        rows = itertools.chain.from_iterable(side.rows(tokenizer) for side in sides)
+        super().__init__(rows, tokenizer, max(side.max_length for side in sides))
+        self._num_queries, self._scores, self._facts = len(sides[0].texts), scores, list(facts)
+
+    @property
+    def num_examples(self) -> int:
+        return self._num_queries
+
+    def score(self, vectors_MxD: np.ndarray) -> dict[str, float]:
+        return self._scores(vectors_MxD[: self._num_queries], vectors_MxD[self._num_queries :])
+
+    def fingerprint_texts(self) -> Iterator[str]:
+        return map(str, self._facts)
+
+
+class EmbeddingTask(Task):
+    """Vectors for retrieval or similarity; see `Task`. The options are `config.embedding`.
+
+    The rows of "train" are `TupleRows`; those of all other splits are `ScoredRows`.
+    """
+
+    head = "embedding"
+    file_names = {split: FILE_NAMES[split] for split in ("train", "validation")}
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._loss = self._options["loss"]
+        for key, length in (("query", self._query_length), ("document", self._max_seq_length)):
+            (prompt,) = self._tokenizer.encode_batch([self._options[f"{key}_prompt"]])
+            if len(self._tokenizer.join(prompt).input_ids_L) >= length:
+                raise UserError(
+                    f"config.embedding.{key}_prompt has {len(prompt)} tokens, which leaves no room "
+                    f"for a text in {length} tokens (config.data.max_seq_length, "
+                    "config.embedding.max_query_length)"
+                )
+        split = next((split for split in self.splits if split != "train"), "validation")
+        known = METRICS[self._kind(split)]
+        self.metric = self._options["metric"] or known[0]
+        if self.metric not in known:
+            raise UserError(
+                f"config.embedding.metric is {self.metric!r}; for the split {split} it must be one "
+                f"of {', '.join(known)}"
+            )
+
+    @property
+    def _query_length(self) -> int:
+        return self._options["max_query_length"] or self._max_seq_length
+
+    @property
+    def _is_labeled(self) -> bool:
+        return self._options["loss"] in (*_RANGES, "softmax")
+
+    @property
+    def _has_scores(self) -> bool:
+        """Whether rows like those of training can be scored.
+
+        Classes are no similarities, and a text is always nearest to itself.
+        """
+        return self._options["loss"] != "softmax" and bool(self._options["positive_column"])
+
+    def _kind(self, split: str) -> str:
+        """Returns how a split is scored, a key of METRICS."""
+        kinds = {"validation_retrieval": _RETRIEVAL, "validation_sts": _SIMILARITY}
+        kinds["validation"] = _SIMILARITY if self._is_labeled else _RETRIEVAL
+        return (
+            _TRIPLET
+            if self._options["loss"] == "triplet" and split == "validation"
+            else kinds[split]
+        )
+
+    def open_sources(self, source: str) -> dict[str, epath.Path]:
+        sources = super().open_sources(source)
+        if not self._has_scores:
+            del sources["validation"]
+        for name in ("retrieval", "sts"):
+            if path := self._options[name]:
+                sources[f"validation_{name}"] = files.checked_path(path, f"config.embedding.{name}")
+        if len(sources) == 1:
+            raise UserError(
+                f"config.embedding.loss={self._options['loss']} on such rows needs another data "
+                "set for validation: set config.embedding.sts or config.embedding.retrieval"
+            )
+        return sources
+
+    def find_labels(self) -> tuple[str, ...]:
+        if self._options["loss"] != "softmax" or "train" not in self.sources:
+            return ()
+        column = self._options["label_column"]
+        rows = read_rows(self.sources["train"], self._columns(), self.new_bad_rows())
+        return tuple(sorted({row.values[column].strip() for row in rows}))
+
+    def _columns(self) -> list[str]:
+        """Lists the columns that every file must have."""
+        names = ["anchor_column", "positive_column", *(["label_column"] * self._is_labeled)]
+        return [*filter(None, (self._options[name] for name in names))]
+
+    def _negatives(self, values: Mapping[str, str]) -> list[str]:
+        """Lists the columns of negatives, in the order of their numbers."""
+        if self._is_labeled or not self._options["positive_column"]:
+            return []
+        if self._options["negative_columns"]:
+            return list(self._options["negative_columns"])
+        found = filter(None, map(_NEGATIVE.fullmatch, values))
+        return [match[0] for match in sorted(found, key=lambda match: int(match[2] or 0))]
+
+    def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
+        """Yields the rows of a file."""
+        columns = self._columns()
+        first = next(read_rows(source, columns, BadRecords("skip", "")), None)
+        negatives = self._negatives(first.values) if first else []
+        if self._loss == "triplet" and not negatives:
+            raise UserError(f"{source} has no column named negative, which the loss triplet needs")
+        texts = [name for name in columns if name != self._options["label_column"]]
+        for row in read_rows(source, [*columns, *negatives], bad_rows):
+            with bad_rows.catching(row.where):
+                if (own := self._negatives(row.values)) != negatives:
+                    counts = f"{len(own)} negatives instead of {len(negatives)}"
+                    raise BadRecord("number of texts", f"the row has {counts}")
+                found = [row.values[name] for name in (*texts, *negatives)]
+                if not all(text.strip() for text in found):
+                    raise BadRecord("empty text", "a text is empty")
+                label = self._label(row.values) if self._is_labeled else None
+                yield TextTuple(found if len(found) > 1 else found * 2, label)
+
+    def _label(self, values: Mapping[str, str]) -> float | int:
+        column = self._options["label_column"]
+        text = values[column].strip()
+        if self._loss == "softmax":
+            if text not in self.labels:
+                raise BadRecord("unknown label", f"{column} is {text!r}, which is no label")
+            return self.labels.index(text)
+        number, (low, high) = as_number(text), _RANGES[self._loss]
+        if number is not None:
+            number /= self._options["label_divisor"]
+        is_wrong = number is None or not low <= number <= high
+        if is_wrong or self._loss == "contrastive" and number not in (0, 1):
+            wanted = {"cosine": "a number from 0 to 1", "contrastive": "0 or 1"}
+            advice = " (config.embedding.label_divisor=5 divides it by 5)" * (
+                self._loss == "cosine"
+            )
+            raise BadRecord(
+                "not a label",
+                f"{column} is {text!r}, not {wanted.get(self._loss, 'a number')}{advice}",
+            )
+        return number
+
+    def _queries(self, texts: Sequence[str]) -> Side:
+        return Side(texts, self._options["query_prompt"], self._query_length)
+
+    def _documents(self, texts: Sequence[str]) -> Side:
+        return Side(texts, self._options["document_prompt"], self._max_seq_length)
+
+    def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> TextRows:
+        if split == "validation_retrieval":
+            return self._retrieval_rows(read_retrieval(source, "config.embedding.retrieval"))
+        if split == "validation_sts":
+            pairs = read_pairs(source, "config.embedding.sts")
+            return self._similarity_rows(pairs.first, pairs.second, pairs.scores_N)
+        if split == "validation" and not self._has_scores:
+            raise UserError(
+                f"rows with config.embedding.loss={self._loss} have no scores; use evaluate with "
+                "--sts or --retrieval"
+            )
+        tuples = list(self.tuples(source, bad_rows))
+        if split in self.parts:
+            # The same positive is never in both parts.
+            limit = VALIDATION_FRACTION * 2**64
+            held_out = [stable_hash("heldout", row.texts[1]) < limit for row in tuples]
+            pairs = zip(tuples, held_out, strict=True)
+            tuples = [row for row, is_held_out in pairs if is_held_out == (split != "train")]
+        self.check_not_empty(source, split, tuples)
+        if split == "train":
+            return self._training_rows(source, tuples)
+        if self._kind(split) == _RETRIEVAL:
+            return self._retrieval_rows(_retrieval_of(tuples))
+        first, *others = zip(*(row.texts for row in tuples), strict=True)
+        if self._kind(split) == _SIMILARITY:
+            labels_N = np.array([row.label for row in tuples])
+            return self._similarity_rows(first, others[0], labels_N)
+        documents = list(itertools.chain(*others))
+
+        def scores(queries_QxD: np.ndarray, documents_NxD: np.ndarray) -> dict[str, float]:
+            columns = documents_NxD.reshape(len(others), *queries_QxD.shape)
+            positive_Q, *negatives = (cosine_similarities(queries_QxD, x) for x in columns)
+            return {"triplet_accuracy": float(np.mean([positive_Q > x for x in negatives]))}
+
+        return ScoredRows(
+            [self._queries(first), self._documents(documents)], self._tokenizer, scores, ()
+        )
+
+    def _training_rows(self, source: epath.Path, tuples: list[TextTuple]) -> TupleRows:
+        labels = {row.label for row in tuples}
+        if self._loss in ("cosent", "angle") and len(labels) < 2:
+            raise UserError(
+                f"{source}: all values of {self._options['label_column']} are {labels.pop():g}, so "
+                f"that the loss {self._loss} has no pairs to rank"
+            )
+        types = {"softmax": np.int32} | dict.fromkeys(_RANGES, np.float32)
+        sides = self._queries, self._documents
+        return TupleRows(tuples, sides, self._tokenizer, types.get(self._loss))
+
+    def _retrieval_rows(self, data: Retrieval) -> ScoredRows:
+        @functools.cache
+        def baseline() -> float:
+            return retrieval_scores(data, bm25_similarities(data))["ndcg@10"]
+
+        def scores(queries_QxD: np.ndarray, documents_NxD: np.ndarray) -> dict[str, float]:
+            similarity = similarities(queries_QxD, documents_NxD, "cosine")
+            found = retrieval_scores(data, similarity)
+            return found | {f"{BASELINE_PREFIX}ndcg@10": baseline()}
+
+        sides = self._queries(data.queries), self._documents(data.documents)
+        facts = itertools.chain(*(documents.tolist() for documents in data.relevant))
+        return ScoredRows(sides, self._tokenizer, scores, facts)
+
+    def _similarity_rows(
+        self, first: Sequence[str], second: Sequence[str], labels_N: np.ndarray
+    ) -> ScoredRows:
+        def scores(first_NxD: np.ndarray, second_NxD: np.ndarray) -> dict[str, float]:
+            found = regression_scores(labels_N, cosine_similarities(first_NxD, second_NxD))
+            return {name: found[name] for name in METRICS[_SIMILARITY]}
+
+        sides = self._queries(first), self._documents(second)
+        return ScoredRows(sides, self._tokenizer, scores, labels_N.tolist())
+
+    def score(self, rows: ScoredRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Scores the vectors, and with `config.embedding.dims` also those that are cut."""
+        vectors_MxD = outputs["embeddings"]
+        scores = rows.score(vectors_MxD)
+        main = next(iter(scores))
+        for dim in self._options["dims"]:
+            if 0 < dim < vectors_MxD.shape[1]:
+                scores[f"{main}_{dim}"] = rows.score(vectors_MxD[:, :dim])[main]
+        return scores
+
+    def write_predictions(
+        self, rows: ScoredRows, outputs: dict[str, np.ndarray], path: epath.PathLike
+    ) -> None:
+        """Writes the vectors as an array of numpy, those of queries first."""
+        stream = io.BytesIO()
+        np.save(stream, outputs["embeddings"])
+        files.write_whole(path, stream.getvalue())
+
+    def predictions_name(self, split: str) -> str:
+        return f"{split}.npy"
+
+
+def _retrieval_of(tuples: Sequence[TextTuple]) -> Retrieval:
+    """Makes the distinct anchors queries, and the distinct documents a corpus."""
+    documents: dict[str, str] = {}
+    queries: dict[str, str] = {}
+    relevant: dict[str, set[str]] = {}
+    for (anchor, *texts), _ in tuples:
+        query = queries.setdefault(anchor, str(len(queries)))
+        ids = [documents.setdefault(text, f"{len(documents):09d}") for text in texts]
+        relevant.setdefault(query, set()).add(ids[0])
+    by_id = ({id: text for text, id in texts.items()} for texts in (documents, queries))
+    return make_retrieval(*by_id, relevant)

@@ -1,0 +1,227 @@
+"""Retrieval: folders of BEIR (Thakur et al. 2021), scores of a ranking, and BM25 as a baseline.
+
+The scores are those of InformationRetrievalEvaluator in sentence-transformers 6: relevance is yes
+or no, and documents with equal similarities are ranked by their ids.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from etils import epath
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.text.bad_records import BadRecords
+from bert_jax.text.tables import FORMATS, read_rows
+
+# The splits of a folder's judgements, in the order of preference.
+_SPLITS = ("test", "dev", "validation", "train")
+_CUTOFFS = (1, 3, 5, 10)
+# Documents of a ranking that are scored.
+_DEPTH = 100
+# Similarities that are held at once.
+_BLOCK = 2**24
+# Words of letters and digits. Chinese and Japanese have no spaces: each character is a word.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+# The prefix of the scores of BM25.
+BASELINE_PREFIX = "bm25_"
+# Robertson and Zaragoza 2009, with the values that Lucene has.
+_K1, _B = 1.2, 0.75
+
+
+class Retrieval(NamedTuple):
+    """Queries, and the documents that are relevant to them.
+
+    Attributes:
+      document_ids: The ids of the documents, in ascending order.
+      documents: The texts of the documents.
+      queries: The texts of the queries, each with a relevant document.
+      relevant: The indices of the relevant documents of each query.
+      num_left_out: The number of queries without a relevant document, which are left out.
+    """
+
+    document_ids: Sequence[str]
+    documents: Sequence[str]
+    queries: Sequence[str]
+    relevant: Sequence[np.ndarray]
+    num_left_out: int = 0
+
+
+def make_retrieval(
+    documents: dict[str, str], queries: dict[str, str], relevant: dict[str, set[str]]
+) -> Retrieval:
+    """Numbers the documents in the order of their ids.
+
+    Args:
+      documents, queries: The texts by id.
+      relevant: The ids of the relevant documents by the id of the query.
+    """
+    ids = sorted(documents)
+    number = {id: i for i, id in enumerate(ids)}
+    asked = [id for id in queries if relevant.get(id)]
+    return Retrieval(
+        ids,
+        [documents[id] for id in ids],
+        [queries[id] for id in asked],
+        [np.array(sorted(number[document] for document in relevant[id])) for id in asked],
+        len(queries) - len(asked),
+    )
+
+
+def read_retrieval(source: epath.PathLike, key: str) -> Retrieval:
+    """Reads corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv of a folder.
+
+    Args:
+      source: The folder, whose split is test if there is one; or the file of a split in it.
+      key: The flag or config key that names the source, for messages.
+    """
+    path = files.checked_path(source, key)
+    folder = path.parent.parent if path.is_file() else path
+    judged = [path] if path.is_file() else [folder / "qrels" / f"{s}.tsv" for s in _SPLITS]
+    found = [file for file in judged if file.exists()]
+    documents, queries = (_texts(folder, name, key) for name in ("corpus", "queries"))
+    if not found:
+        raise UserError(f"{key} is {folder}, which has none of qrels/{', '.join(_SPLITS)}.tsv")
+    relevant: dict[str, set[str]] = {}
+    columns = ("query-id", "corpus-id", "score")
+    for row in read_rows(found[0], columns, BadRecords("refuse", "")):
+        query, document, score = (row.values[column].strip() for column in columns)
+        for id, known, name in ((query, queries, "queries"), (document, documents, "corpus")):
+            if id not in known:
+                raise UserError(f"{row.where}: {name} has no {id!r}")
+        if float(score) > 0:
+            relevant.setdefault(query, set()).add(document)
+    if not relevant:
+        raise UserError(f"{found[0]} names no relevant document")
+    return make_retrieval(documents, queries, relevant)
+
+
+def _texts(folder: epath.Path, name: str, key: str) -> dict[str, str]:
+    """Reads the texts of a file by id, each after its title, if it has one."""
+    found = [folder / f"{name}.{suffix}" for suffix in FORMATS]
+    path = next((path for path in found if path.exists()), None)
+    if path is None:
+        raise UserError(f"{key} is {folder}, which has no {name}.jsonl; a folder of BEIR has one")
+    texts: dict[str, str] = {}
+    for row in read_rows(path, ("_id", "text"), BadRecords("refuse", "")):
+        id, title = row.values["_id"], row.values.get("title", "")
+        if id in texts:
+            raise UserError(f"{row.where}: {id!r} has two texts")
+        texts[id] = f"{title} {row.values['text']}".strip()
+    if not texts:
+        raise UserError(f"{path} has no texts")
+    return texts
+
+
+def retrieval_scores(
+    data: Retrieval, similarities: Callable[[slice], np.ndarray]
+) -> dict[str, float]:
+    """Scores a ranking of the documents for every query.
+
+    Args:
+      similarities: Computes the similarities of some queries with all documents, [q, documents].
+
+    Returns:
+      The means over all queries of "ndcg@10", "mrr@10", "map@100" and "accuracy@k", "precision@k"
+      and "recall@k" for k of 1, 3, 5 and 10. Accuracy is whether a relevant document is among the
+      first k.
+    """
+    size = max(1, _BLOCK // len(data.documents))
+    blocks = [slice(start, start + size) for start in range(0, len(data.queries), size)]
+    hits_QxR = np.concatenate(
+        [_hits(similarities(block), data.relevant[block]) for block in blocks]
+    )
+    num_relevant_Q = np.array([len(documents) for documents in data.relevant])
+    rank_R = np.arange(1, _DEPTH + 1)
+    gain_R = 1 / np.log2(rank_R + 1)
+    best_Q = np.cumsum(gain_R)[np.minimum(num_relevant_Q, 10) - 1]
+    precision_QxR = np.cumsum(hits_QxR, axis=1) / rank_R
+    scores_Q = {
+        "ndcg@10": (hits_QxR[:, :10] @ gain_R[:10]) / best_Q,
+        "mrr@10": (hits_QxR[:, :10] / rank_R[:10]).max(axis=1),
+        "map@100": (hits_QxR * precision_QxR).sum(axis=1) / np.minimum(num_relevant_Q, _DEPTH),
+    }
+    for k in _CUTOFFS:
+        scores_Q[f"accuracy@{k}"] = hits_QxR[:, :k].any(axis=1)
+    for k in _CUTOFFS:
+        scores_Q[f"precision@{k}"] = precision_QxR[:, k - 1]
+    for k in _CUTOFFS:
+        scores_Q[f"recall@{k}"] = precision_QxR[:, k - 1] * k / num_relevant_Q
+    return {name: float(np.mean(values_Q)) for name, values_Q in scores_Q.items()}
+
+
+def _hits(similarity_QxN: np.ndarray, relevant: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns whether each of the first documents is relevant, bool [Q, _DEPTH]."""
+    num_queries, num_documents = similarity_QxN.shape
+    depth = min(_DEPTH, num_documents)
+    # The lowest similarity among the first documents, of which the lowest ids are taken.
+    last_Qx1 = -np.partition(-similarity_QxN, depth - 1, axis=1)[:, depth - 1 : depth]
+    above_QxN, equal_QxN = similarity_QxN > last_Qx1, similarity_QxN == last_Qx1
+    room_Qx1 = depth - above_QxN.sum(axis=1, keepdims=True)
+    is_first_QxN = above_QxN | equal_QxN & (np.cumsum(equal_QxN, axis=1) <= room_Qx1)
+    first_QxR = np.nonzero(is_first_QxN)[1].reshape(num_queries, depth)
+    order_QxR = np.argsort(
+        -np.take_along_axis(similarity_QxN, first_QxR, axis=1), axis=1, kind="stable"
+    )
+    is_relevant_QxN = np.zeros(similarity_QxN.shape, bool)
+    for row_N, documents in zip(is_relevant_QxN, relevant, strict=True):
+        row_N[documents] = True
+    ranked_QxR = np.take_along_axis(first_QxR, order_QxR, axis=1)
+    hits_QxR = np.take_along_axis(is_relevant_QxN, ranked_QxR, axis=1)
+    return np.pad(hits_QxR, [(0, 0), (0, _DEPTH - depth)])
+
+
+def similarities(
+    queries_QxD: np.ndarray, documents_NxD: np.ndarray, kind: str
+) -> Callable[[slice], np.ndarray]:
+    """Returns the similarities of some queries with all documents, larger for more similar ones.
+
+    Args:
+      kind: "cosine", "dot", "euclidean" or "manhattan".
+    """
+    if kind == "cosine":
+        queries_QxD, documents_NxD = (
+            x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+            for x in (queries_QxD, documents_NxD)
+        )
+    if kind in ("cosine", "dot"):
+        return lambda block: queries_QxD[block] @ documents_NxD.T
+    from scipy.spatial.distance import cdist  # The import takes a third of a second.
+
+    metric = {"euclidean": "euclidean", "manhattan": "cityblock"}[kind]
+    return lambda block: -cdist(queries_QxD[block], documents_NxD, metric)
+
+
+def bm25_similarities(data: Retrieval) -> Callable[[slice], np.ndarray]:
+    """Returns the similarities of BM25 on lower-cased words; see `retrieval_scores`."""
+    from scipy import sparse  # The import takes a third of a second.
+
+    numbers: dict[str, int] = {}
+
+    def counted(texts: Sequence[str]) -> sparse.csr_array:
+        rows, columns, counts = [], [], []
+        for row, text in enumerate(texts):
+            for word, count in Counter(_WORD.findall(text.lower())).items():
+                rows.append(row)
+                columns.append(numbers.setdefault(word, len(numbers)))
+                counts.append(count)
+        shape = len(texts), len(numbers)
+        return sparse.csr_array((np.array(counts, float), (rows, columns)), shape=shape)
+
+    counts_NxV = counted(data.documents)
+    num_words = len(numbers)
+    # Words of no document are similar to none.
+    queries_QxV = counted(data.queries)[:, :num_words]
+    length_N = counts_NxV.sum(axis=1)
+    frequency_V = np.bincount(counts_NxV.indices, minlength=num_words)
+    rarity_V = np.log1p((len(data.documents) - frequency_V + 0.5) / (frequency_V + 0.5))
+    row_E = np.repeat(np.arange(len(data.documents)), np.diff(counts_NxV.indptr))
+    norm_E = _K1 * (1 - _B + _B * length_N[row_E] / max(np.mean(length_N), 1))
+    weight_E = counts_NxV.data * rarity_V[counts_NxV.indices] / (counts_NxV.data + norm_E)
+    weights_NxV = sparse.csr_array(
+        (weight_E, counts_NxV.indices, counts_NxV.indptr), shape=counts_NxV.shape
+    )
+    return lambda block: (queries_QxV[block] @ weights_NxV.T).toarray()

@@ -1,0 +1,63 @@
+"""Pairs of sentences whose similarity people have judged, such as STS-B (Cer et al. 2017)."""
+
+from typing import NamedTuple
+
+import numpy as np
+from etils import epath
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.tasks.example_task import as_number
+from bert_jax.tasks.table import FILE_NAMES
+from bert_jax.text.bad_records import BadRecords
+from bert_jax.text.tables import read_rows
+
+_COLUMNS = ("sentence1", "sentence2", "score")
+
+
+class Pairs(NamedTuple):
+    """Sentences whose similarity people have judged.
+
+    Attributes:
+      path: The file.
+      first, second: The sentences of each pair.
+      scores_N: The similarities, float64 [N], in any unit.
+    """
+
+    path: epath.Path
+    first: list[str]
+    second: list[str]
+    scores_N: np.ndarray
+
+
+def read_pairs(source: epath.PathLike, key: str = "--sts") -> Pairs:
+    """Reads a TSV, CSV or JSON-lines file with the columns of GLUE's STS-B.
+
+    Args:
+      source: The file, or a folder whose validation split it is.
+      key: The flag or config key that names the source, for messages.
+    """
+    path = files.checked_path(source, key)
+    if path.is_dir():
+        names = FILE_NAMES["validation"]
+        found = [path / name for name in names if (path / name).exists()]
+        if not found:
+            raise UserError(f"{key} is {path}, a folder without any of {', '.join(names)}")
+        path = found[0]
+    first, second, scores = [], [], []
+    for row in read_rows(path, _COLUMNS, BadRecords("refuse", "")):
+        text, text_b, score = (row.values[name] for name in _COLUMNS)
+        number = as_number(score.strip())
+        if number is None:
+            raise UserError(f"{row.where}: score is {score!r}, not a number")
+        first.append(text)
+        second.append(text_b)
+        scores.append(number)
+    return Pairs(path, first, second, np.array(scores))
+
+
+def cosine_similarities(first_NxD: np.ndarray, second_NxD: np.ndarray) -> np.ndarray:
+    """Computes the cosine similarity of each pair of vectors, float64 [N]."""
+    first_NxD, second_NxD = first_NxD.astype(np.float64), second_NxD.astype(np.float64)
+    lengths_N = np.linalg.norm(first_NxD, axis=1) * np.linalg.norm(second_NxD, axis=1)
+    return (first_NxD * second_NxD).sum(1) / np.maximum(lengths_N, np.finfo(np.float64).tiny)

@@ -1,0 +1,239 @@
+"""Sentence embeddings from their training to their use, beside sentence-transformers."""
+
+import json
+import random
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax import convert
+from bert_jax.base.errors import UserError
+from bert_jax.config import finetune_config
+from bert_jax.config.finetuning import filled_in, validate
+from bert_jax.finetuning import task_setup
+from bert_jax.finetuning.predictions import score_file
+from bert_jax.finetuning.run import finetune
+from bert_jax.interop import formats
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.names import export_weights, foreign_names
+from bert_jax.interop.sentence_transformers import Embedding
+from bert_jax.interop.weights import flatten, model_shapes, unflatten
+from bert_jax.tasks.sts import read_pairs
+from bert_jax.training.metrics import read_metrics
+from bert_jax.training.stages import Stage, curve_of_run
+from tests.golden.inputs import embedding_batch, read_golden, section
+from tests.interop.small_bert import make_pretrained, same_weights
+
+OVERRIDES = {
+    "dtype": "float32",
+    "data.max_seq_length": 16,
+    "embedding.max_query_length": 8,
+    "embedding.query_prompt": "the ",
+    "embedding.dims": (0, 12),
+    "train.batch_size": 16,
+    "train.num_epochs": 3.0,
+    "train.gradient_accumulation_steps": 2,
+    "schedule.peak_learning_rate": 1e-2,
+    "optimizer.bias_correction": True,
+    "checkpoint.every_steps": 8,
+    "eval.every_steps": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Writes rows whose positive has two of the anchor's letters; returns the folder."""
+    folder, letters = tmp_path_factory.mktemp("pairs"), random.Random(0)
+    for split, count in (("train", 128), ("validation", 24)):
+        lines = []
+        for _ in range(count):
+            kept, other = letters.choices("abcde", k=2), letters.choices("fghij", k=2)
+            texts = kept + other[:1], other[1:] + kept, letters.choices("abcdefghij", k=4)
+            names = ("anchor", "positive", "negative")
+            lines.append(json.dumps({n: " ".join(t) for n, t in zip(names, texts, strict=True)}))
+        (folder / f"{split}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def config(bert, data, **overrides):
+    found = finetune_config("embedding")
+    values = OVERRIDES | {key.replace("__", "."): value for key, value in overrides.items()}
+    found.update_from_flattened_dict({"init_from": str(bert), "data.input": str(data)} | values)
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(bert, pairs, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("trained") / "run"
+    finetune(config(bert, pairs), directory)
+    return directory
+
+
+def test_a_run_scores_before_and_after(trained):
+    results = json.loads((trained / "results.json").read_text())
+    lines = [line for line in read_metrics(trained) if "eval_ndcg@10" in line]
+    assert [line["step"] for line in lines] == [0, 8, 16, 24]
+    scores = [line["eval_ndcg@10"] for line in lines]
+    assert results["before_validation"]["ndcg@10"] == scores[0]
+    assert results["score"] == results["validation"]["ndcg@10"] == max(scores[1:]) > scores[0]
+    assert 0.3 < results["validation"]["bm25_ndcg@10"] < 1
+    losses = [line["loss"] for line in read_metrics(trained) if "loss" in line]
+    assert losses[-1] < losses[0] and "ndcg@10_12" in results["validation"]
+    assert "before_validation ndcg@10" in (trained / "report.html").read_text()
+
+
+def test_a_run_goes_on_to_the_same_end(trained, tmp_path, bert, pairs):
+    """As one that was stopped after its step 16."""
+    copy = tmp_path / "run"
+    shutil.copytree(trained, copy)
+    shutil.rmtree(copy / "checkpoints" / "24")
+    (copy / "results.json").unlink()
+    finetune(config(bert, pairs), copy)
+    one, other = (json.loads((path / "results.json").read_text()) for path in (trained, copy))
+    for results in (one, other):
+        del results["train_sequences_per_second"], results["compile_seconds"]
+    assert one == other
+    assert same_weights(formats.read(trained).weights, formats.read(copy).weights)
+
+
+def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):
+    ours = bert_jax.load(trained)
+    assert ours.embedding._replace(library={}) == Embedding("mean", True, 16, library={})
+    assert (ours.embedding.for_queries().prompt, ours.embedding.prompt) == ("the ", "")
+    out = tmp_path / "st"
+    assert convert.convert(str(trained), str(out), "sentence_transformers", dimension=12) == []
+    theirs = bert_jax.load(out)
+    assert theirs.embedding.prompts == {"query": "the ", "document": ""}
+    texts = ["a b c", "d e f g"]
+    vectors = ours.encode(texts, prompt_name="query")
+    np.testing.assert_allclose(
+        theirs.encode(texts, prompt_name="query"), vectors[:, :12], atol=3e-7
+    )
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    # The scores of the run are those of these vectors.
+    results = json.loads((trained / "results.json").read_text())
+    found = score_file(trained, pairs / "validation.jsonl")
+    assert found["ndcg@10"] == pytest.approx(results["score"], abs=1e-6)
+    # Another run begins with its encoder.
+    again = formats.read(trained)
+    assert not again.head and all(name.startswith("bert/") for name in again.weights)
+
+
+def test_similarity_and_classes(trained, tmp_path, bert):
+    """Scored pairs decide by Spearman; a loss with classes by another file."""
+    letters, rows = random.Random(1), []
+    for _ in range(64):
+        first, second = (letters.choices("abcdef", k=3) for _ in range(2))
+        score = len({*first} & {*second})
+        rows.append((" ".join(first), " ".join(second), score, "yes" if score else "no"))
+    names = ("sentence1", "sentence2", "score", "label")
+    lines = ["\t".join(names), *("\t".join(map(str, row)) for row in rows)]
+    (tmp_path / "sts.tsv").write_text("".join(f"{line}\n" for line in lines))
+    columns = {"anchor_column": "sentence1", "positive_column": "sentence2"}
+    columns = {f"embedding.{key}": value for key, value in columns.items()}
+    data, short = f"train={tmp_path}/sts.tsv", {"train.num_epochs": 1.0, "embedding.dims": (0,)}
+    scored = {"embedding.loss": "cosent", "embedding.label_column": "score"}
+    finetune(config(bert, data, **short, **columns, **scored), tmp_path / "scored")
+    results = json.loads((tmp_path / "scored" / "results.json").read_text())
+    assert results["metric"] == "spearman" and -1 <= results["score"] <= 1
+    classes = {"embedding.loss": "softmax", "embedding.sts": f"{tmp_path}/sts.tsv"}
+    finetune(config(bert, data, **short, **columns, **classes), tmp_path / "classes")
+    results = json.loads((tmp_path / "classes" / "results.json").read_text())
+    assert results["validation_sts"].keys() == {"spearman", "pearson"}
+    # The layer of the classes is neither exported nor read.
+    assert all(name.startswith("bert/") for name in formats.read(tmp_path / "classes").weights)
+    assert len(read_pairs(tmp_path / "sts.tsv").first) == 64
+
+
+def test_twenty_steps_are_those_of_sentence_transformers():
+    golden, model_golden = read_golden("embeddings"), read_golden("model_gelu")
+    expected, weights = section(golden, "training"), section(model_golden, "weights")
+    shape = json.loads(str(model_golden["config"]))
+    pretrained = make_pretrained(**{key: shape[key] for key in shape if key != "hidden_act"})
+    given = config("", "", schedule__shape="linear_after_warmup", schedule__warmup_steps=2.0)
+    given.update_from_flattened_dict(
+        {
+            "train.batch_size": 8,
+            "embedding.dims": (0,),
+            "embedding.mask_duplicates": False,
+            "optimizer.eps": 1e-8,
+            "schedule.peak_learning_rate": 1e-3,
+            "model.hidden_dropout_prob": 0.0,
+            "model.attention_probs_dropout_prob": 0.0,
+            "data.max_seq_length": 9,
+            "embedding.max_query_length": 6,
+        }
+    )
+    given = filled_in(given, pretrained.model, "embedding", (), dtype="float32")
+    stage = Stage(0, 0, 20, 6 + 3 * 9, 0, 8, 0.0, 0.01, curve_of_run(given.schedule, 20))
+    trainer = task_setup.make_trainer(given, stage)
+    names = foreign_names(BERT.names, "huggingface", 3)
+    shapes = model_shapes(trainer.model)
+    initial = {key: names[key].restore(weights[names[key].name], shapes[key]) for key in shapes}
+    state, losses = trainer.state_of(unflatten(initial, trainer.model_config)), []
+    numbers = {
+        "query_numbers": np.zeros(8, np.int32),
+        "document_numbers": np.zeros((8, 3), np.int32),
+    }
+    for batch in trainer.put(embedding_batch(step) | numbers for step in range(20)):
+        state, metrics = trainer.train_step(state, batch)
+        losses.append(float(metrics["loss"]))
+    np.testing.assert_allclose(losses, expected["losses"], atol=1e-5)
+    assert losses[-1] < losses[0] - 0.5
+    final = dict(export_weights(flatten(jax.device_get(state.params), trainer.model_config), names))
+    for name in expected.keys() - {"losses"}:
+        np.testing.assert_allclose(final[name], expected[name], atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"train.batch_size": 1}, "the other rows of a batch are the negatives"),
+        ({"embedding.scale": 0.0}, "config.embedding.scale is 0.0; it must be above 0"),
+        ({"embedding.dims": (0, 4, 4)}, "dims is .*; each width must be there once"),
+        ({"embedding.dim_weights": (1.0, 2.0, 3.0)}, "dim_weights is .* one weight for each of"),
+        ({"embedding.loss": "cosent", "embedding.symmetric": True}, "symmetric is True, which has"),
+        ({"embedding.symmetric": True, "embedding.same_side": True}, "both True; same_side incl"),
+        ({"embedding.max_query_length": 17}, "max_query_length is 17; it must be 0, or from 5 to"),
+        (
+            {
+                "embedding.positive_column": "",
+                "model.hidden_dropout_prob": 0.0,
+                "model.attention_probs_dropout_prob": 0.0,
+            },
+            "positive_column is empty, but without dropout both vectors",
+        ),
+        ({"embedding.positive_column": "", "embedding.loss": "cosent"}, "cosent needs two texts"),
+    ],
+)
+def test_configs_that_are_refused(values, words):
+    with pytest.raises(UserError, match=words):
+        validate(config("x", "y", **values))
+
+
+def test_models_and_rows_that_do_not_fit(bert, pairs):
+    given = config(bert, pairs, train__batch_size=128)
+    setup = task_setup.open_task_setup(given)
+    rows = setup.task.rows("train")
+
+    def check(model=None, **values):
+        filled = filled_in(given, setup.model | (model or {}), "embedding", ())
+        filled.update_from_flattened_dict(values)
+        return task_setup.check_embedding(filled, rows)
+
+    assert check() == [
+        f"config.train.batch_size is 128, but there are only {rows.num_positives} different "
+        "positives: many rows of a batch have equal texts, which are no negatives"
+    ]
+    rows.num_equal = 65
+    found = check(**{"embedding.dims": (12,)})
+    assert "without 0 or 24: the loss has no whole vectors" in found[0]
+    assert "in 65 of 128 rows, the texts of anchor and positive are equal" in found[2]
+    with pytest.raises(UserError, match="have 24 values"):
+        check(**{"embedding.dims": (0, 25)})
+    for model, pooling in (({"num_decoder_layers": 1}, "mean"), ({"causal": True}, "cls")):
+        with pytest.raises(UserError, match="has a decoder, or whose first token"):
+            check(model, **{"embedding.pooling": pooling})

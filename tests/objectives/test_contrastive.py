@@ -1,0 +1,206 @@
+"""The losses of sentence embeddings: sentence-transformers' values, chunks, devices, duplicates."""
+
+import functools
+import math
+import re
+import subprocess
+import sys
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models import BertConfig
+from bert_jax.models.embedding_model import EmbeddingModel
+from bert_jax.objectives.contrastive import LOSSES, Contrastive, same_texts
+from tests import runs
+from tests.golden.inputs import read_golden, section
+
+GOLDEN = read_golden("embeddings")
+GIVEN = section(GOLDEN, "inputs")
+# The loss, its options, the number of documents, and the labels.
+RECORDED = {
+    "mnr": ("mnr", {}, 1, None),
+    "mnr_scale": ("mnr", {"scale": 50.0}, 1, None),
+    "mnr_negatives": ("mnr", {}, 3, None),
+    "symmetric": ("mnr", {"symmetric": True}, 1, None),
+    "symmetric_negatives": ("mnr", {"symmetric": True}, 3, None),
+    "same_side": ("mnr", {"same_side": True}, 1, None),
+    "same_side_negatives": ("mnr", {"same_side": True}, 3, None),
+    "cosent": ("cosent", {}, 1, "scores"),
+    "angle": ("angle", {}, 1, "scores"),
+    "cosine": ("cosine", {}, 1, "scores"),
+    "contrastive": ("contrastive", {}, 1, "binary"),
+    "triplet": ("triplet", {}, 2, None),
+    "softmax": ("softmax", {}, 1, "classes"),
+    "matryoshka_mnr": ("mnr", {}, 3, None),
+    "matryoshka_cosent": ("cosent", {}, 1, "scores"),
+}
+MATRYOSHKA = {"dims": (8, 5, 2), "dim_weights": (1.0, 0.5, 2.0)}
+
+
+class Given:
+    """Stands for a model whose parameters are its vectors."""
+
+    def apply(self, variables, queries, documents, method):
+        features = jnp.concatenate([queries, documents, jnp.abs(queries - documents)], axis=-1)
+        return features @ GIVEN["kernel"].T + GIVEN["bias"]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_values_and_gradients_are_those_of_sentence_transformers(name, monkeypatch):
+    loss_name, options, num_documents, labels = RECORDED[name]
+    widths = MATRYOSHKA if name.startswith("matryoshka") else {}
+    objective = Contrastive(loss_name, options, mask_duplicates=False, **widths)
+    monkeypatch.setattr(Contrastive, "embed", lambda self, model, params, batch, rngs: params)
+    vectors = GIVEN["queries"], GIVEN["documents"][:, :num_documents]
+    batch = {} if labels is None else {"labels": GIVEN[labels]}
+
+    def loss(params):
+        return objective.loss(Given(), params, batch, {}, 1, {})
+
+    with jax.enable_x64(True):
+        (value, metrics), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(vectors)
+    expected = section(GOLDEN, name)
+    assert metrics.keys() == set(objective.averaged)
+    assert float(value) == pytest.approx(float(expected["loss"]), rel=1e-12)
+    for found, key in zip(gradients, ("queries", "documents"), strict=True):
+        np.testing.assert_allclose(found, expected[key], atol=1e-11, err_msg=key)
+
+
+def test_equal_texts_are_no_negatives():
+    """By hand: row 0 and 2 share a positive, 1 and 3 an anchor; a negative is a row's positive."""
+    queries, documents = GIVEN["queries"][:4], GIVEN["documents"][:4]
+    query_numbers = np.array([0, 1, 2, 1])
+    document_numbers = np.array([[10, 20, 21], [11, 10, 22], [10, 23, 24], [12, 25, 1]])
+    q, d = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (queries, documents))
+    losses = []
+    for i in range(4):
+        logits = []
+        for j in range(4):
+            for c in range(3):
+                number, is_own = document_numbers[j, c], i == j and c == 0
+                is_same = number in (document_numbers[i, 0], query_numbers[i])
+                is_same |= c == 0 and query_numbers[j] == query_numbers[i]
+                if is_own or not is_same:
+                    logits.append(20 * q[i] @ d[j, c])
+        own = 20 * q[i] @ d[i, 0]
+        losses.append(np.log(np.sum(np.exp(logits))) - own)
+    # 12 documents but for the positive of row 2 and a negative of row 1, and so on.
+    same = same_texts(query_numbers, document_numbers)
+    loss = functools.partial(LOSSES["mnr"], queries, documents, **same)
+    with jax.enable_x64(True):
+        assert float(loss()["loss"]) == pytest.approx(np.mean(losses), rel=1e-12)
+        order = np.array([2, 0, 3, 1])
+        moved = same_texts(query_numbers[order], document_numbers[order])
+        again = LOSSES["mnr"](queries[order], documents[order], **moved)
+        assert float(again["loss"]) == pytest.approx(np.mean(losses), rel=1e-12)
+        # Anchors that share a positive are no negatives of it, or of each other.
+        for options in ({"symmetric": True}, {"same_side": True}):
+            alone = {"same_queries_BxB": same["same_queries_BxB"]}
+            assert float(loss(**options)["loss"]) < float(
+                LOSSES["mnr"](queries, documents, **options, **alone)["loss"]
+            )
+        np.testing.assert_array_equal(
+            same["same_queries_BxB"], [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
+        )
+
+
+def test_a_batch_of_copies_has_no_loss_and_finite_gradients():
+    same = same_texts(np.zeros(3, int), np.ones((3, 1), int))
+    vectors = np.ones((3, 4), np.float32), np.ones((3, 1, 4), np.float32)
+
+    def loss(queries, documents):
+        return LOSSES["mnr"](queries, documents, symmetric=True, **same)["loss"]
+
+    def loss_of(name, queries, documents):
+        return LOSSES[name](queries, documents, np.array([0.0, 1.0], np.float32))["loss"]
+
+    value, gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(*vectors)
+    assert value == 0 and all(np.all(x == 0) for x in gradients)
+    zeros = np.zeros((2, 4), np.float32), np.zeros((2, 2, 4), np.float32)
+    for name in ("mnr", "triplet", "cosent"):
+        of_zeros = jax.jit(jax.grad(functools.partial(loss_of, name)))(*zeros)
+        assert np.isfinite(of_zeros).all(), name
+
+
+ROWS, NEGATIVES, LENGTH = 16, 2, 6
+
+
+def small_model():
+    """Returns a model without dropout, parameters, a batch with duplicates and hard negatives."""
+    config = BertConfig(
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=LENGTH,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        dtype=jnp.float32,
+    )
+    model, rng = EmbeddingModel(config), np.random.default_rng(0)
+    shape = ROWS, 1 + NEGATIVES, LENGTH
+    lengths = rng.integers(2, LENGTH + 1, shape[:2])
+    batch = {
+        "input_ids": rng.integers(5, 40, (ROWS, LENGTH)).astype(np.int32),
+        "attention_mask": (np.arange(LENGTH) < lengths[:, :1]).astype(np.int32),
+        "document_ids": rng.integers(5, 40, shape).astype(np.int32),
+        "document_mask": (np.arange(LENGTH) < lengths[..., None]).astype(np.int32),
+        "query_numbers": rng.integers(0, 30, ROWS).astype(np.int32),
+        "document_numbers": rng.integers(0, 60, shape[:2]).astype(np.int32),
+    }
+    inputs = {name: batch["input_ids"] for name in model.INPUTS}
+    params = nn.unbox(model.init(jax.random.key(1), inputs, deterministic=True))["params"]
+    # Larger values: at the initial ones, all vectors are alike.
+    return model, jax.tree.map(lambda x: 4 * x, params), batch
+
+
+@pytest.fixture(scope="module")
+def small():
+    return small_model()
+
+
+def gradients(model, params, batch, num_chunks):
+    objective = Contrastive("mnr", {"symmetric": True}, num_chunks=num_chunks)
+    rngs = {"dropout": jax.random.key(0), "sample": jax.random.key(1)}
+    return jax.value_and_grad(lambda p: objective.loss(model, p, batch, rngs, 1, {})[0])(params)
+
+
+def assert_same(found, expected):
+    assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-6)
+    for ours, theirs in zip(*map(jax.tree.leaves, (found[1], expected[1])), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=2e-6)
+
+
+def test_chunks_change_nothing_and_accumulation_would(small):
+    model, params, batch = small
+    step = jax.jit(functools.partial(gradients, model), static_argnums=2)
+    expected = step(params, batch, 1)
+    for num_chunks in (4, 16):
+        assert_same(step(params, batch, num_chunks), expected)
+    parts = [step(params, {k: x[i::4] for k, x in batch.items()}, 1) for i in range(4)]
+    assert np.mean([part[0] for part in parts]) < 0.8 * expected[0]
+
+
+def test_the_negatives_are_those_of_all_devices(small, tmp_path):
+    """Also hard ones. What moves between devices is as large as the vectors, not their products."""
+    expected = jax.jit(functools.partial(gradients, small[0], num_chunks=1))(*small[1:])
+    program = [sys.executable, "-m", "tests.objectives.eight_devices", str(tmp_path)]
+    done = subprocess.run(program, env=runs.environment(8), cwd=runs.ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    for file in tmp_path.glob("*.npz"):
+        with np.load(file) as found:
+            loss, *leaves = (found[f"arr_{i}"] for i in range(len(found)))
+        assert_same((loss, leaves), expected)
+        sizes = [
+            math.prod(map(int, re.findall(r"\d+", shape)))
+            for shape in re.findall(
+                r"\w+\[([\d,]*)\]\S* all-gather\(", file.with_suffix(".hlo").read_text()
+            )
+        ]
+        assert 0 < max(sizes) <= ROWS * (1 + NEGATIVES) * 16, file.name
+    assert len(list(tmp_path.glob("*.npz"))) == 3

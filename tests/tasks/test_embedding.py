@@ -1,0 +1,173 @@
+"""Rows of sentence embeddings: tuples, duplicates, scores by hand, and rows that are refused."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from bert_jax.base.errors import UserError
+from bert_jax.config import finetune_config
+from bert_jax.tasks import make_task
+from tests.interop.small_bert import make_tokenizer
+
+PAIRS = [
+    {"anchor": "a b", "positive": "a b c d", "negative_2": "e f", "negative_1": "g"},
+    {"anchor": "h", "positive": "h i j", "negative_1": "a b", "negative_2": "c"},
+    {"anchor": "b a", "positive": "a b c d", "negative_1": "i", "negative_2": "e f"},
+]
+
+
+def write(path, rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def task(folder, train=PAIRS, validation=PAIRS, bad_rows="refuse", length=8, **options):
+    sources = f"train={write(folder / 'train.jsonl', train)}"
+    if validation:
+        sources += f",validation={write(folder / 'validation.jsonl', validation)}"
+    config = finetune_config("embedding")
+    config.data.max_seq_length, config.data.bad_rows = length, bad_rows
+    config.embedding.update(options)
+    return make_task(config, sources, make_tokenizer())
+
+
+def test_tuples_have_each_text_once_and_equal_texts_have_one_number(tmp_path):
+    tokenizer = make_tokenizer()
+    rows = task(tmp_path, query_prompt="the ", max_query_length=6).rows("train")
+    batch = rows.take(np.array([2, 0]))
+    assert (len(rows), rows.num_positives, len(rows.documents)) == (3, 2, 7)
+    assert batch["input_ids"].shape == (2, 6) and batch["document_ids"].shape == (2, 3, 8)
+    for row, pair in zip((0, 1), (PAIRS[2], PAIRS[0]), strict=True):
+        names = ("anchor", "positive", "negative_1", "negative_2")
+        texts = [pair[name] for name in names]
+        texts[0] = "the " + texts[0]
+        found = [(batch["input_ids"][row], batch["attention_mask"][row])]
+        found += zip(batch["document_ids"][row], batch["document_mask"][row], strict=True)
+        for (ids, mask), text in zip(found, texts, strict=True):
+            (expected,) = tokenizer.encode_batch([text])
+            assert ids[mask > 0].tolist() == tokenizer.join(expected).input_ids_L.tolist()
+    # "a b" is an anchor and a negative.
+    every = rows.take(np.arange(3))
+    assert every["query_numbers"][0] == every["document_numbers"][1, 1]
+    numbers = np.concatenate([every["query_numbers"], every["document_numbers"].ravel()])
+    assert len(set(numbers)) == len({text for pair in PAIRS for text in pair.values()})
+    assert "labels" not in batch
+
+
+def test_questions_are_not_padded_to_their_paragraphs(tmp_path):
+    from bert_jax.finetuning.batches import cut
+
+    rows = task(tmp_path).rows("train")
+    short = cut(rows.take(np.array([1])), 2)
+    assert short["input_ids"].shape == (1, 4) and short["document_ids"].shape == (1, 3, 6)
+    assert short["document_numbers"].shape == (1, 3)
+
+
+def test_scores_by_hand(tmp_path):
+    """The anchors are the queries, and all distinct documents the corpus."""
+    found = task(tmp_path, dims=(0, 2))
+    rows = found.rows("validation")
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((len(rows), 4)).astype(np.float32)
+    assert (len(rows), rows.num_examples, found.metric) == (10, 3, "ndcg@10")
+    queries, documents = (
+        x / np.linalg.norm(x, axis=1)[:, None] for x in (vectors[:3], vectors[3:])
+    )
+    # Their order is that of the file: positives and negatives, row by row.
+    order = ["a b c d", "g", "e f", "h i j", "a b", "c", "i"]
+    ranks = []
+    for query, pair in zip(queries, PAIRS, strict=True):
+        similarities = documents @ query
+        ranks.append(1 + np.sum(similarities > similarities[order.index(pair["positive"])]))
+    scores = found.score(rows, {"embeddings": vectors})
+    assert scores["mrr@10"] == pytest.approx(np.mean(1 / np.array(ranks)))
+    assert scores["ndcg@10"] == pytest.approx(np.mean(1 / np.log2(np.array(ranks) + 1)))
+    cut = found.score(rows, {"embeddings": vectors[:, :2]})
+    assert scores["ndcg@10_2"] == cut["ndcg@10"] and "bm25_ndcg@10" in scores
+    triplets = task(tmp_path, loss="triplet")
+    rows = triplets.rows("validation")
+    vectors = rng.standard_normal((len(rows), 4))
+    unit = vectors / np.linalg.norm(vectors, axis=1)[:, None]
+    q, p, first, second = unit.reshape(4, 3, 4)
+    expected = np.mean([(q * p).sum(1) > (q * x).sum(1) for x in (first, second)])
+    assert triplets.score(rows, {"embeddings": vectors}) == {"triplet_accuracy": expected}
+
+
+SCORED = [
+    {"anchor": a, "positive": b, "label": y}
+    for a, b, y in [("a b", "a c", 2.5), ("d", "e f", 0), ("g h", "g", 5), ("i", "j", 1)]
+]
+
+
+def test_pairs_with_numbers_and_other_sets(tmp_path):
+    sts = [
+        {"sentence1": x["anchor"], "sentence2": x["positive"], "score": x["label"]} for x in SCORED
+    ]
+    more = {"sts": str(write(tmp_path / "sts.jsonl", sts)), "label_divisor": 5.0}
+    found = task(tmp_path, SCORED, SCORED, loss="cosine", **more)
+    assert found.splits == ("train", "validation", "validation_sts") and found.metric == "spearman"
+    np.testing.assert_allclose(found.rows("train").labels_N, [0.5, 0, 1, 0.2])
+    rows = found.rows("validation_sts")
+    vectors = np.random.default_rng(0).standard_normal((8, 3))
+    unit = vectors / np.linalg.norm(vectors, axis=1)[:, None]
+    expected = scipy.stats.spearmanr((unit[:4] * unit[4:]).sum(1), [2.5, 0, 5, 1]).statistic
+    assert found.score(rows, {"embeddings": vectors})["spearman"] == pytest.approx(expected)
+    assert found.rows("validation").score(vectors)["spearman"] == pytest.approx(expected)
+    classes = [x | {"label": "high" if x["label"] > 2 else "low"} for x in SCORED]
+    of_classes = task(tmp_path, classes, [], loss="softmax", **more)
+    assert of_classes.labels == ("high", "low") and of_classes.splits == ("train", "validation_sts")
+    assert of_classes.rows("train").labels_N.tolist() == [0, 1, 0, 1]
+    alone = [{"anchor": x["anchor"]} for x in SCORED]
+    batch = task(tmp_path, alone, [], positive_column="", **more).rows("train").take(np.arange(4))
+    np.testing.assert_array_equal(batch["query_numbers"], batch["document_numbers"][:, 0])
+
+
+def test_a_positive_is_never_in_both_parts(tmp_path):
+    rows = [
+        {"anchor": f"{'a ' * (i + 1)}", "positive": f"{'b ' * (i % 20 + 1)}"} for i in range(60)
+    ]
+    found = task(tmp_path, rows, [], length=64)
+    train, held = found.rows("train"), found.rows("validation")
+    assert len(train) + held.num_examples == 60 and 3 <= held.num_examples <= 12
+    assert len(train) == 3 * train.num_positives
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "words"),
+    [
+        ({"anchor": " "}, {}, r"train.jsonl:2: a text is empty"),
+        ({"positive": None}, {}, "field 'positive' is null or missing"),
+        ({"negative_2": None}, {}, "field 'negative_2' is null or missing"),
+        ({"negative_3": "b"}, {}, r"train.jsonl:2: the row has 3 negatives instead of 2"),
+        ({"label": "x"}, {"loss": "cosent"}, "label is 'x', not a number"),
+        ({"label": "NaN"}, {"loss": "angle"}, "label is 'NaN', not a number"),
+        ({"label": 5}, {"loss": "cosine"}, r"a number from 0 to 1 \(config.embedding.label_div"),
+        ({"label": 0.5}, {"loss": "contrastive"}, "label is '0.5', not 0 or 1"),
+    ],
+)
+def test_rows_that_are_refused(tmp_path, row, options, words):
+    good = PAIRS[0] | {"label": 1}
+    with pytest.raises(UserError, match=words):
+        task(tmp_path, [good, good | row], **options).rows("train")
+    rows = task(tmp_path, [good, good | row], bad_rows="skip", **options)
+    if options.get("loss") not in ("cosent", "angle"):
+        assert len(rows.rows("train")) == 1
+
+
+def test_data_that_are_refused(tmp_path):
+    equal = [row | {"label": 2} for row in PAIRS]
+    with pytest.raises(
+        UserError, match="all values of label are 2, so that the loss cosent has no"
+    ):
+        task(tmp_path, equal, loss="cosent").rows("train")
+    with pytest.raises(UserError, match="has no column named negative, which the loss triplet"):
+        task(tmp_path, SCORED, loss="triplet").rows("train")
+    for options in ({"loss": "softmax"}, {"positive_column": ""}):
+        with pytest.raises(UserError, match="needs another data set for validation: set config.em"):
+            task(tmp_path, SCORED, [], **options)
+    with pytest.raises(UserError, match="query_prompt has 6 tokens, which leaves no room"):
+        task(tmp_path, query_prompt="a b c d e f")
+    with pytest.raises(UserError, match="metric is 'spearman'; for the split validation"):
+        task(tmp_path, metric="spearman")
