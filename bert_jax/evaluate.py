@@ -108,10 +108,15 @@ def main(_) -> None:
                 if args[name].present:
                     raise UserError(f"--{name} is for pre-trained models, not for {args.workdir}")
             from bert_jax.finetuning.predictions import score_file
+            from bert_jax.finetuning.summary import print_classes
+            from bert_jax.training.metrics import CLASSES
 
             results = score_file(args.workdir, args.data, args.step)
             for name, value in results.items():
-                print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value:,}")
+                if name != CLASSES:
+                    is_score = isinstance(value, float)
+                    print(f"{name}: {value:.4f}" if is_score else f"{name}: {value:,}")
+            print_classes(results[CLASSES])
             _write(results)
             return
         from bert_jax.pretraining.build import make_objective

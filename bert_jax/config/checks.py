@@ -372,8 +372,8 @@ def run_rules(config: ConfigDict) -> Iterator[Rule]:
     yield profile_rule(config.profile, config.train.num_steps)
 
 
-def finetuning_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of a config of fine-tuning."""
+def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
+    """Yields the rules of a config of fine-tuning with the keys of `section`."""
     yield (
         not config.init_from,
         "config.init_from is missing; set it to the pre-trained BERT to start from: a work "
@@ -385,6 +385,24 @@ def finetuning_rules(config: ConfigDict) -> Iterator[Rule]:
         "(train=FILE,validation=FILE)",
     )
     yield from common_rules(config)
+    yield from unused_keys(config, section)
+    yield (
+        config.data.long_texts != "truncate" and config.task in ("squad", "ner", "multiple_choice"),
+        f"config.data.long_texts is {config.data.long_texts}, which is not for config.task="
+        f"{config.task}: squad and ner always divide long texts, and multiple_choice cuts them",
+    )
+    if config.task == "table":
+        table = config.table
+        yield (
+            table.regression and (table.multi_label or table.class_weights),
+            f"config.table.regression is True, but config.table.multi_label is {table.multi_label} "
+            f"and config.table.class_weights is {table.class_weights!r}, which need labels",
+        )
+        yield (
+            table.multi_label and table.class_weights,
+            f"config.table.class_weights is {table.class_weights}, but config.table.multi_label is "
+            "True, and its labels are independent; leave the weights empty",
+        )
 
 
 def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:

@@ -12,7 +12,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.interop.sentence_transformers import Embedding
-from bert_jax.tasks.example_task import as_number, regression_scores
+from bert_jax.tasks.example_task import as_number
+from bert_jax.tasks.scores import regression_scores
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.text.tables import read_rows

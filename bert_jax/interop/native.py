@@ -74,7 +74,8 @@ def describe_native(path: Path | epath.Path, family_name: str = "") -> Pretraine
     family_name, values = family_name or config.family, config_lib.to_dict(config)
     head: dict[str, Any] = {}
     if workdir.is_finetuning(config):
-        head = {"head": config.head, "labels": tuple(config.labels)}
+        multi_label = config.task == "table" and config.table.multi_label
+        head = {"head": config.head, "labels": tuple(config.labels), "multi_label": multi_label}
     is_converted = not (directory / workdir.CORPUS).exists()
     return Pretrained(
         source=str(path),

@@ -42,7 +42,7 @@ class PretrainingRun:
       results: The results of the latest evaluation; empty if there was none since the start.
     """
 
-    label = "train"
+    label, is_over = "train", False
     advice = (
         "set a smaller --config.train.num_steps, take a smaller model (--config=mini_laptop takes "
         "about an hour on two CPU cores), or use more or faster devices"

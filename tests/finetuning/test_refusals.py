@@ -35,6 +35,18 @@ def test_pretraining_config_is_refused(tmp_path):
         ({"train.num_epochs": 1e12}, r"config.train.num_epochs is 1e\+12, which gives 2e\+13"),
         ({"train.num_epochs": 0.01}, "one batch of config.train.batch_size=8"),
         ({"train.gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
+        (
+            {"table.threshold": 0.4},
+            "table.threshold is 0.4, which has no effect with config.table.multi_label=False",
+        ),
+        (
+            {"table.regression": True, "table.class_weights": "balanced"},
+            "config.table.class_weights is 'balanced', which need labels",
+        ),
+        (
+            {"table.multi_label": True, "table.class_weights": "balanced"},
+            "config.table.class_weights is balanced, but config.table.multi_label is True",
+        ),
         ({"table.metric": "recall"}, "config.table.metric is 'recall'"),
         ({"table.text_column": "sentence"}, "named 'sentence'; the columns are: text, label"),
     ],
