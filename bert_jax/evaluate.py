@@ -15,7 +15,6 @@ from typing import Any
 from absl import flags
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress, empty_table, say, terminal
 from bert_jax.config import cli
 from bert_jax.config.data import DATA
@@ -112,10 +111,15 @@ def main(_) -> None:
         if args.data and workdir.holds_finetuning(args.workdir):
             cli.refuse_flags((*_OF_TEXT, "max_sequences"), "on the score of a fine-tuned model")
             from bert_jax.finetuning.predictions import score_file
+            from bert_jax.finetuning.summary import print_classes
+            from bert_jax.training.metrics import CLASSES
 
             results = score_file(args.workdir, args.data, args.step)
             for name, value in results.items():
-                print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value:,}")
+                if name != CLASSES:
+                    is_score = isinstance(value, float)
+                    print(f"{name}: {value:.4f}" if is_score else f"{name}: {value:,}")
+            print_classes(results[CLASSES])
             _write(results)
             return
         from bert_jax.pretraining.build import make_objective

@@ -310,8 +310,8 @@ def run_rules(config: ConfigDict) -> Iterator[Rule]:
     yield from own_key_rules(config)
 
 
-def finetuning_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of a config of fine-tuning."""
+def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
+    """Yields the rules of a config of fine-tuning with the keys of `section`."""
     yield (
         not config.init_from,
         "init_from",
@@ -323,7 +323,23 @@ def finetuning_rules(config: ConfigDict) -> Iterator[Rule]:
         "data.input",
         "set it to the task's folder (glue_data/MRPC) or its files (train=FILE,validation=FILE)",
     )
-    yield from unused_keys(config, COMMON)
+    yield from unused_keys(config, section)
+    yield (
+        config.data.long_texts != "truncate" and config.task in ("squad", "ner", "multiple_choice"),
+        "data.long_texts task",
+        "squad and ner always divide long texts, and multiple_choice truncates them",
+    )
+    if config.task == "table":
+        yield (
+            config.table.regression and (config.table.multi_label or config.table.class_weights),
+            "table.regression table.multi_label table.class_weights",
+            "a number has no labels; leave the last two out",
+        )
+        yield (
+            config.table.multi_label and config.table.class_weights,
+            "table.multi_label table.class_weights",
+            "several labels of a row are independent; leave the weights empty",
+        )
     if config.task == "embedding":
         yield from embedding_rules(config)
 
@@ -371,7 +387,7 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     yield (
         not own.positive_column and not any(dropouts),
         "embedding.positive_column model.hidden_dropout_prob",
-        "without dropout both vectors of a text are equal; set the dropout to 0.1, as SimCSE has it",
+        "without dropout both vectors of a text are equal; SimCSE has a dropout of 0.1",
     )
 
 

@@ -73,8 +73,16 @@ FINETUNING: Section = {
         "max_seq_length": Field(
             128,
             "Largest number of tokens in a sequence, including [CLS] and [SEP]. Longer texts are "
-            "truncated; SQuAD and NER split them into several sequences.",
+            "truncated unless long_texts says otherwise; SQuAD and NER split them into several "
+            "sequences.",
             bounds=">= 5",
+        ),
+        "long_texts": Field(
+            "truncate",
+            "What happens to a single text that is longer than a sequence, in classification and "
+            "regression. windows: it is divided into sequences of nearly equal length, which all "
+            "train with its label and whose logits are averaged.",
+            choices=("truncate", "windows"),
         ),
         "length_multiple": Field(
             32,
@@ -100,6 +108,12 @@ FINETUNING: Section = {
             bounds="> 0",
         ),
         "batch_size": Field(32, "Examples in each step, over all devices.", bounds="> 0"),
+        "patience": Field(
+            0,
+            "Number of evaluations in a row without a better score after which the run ends. 0: it "
+            "takes all steps. The schedule is that of all steps.",
+            bounds=">= 0",
+        ),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
     },
     "optimizer": {
@@ -245,5 +259,6 @@ def validate(config: ConfigDict) -> None:
             f"config.task is {config.task}, but the config file is for another task; take the file "
             "of configs/finetune for it"
         )
-    check(config, _section(config.task))
-    check_rules(finetuning_rules(config), config)
+    section = _section(config.task)
+    check(config, section)
+    check_rules(finetuning_rules(config, section), config)

@@ -17,13 +17,36 @@ TASK_SECTIONS: dict[str, Section] = {
             "file.",
         ),
         "regression": Field(False, "Whether the label is a number to predict."),
+        "multi_label": Field(
+            False,
+            "Whether a row may have any number of labels: a list in JSON lines, or names separated "
+            "by label_separator.",
+        ),
+        "label_separator": Field(
+            ",", "What separates the labels of a row.", only_with="table.multi_label=True"
+        ),
+        "threshold": Field(
+            0.5,
+            "Probability above which a label is predicted.",
+            bounds="> 0, < 1",
+            only_with="table.multi_label=True",
+        ),
+        "class_weights": Field(
+            "",
+            "How the losses of the classes are weighted. balanced: by the inverse of their number "
+            "of training rows, with a mean of 1 over these rows, so that rare classes count as "
+            "much as common ones. If empty, all rows count the same.",
+            choices=("", "balanced"),
+        ),
         "metric": Field(
             "",
-            "Metric that decides which checkpoint is best. For labels: accuracy; with two labels "
-            "also f1 (of the second), f1_accuracy (the mean of both) and matthews. For numbers: "
-            "pearson_spearman (the mean of both), pearson, spearman and "
-            "negative_mean_squared_error. If empty, the first of these. A correlation that is "
-            "undefined, because all predictions are the same, counts as 0.",
+            "Metric that decides which checkpoint is best. For two labels: accuracy, f1 (of the "
+            "second), f1_accuracy (the mean of both) or matthews; for more: accuracy, macro_f1 or "
+            "weighted_f1; with multi_label: micro_f1, macro_f1, average_precision or accuracy (all "
+            "labels of a row are right). For numbers: pearson_spearman (the mean of both), "
+            "pearson, spearman, negative_mean_squared_error, negative_mean_absolute_error or r2. "
+            "If empty, the first of these. A correlation that is undefined, because all "
+            "predictions are the same, counts as 0.",
         ),
     },
     "squad": {
@@ -151,10 +174,15 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
     },
     "ner": {
+        "plain_tags": Field(
+            False,
+            "Whether each tag is a label of its own, such as a part of speech, and does not mark "
+            "entities. The score that selects the best checkpoint is then the accuracy, not F1.",
+        ),
         "types": Field(
             (),
-            "Entity types in the order of the labels (separated by commas on the command line). If "
-            "empty, the sorted types of the training set.",
+            "Entity types, or plain tags, in the order of the labels (separated by commas on the "
+            "command line). If empty, those of the training set, sorted.",
         ),
     },
 }

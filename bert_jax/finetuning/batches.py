@@ -109,7 +109,7 @@ def predict(
       length_multiple: See `cut`; outputs for padding that was cut are NO_PROBABILITY.
 
     Returns:
-      The model's outputs by name, float32, with one row for each input row; None if stopped.
+      The model's outputs by name, float32, with one row for each example; None if stopped.
 
     Raises:
       DivergedError: An output is not finite.
@@ -144,4 +144,4 @@ def predict(
                 f"the model's {name} are not finite: its weights are damaged, or the learning "
                 "rate or config.optimizer.weight_decay was too high"
             )
-    return found
+    return rows.of_examples(found)

@@ -26,12 +26,14 @@ class Best:
       step: The step of the best evaluation; -1 if there is none.
       score: Its score; higher is better.
       results: The `results` of that evaluation.
+      num_worse: The number of evaluations after it.
       last_step: The last step that was evaluated; -1 if there is none.
     """
 
     def __init__(self, directory: epath.PathLike, state: Mapping[str, Any]):
         self.step, self.last_step = state.get("step", -1), state.get("last_step", -1)
         self.score, self.results = state.get("score", 0), state.get("results")
+        self.num_worse = state.get("num_worse", 0)
         self._folder = epath.Path(directory) / workdir.BEST
         self._checkpoints = None
         if self.step not in multihost.run_on_process_zero(self._saved):
@@ -48,8 +50,10 @@ class Best:
         """
         self.last_step = int(state.step)
         if self.step >= 0 and score <= self.score:
+            self.num_worse += 1
             return
         self.step, self.score, self.results = self.last_step, score, results
+        self.num_worse = 0
         # Two checkpoints are kept, because a killed process may continue from a step before the
         # newer one.
         self._checkpoints = self._checkpoints or Checkpointer(self._folder, keep=2)
@@ -60,7 +64,8 @@ class Best:
 
     def state(self) -> dict[str, Any]:
         """Returns the JSON-able values that each checkpoint of the run stores."""
-        return {name: getattr(self, name) for name in ("step", "score", "results", "last_step")}
+        names = ("step", "score", "results", "last_step", "num_worse")
+        return {name: getattr(self, name) for name in names}
 
     def close(self) -> None:
         if self._checkpoints:

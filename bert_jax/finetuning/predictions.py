@@ -21,6 +21,7 @@ from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.metrics import CLASSES
 from bert_jax.training.trainer import fit_to_devices
 
 PREDICTIONS = "predictions"
@@ -115,7 +116,8 @@ def score_file(
       step: The step of the checkpoint; None for the best.
 
     Returns:
-      The scores of the task, `step`, and `num_rows`, the number of sequences.
+      The scores of the task, `step`, `num_rows`, the number of sequences, and `classes`, the
+      scores of each class.
 
     Raises:
       UserError: The directory has no such checkpoint, or a row cannot be used.
@@ -146,7 +148,8 @@ def score_file(
         batch_size=config.eval.batch_size,
         length_multiple=config.data.length_multiple,
     )
-    return {"step": step, "num_rows": len(rows), **task.score(rows, outputs)}
+    scores, classes = task.score(rows, outputs), task.class_table(rows, outputs)
+    return {"step": step, "num_rows": len(rows), **scores, CLASSES: classes}
 
 
 def score_test(

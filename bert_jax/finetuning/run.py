@@ -27,6 +27,7 @@ from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training import start, workdir
 from bert_jax.training.checkpoint import open_checkpoints
 from bert_jax.training.loop import PreemptionGuard, train_loop
+from bert_jax.training.metrics import BASELINE, CLASSES
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
@@ -152,7 +153,9 @@ class FinetuningRun:
         self.stage = task_setup.make_stage(self.config, self.rows)
         self.num_steps = self.stage.num_steps
         check_installed(self.config)
-        self.trainer = task_setup.make_trainer(self.config, self.stage)
+        self.trainer = task_setup.make_trainer(
+            self.config, self.stage, task_setup.class_weights(self.config, self.task)
+        )
         self.warnings += warmup_warnings([self.stage])
         if self.rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
             self.warnings.append(
@@ -180,6 +183,10 @@ class FinetuningRun:
     def results(self) -> dict[str, Any]:
         """The scores at the best step by split; empty before the first evaluation."""
         return self.before | self.best.results if self.best.step >= 0 else {}
+
+    @property
+    def is_over(self) -> bool:
+        return 0 < self.config.train.patience <= self.best.num_worse
 
     @property
     def splits(self) -> list[str]:
@@ -219,16 +226,18 @@ class FinetuningRun:
         return math.floor(step * size / num_rows) > math.floor((step - 1) * size / num_rows)
 
     def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
-        scores = {}
+        scores, classes = {}, []
         for split in self.splits:
-            outputs = self.predict(state.params, self.task.rows(split), guard)
+            rows = self.task.rows(split)
+            outputs = self.predict(state.params, rows, guard)
             if outputs is None:
                 return
-            scores[split] = self.task.score(self.task.rows(split), outputs)
+            scores[split] = self.task.score(rows, outputs)
+            classes = classes or self.task.class_table(rows, outputs)
         metric, step = self.task.metric, int(state.step)
         score = scores[self.splits[0]][metric]
         if step:
-            self.best.update(state, score, scores)
+            self.best.update(state, score, scores | {CLASSES: classes})
         else:
             self.before = {f"before_{split}": values for split, values in scores.items()}
             self.best.last_step = 0
@@ -262,6 +271,8 @@ class FinetuningRun:
             "score": self.best.score,
             "best_step": self.best.step,
             "step": step,
+            "stopped_early": step < self.num_steps,
+            BASELINE: self.task.baseline(self.task.rows(self.splits[0])),
         }
 
 
@@ -273,9 +284,9 @@ def _finished(
         return None
     try:
         results = files.read_json(directory / workdir.RESULTS)
-        if results["step"] != last_step:
+        if results["step"] != last_step and not results.get("stopped_early"):
             return None
-        say(f"This run is finished: step {last_step:,} is done.")
+        say(f"This run is finished: step {results['step']:,} is done.")
         if not (directory / workdir.REPORT).exists():
             # The process was killed before it wrote the pages.
             write_pages(directory)

@@ -10,8 +10,10 @@ from ml_collections import ConfigDict
 from bert_jax import config as config_lib
 from bert_jax.base.progress import empty_table, say, say_next, terminal
 from bert_jax.inference.finetuned import METHODS, text_columns
+from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.task import Task
 from bert_jax.training import workdir
+from bert_jax.training.metrics import BASELINE, CLASSES
 from bert_jax.training.state import num_parameters
 from bert_jax.training.trainer import Trainer
 
@@ -77,6 +79,11 @@ def describe_classes(counts: Mapping[str, int]) -> list[str]:
     more = len(ranked) - _MAX_CLASSES
     shown += f" and {more:,} more classes" if more > 0 else ""
     lines = [f"training examples by class: {shown}"]
+    if len(counts) > 2 and all(as_number(name) is not None for name in counts):
+        lines.append(
+            "the labels are numbers, and each is a class of its own; to predict the number, set "
+            "--config.table.regression=True"
+        )
     mean = sum(counts.values()) / len(counts)
     if rare := [name for name in ranked if counts[name] < _RARE_FRACTION * mean]:
         names = ", ".join(map(repr, rare[-_MAX_CLASSES:]))
@@ -86,17 +93,32 @@ def describe_classes(counts: Mapping[str, int]) -> list[str]:
 
 def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     """Prints the scores of the best checkpoint."""
-    path = epath.Path(directory)
-    splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
+    path, classes = epath.Path(directory), results.get(CLASSES, [])
+    splits = {name: scores for name, scores in results.items() if scores and type(scores) is dict}
+    # The baseline is the last column.
+    splits |= {BASELINE: splits.pop(BASELINE)} if BASELINE in splits else {}
     table = empty_table("", "", *splits)
     # A test split may lack, for example, an entity type.
     for name in dict.fromkeys(name for scores in splits.values() for name in scores):
         cells = (f"{scores[name]:.4f}" if name in scores else "" for scores in splits.values())
-        table.add_row(name, *cells)
+        positive = f" of {classes[1]['class']}" if name == "f1" and len(classes) == 2 else ""
+        table.add_row(name + positive, *cells)
     say(f"\n{results['task']}: step {results['best_step']:,}, the best by {results['metric']}")
     terminal().print(table)
+    print_classes(classes)
     print(f"results      {path / workdir.RESULTS}, {path / 'metrics.jsonl'}")
     print(f"curves       {path / workdir.CURVES}, {path / 'tensorboard'}")
+
+
+def print_classes(classes: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the scores of each class; see `Task.class_table`."""
+    if not classes or len(classes) > _MAX_CLASSES:
+        return
+    table = empty_table("", "class", "precision", "recall", "f1", "rows")
+    for row in classes:
+        scores = (f"{row[name]:.4f}" for name in ("precision", "recall", "f1"))
+        table.add_row(row["class"], *scores, f"{row['support']:,}")
+    terminal().print(table)
 
 
 def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:

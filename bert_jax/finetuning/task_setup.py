@@ -159,7 +159,18 @@ def check_segments(config: ConfigDict, rows: TokenRows) -> None:
         )
 
 
-def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
+def class_weights(config: ConfigDict, task: Task) -> tuple[float, ...]:
+    """Returns the weights of the classes by `config.table.class_weights`; empty for none."""
+    if config.task != "table" or not config.table.class_weights:
+        return ()
+    counts = task.class_counts()
+    # As scikit-learn's "balanced". A class without training rows has no loss.
+    return tuple(sum(counts.values()) / (len(counts) * max(1, n)) for n in counts.values())
+
+
+def make_trainer(
+    config: ConfigDict, stage: Stage, class_weights: tuple[float, ...] = ()
+) -> Trainer:
     """Builds the trainer of a filled-in config.
 
     Raises:
@@ -181,7 +192,9 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
             return embedding_flops_per_row(model_config, *row_lengths(config, stage))
         return task_flops_per_sequence(make_model(model_config), stage.max_seq_length)
 
-    loss = make_contrastive(config) if is_embedding else make_task_loss(config.head, num_labels)
+    multi_label = config.task == "table" and config.table.multi_label
+    loss = make_task_loss(config.head, num_labels, multi_label, class_weights)
+    loss = make_contrastive(config) if is_embedding else loss
     parts = make_model, loss
     trainer = Trainer.create(config, *parts, [stage], flops_per_sequence=flops, scaling=scaling)
     check_batch(config, trainer.mesh)
@@ -288,12 +301,19 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
 
 
 def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> TrainState:
-    """Creates the state of step 0, with the encoder's weights and a head drawn from the seed."""
+    """Creates the state of step 0, with the encoder's weights and a head drawn from the seed.
+
+    Weights that are fine-tuned already keep their head if it has the same labels.
+    """
     if config.from_scratch:
         return trainer.init_state()
     # The weights are read here if all checkpoints of the run are damaged.
     pretrained = setup.pretrained or _read_pretrained(config)
-    if pretrained.head:
+    prefixes: tuple[str, ...] = ("bert/",)
+    if (pretrained.head, pretrained.labels) == (config.head, tuple(config.labels)):
+        say(f"the head of {config.init_from} is kept: its labels are those of the task")
+        prefixes += ("classifier/",)
+    elif pretrained.head:
         pretrained.drop_head()
     for warning in pretrained.warnings:
         say(f"warning: {warning}")
@@ -303,8 +323,8 @@ def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Train
             f"{config.init_from} was trained with sequences of up to {pretrained.max_length} "
             "tokens: the positions beyond are untrained"
         )
-    encoder = {name: x for name, x in pretrained.weights.items() if name.startswith("bert/")}
-    weights, drawn = complete_weights(trainer.model, encoder, config.seed)
+    given = {name: x for name, x in pretrained.weights.items() if name.startswith(prefixes)}
+    weights, drawn = complete_weights(trainer.model, given, config.seed)
     pooler = "bert/pooler/dense/kernel"
     if pooler in drawn or (pooler in weights and "pooler" in pretrained.untrained_heads):
         say(f"warning: {config.init_from} has no trained pooler: it is initialized at random")

@@ -247,10 +247,19 @@ class Bert:
         )
 
     def rows(
-        self, texts: Sequence[Text], max_length: int | None = None, *, masks: bool = False
+        self,
+        texts: Sequence[Text],
+        max_length: int | None = None,
+        *,
+        masks: bool = False,
+        whole: bool = False,
     ) -> list[TokenRow]:
-        """Tokenizes texts, with a warning if some are cut off; see `tokenize`."""
-        length = self._length(max_length)
+        """Tokenizes texts, with a warning if some are cut off; see `tokenize`.
+
+        Args:
+          whole: Whether rows may have any length.
+        """
+        length = None if whole else self._length(max_length)
         rows, blank = self.tokenize(texts, length, masks=masks)
         if blank:
             raise UserError(f"{blank[0]} has no character that the tokenizer keeps")

@@ -23,6 +23,7 @@ from bert_jax.tasks.glue import SPECS
 from bert_jax.tasks.ner import TaggedRows
 from bert_jax.tasks.squad_answers import Answer, rank_answers
 from bert_jax.tasks.squad_data import Context, Question, Windows
+from bert_jax.tasks.token_rows import windows
 from bert_jax.tokenizers import TokenRow
 
 # The method for each head.
@@ -96,6 +97,7 @@ class FineTuned(Bert):
         }
         self._answering = defaults | trained.get("squad", {})
         self.text_columns = text_columns(trained)
+        self._in_windows = trained.get("data", {}).get("long_texts") == "windows"
         model = make_task_model(self.head, len(self.labels), self.config)
 
         def outputs(params: Any, inputs: Inputs) -> jax.Array:
@@ -121,8 +123,14 @@ class FineTuned(Bert):
         if size and any(isinstance(t, str) == (size == 2) for t in texts):
             what = "single sentences" if size == 1 else "pairs of sentences"
             warnings.warn(f"{self.source} was fine-tuned on {what}", stacklevel=2)
-        found = [self._classes(logits_C) for (logits_C,) in self._outputs(self.rows(texts))]
-        return one_or_all(text, found)
+        if self._in_windows and all(isinstance(t, str) for t in texts):
+            rows = self.rows(texts, whole=True)
+            in_windows = [windows(row, self.tokenizer, self.max_length) for row in rows]
+        else:
+            in_windows = [[row] for row in self.rows(texts)]
+        outputs = iter(self._outputs([row for rows in in_windows for row in rows]))
+        logits = [np.mean([next(outputs)[0] for _ in rows], axis=0) for rows in in_windows]
+        return one_or_all(text, [self._classes(logits_C) for logits_C in logits])
 
     def _classes(self, logits_C: np.ndarray) -> list[Label] | float:
         if not self.labels:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.inference.bert import Bert
 from bert_jax.interop.sentence_transformers import Embedding
-from bert_jax.tasks.example_task import regression_scores
+from bert_jax.tasks.scores import regression_scores
 from bert_jax.tasks.sts import Pairs, cosine_similarities
 from bert_jax.tokenizers import TokenRow
 

@@ -86,7 +86,8 @@ def describe_native(path: Path | epath.Path, family_name: str = "") -> Pretraine
         prompts = {"query": own.query_prompt, "document": own.document_prompt}
         head = {"embedding": embedding.with_prompts(**prompts)}
     elif workdir.is_finetuning(config):
-        head = {"head": config.head, "labels": tuple(config.labels)}
+        multi_label = config.task == "table" and config.table.multi_label
+        head = {"head": config.head, "labels": tuple(config.labels), "multi_label": multi_label}
     is_converted = not (directory / workdir.CORPUS).exists()
     return Pretrained(
         source=str(path),

@@ -39,7 +39,14 @@ class Block(nn.Module):
         source_BxSxD: jax.Array | None = None,
         source_bias_Bx1x1xS: jax.Array | None = None,
         numbers_BxL: jax.Array | None = None,
+        states_BxSxD: jax.Array | None = None,
     ) -> jax.Array:
+        """Returns hidden_BxLxD.
+
+        Args:
+          states_BxSxD: The states that the first attention reads instead of the block's own.
+          source_BxSxD, source_bias_Bx1x1xS: The encoder's output and its mask, in a decoder.
+        """
         c = self.config
 
         def dropout(x, rate):
@@ -60,6 +67,7 @@ class Block(nn.Module):
             self.deterministic,
             ends_BxP,
             numbers_BxL,
+            states_BxSxD,
         )
         hidden_BxLxD = hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
         if not is_pre:

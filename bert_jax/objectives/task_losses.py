@@ -1,10 +1,12 @@
 """The losses of fine-tuning: labels, a number, the ends of a span (paper, section 4)."""
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from bert_jax.objectives.objective import Batch, Metrics, apply
 
@@ -40,14 +42,39 @@ class Labels(TaskLoss):
     """Cross-entropy of `labels`, int32 [...], for logits [..., C]; -1 marks no label.
 
     The labels may be of sequences, tokens or choices.
+
+    Args:
+      class_weights: A factor for the loss of each class; empty for 1. The sum is divided by the
+        number of labels, not by their weights, so that a batch counts as its rows do.
     """
+
+    def __init__(self, class_weights: Sequence[float] = ()):
+        self._class_weights = class_weights
 
     def totals(self, batch: Batch) -> jax.Array:
         return jnp.maximum(jnp.sum(batch["labels"] >= 0), 1)
 
     def sums(self, outputs: Outputs, batch: Batch) -> Metrics:
-        loss, correct = _cross_entropy(outputs["logits"], batch["labels"])
+        loss, correct = _cross_entropy(outputs["logits"], batch["labels"], self._class_weights)
         return {"loss": loss, "accuracy": correct}
+
+
+class LabelSets(TaskLoss):
+    """Binary cross-entropy of `labels`, float32 [B, C], for logits [B, C]: the mean over both axes.
+
+    `accuracy` is the fraction of labels that are rightly given or not given.
+    """
+
+    def totals(self, batch: Batch) -> int:
+        return batch["labels"].size
+
+    def sums(self, outputs: Outputs, batch: Batch) -> Metrics:
+        logits, labels = outputs["logits"], batch["labels"]
+        correct = (logits > 0) == (labels > 0)
+        return {
+            "loss": jnp.sum(optax.sigmoid_binary_cross_entropy(logits, labels)),
+            "accuracy": jnp.sum(correct, dtype=jnp.float32),
+        }
 
 
 class Number(TaskLoss):
@@ -78,17 +105,26 @@ class Span(TaskLoss):
         return {"loss": (start[0] + end[0]) / 2, "accuracy": (start[1] + end[1]) / 2}
 
 
-def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _cross_entropy(
+    logits: jax.Array, labels: jax.Array, class_weights: Sequence[float] = ()
+) -> tuple[jax.Array, jax.Array]:
     """Computes the sums of -log p and of right guesses, over the labels that are not negative."""
     is_label = labels >= 0
     log_probs = jax.nn.log_softmax(logits)
     losses = -jnp.take_along_axis(log_probs, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
+    if class_weights:
+        losses *= jnp.array(class_weights, losses.dtype)[labels]
     correct = jnp.argmax(logits, axis=-1) == labels
     return jnp.sum(losses * is_label), jnp.sum(correct & is_label, dtype=jnp.float32)
 
 
-def make_task_loss(head: str, num_labels: int) -> TaskLoss:
+def make_task_loss(
+    head: str, num_labels: int, multi_label: bool = False, class_weights: Sequence[float] = ()
+) -> TaskLoss:
     """Makes the loss of a head (a key of `models.task_models.TASK_MODELS`)."""
     if head == "question_answering":
         return Span()
-    return Number() if head == "sequence_classification" and not num_labels else Labels()
+    if multi_label:
+        return LabelSets()
+    is_number = head == "sequence_classification" and not num_labels
+    return Number() if is_number else Labels(class_weights)

@@ -182,3 +182,12 @@ def example_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
 def token_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
     """Returns the weight of each token, float32 [B, L]; 0 at padding."""
     return batch["attention_mask"] * example_weights(batch)[:, None]
+
+
+@jax.vmap
+def with_tokens(
+    ids_L: jax.Array, positions_M: jax.Array, new_M: jax.Array, is_used_M: jax.Array
+) -> jax.Array:
+    """Puts new ids at some positions of each row [B, ...]; positions that are used are distinct."""
+    change_M = jnp.where(is_used_M, new_M - ids_L[positions_M], 0)
+    return ids_L.at[positions_M].add(change_M)

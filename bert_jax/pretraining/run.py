@@ -40,7 +40,7 @@ class PretrainingRun:
       results: The results of the latest evaluation; empty if there was none since the start.
     """
 
-    label = "train"
+    label, is_over = "train", False
 
     def __init__(
         self,

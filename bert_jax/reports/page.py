@@ -20,11 +20,13 @@ from bert_jax.reports.curves import has_points, panel_svg, write_curves
 from bert_jax.reports.html import render
 from bert_jax.reports.record import Run, best_of, cost, read_runs, with_prefix
 from bert_jax.training import workdir
-from bert_jax.training.metrics import BEFORE, BY_SOURCE, EVALUATION_PREFIX, OTHER_TEXT
+from bert_jax.training.metrics import BEFORE, BY_SOURCE, CLASSES, EVALUATION_PREFIX, OTHER_TEXT
 from bert_jax.training.state import num_parameters
 
 # The evaluations whose filled masks are shown.
 _MASK_STEPS = 3
+# With more classes, the page has no table of confusions.
+_MAX_CONFUSED = 20
 # The values of a setting in sweep.json that are not scores.
 _GRID = ("learning_rate", "batch_size", "seeds", "diverged")
 _MASKS = EVALUATION_PREFIX + FILLED_TEXTS
@@ -73,6 +75,7 @@ def page(runs: Sequence[Run]) -> str:
         masks=each(_masks),
         before=each(_before),
         sources=each(_sources),
+        classes=each(_classes),
         corpus=each(_corpus),
         differences=_differences(runs),
         configs=each(lambda run: json.dumps(config_lib.to_dict(run.config), indent=2)),
@@ -227,6 +230,21 @@ def _sources(run: Run) -> list[list[str | Cell]]:
             cells.append(Cell(metric.text(values[metric.name]), note))
         rows.append([source, *cells])
     return [["source", *metrics], *rows] if rows else []
+
+
+def _classes(run: Run) -> list[list[str]]:
+    """Makes a table of the scores of each class; with few classes, of the confusions too."""
+    classes = run.results.get(CLASSES, [])
+    if not classes:
+        return []
+    names = [row["class"] for row in classes]
+    confused = names if "predicted" in classes[0] and len(names) <= _MAX_CONFUSED else []
+    rows = [["class", "precision", "recall", "F1", "rows", *(f"as {name}" for name in confused)]]
+    for row in classes:
+        scores = (f"{row[name]:.1%}" for name in ("precision", "recall", "f1"))
+        counts = (f"{row['predicted'].get(name, 0):,}" for name in confused)
+        rows.append([row["class"], *scores, f"{row['support']:,}", *counts])
+    return rows
 
 
 def _corpus(run: Run) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from bert_jax.objectives.terms import make_terms
 from bert_jax.reports.curves import Panel, finetuning_panels, pretraining_panels
 from bert_jax.training import workdir
 from bert_jax.training.metrics import (
+    BASELINE,
     BY_SOURCE,
     EVALUATION_PREFIX,
     OTHER_TEXT,
@@ -21,6 +22,7 @@ from bert_jax.training.stages import resolve_stages, stage_of
 
 # Kinds of fine-tuning scores: plain numbers and percentages. More is better in both.
 _KINDS = ("score", "accuracy")
+_CONSTANT = "the most common class or the mean of the training rows"
 _OTHER = OTHER_TEXT.removesuffix("_")
 
 
@@ -72,15 +74,21 @@ def read_run(directory: epath.PathLike) -> Run:
         results = files.read_json(path / workdir.RESULTS)
     if workdir.is_finetuning(config):
         splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
+        baseline = splits.pop(BASELINE, {})
+        validation = [split for split in splits if split.startswith("validation")]
         # The score that selects the best checkpoint comes first.
         main, full = results.get("metric") or "", 100.0 if config.task.startswith("squad") else 1.0
         values, metrics = {}, []
         for split, scores in splits.items():
             for name in sorted(scores, key=lambda name: name != main):
                 is_fraction = not any(word in name for word in ("error", "thresh", "total"))
-                metrics.append(Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_fraction]))
-                values[metrics[-1].name] = scores[name] / (full if is_fraction else 1.0)
-        validation = [split for split in splits if split.startswith("validation")]
+                metric = Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_fraction])
+                values[metric.name] = scores[name] / (full if is_fraction else 1.0)
+                if split in validation[:1] and name in baseline:
+                    constant = f"{BASELINE} {name}"
+                    values[constant] = baseline[name]
+                    metric = metric._replace(baseline=constant, baseline_label=_CONSTANT)
+                metrics.append(metric)
         panels = finetuning_panels(main, validation, full)
     else:
         terms = make_terms(config.objective.terms, config.objective)

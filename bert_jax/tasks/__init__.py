@@ -33,5 +33,6 @@ def make_task(
         config[config.task] if config.task in TASK_SECTIONS else {},
         max_seq_length=config.data.max_seq_length,
         bad_rows=config.data.bad_rows,
+        long_texts=config.data.long_texts,
         labels=labels,
     )

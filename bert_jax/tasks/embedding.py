@@ -13,7 +13,8 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
-from bert_jax.tasks.example_task import as_number, regression_scores
+from bert_jax.tasks.example_task import as_number
+from bert_jax.tasks.scores import regression_scores
 from bert_jax.tasks.retrieval import (
     BASELINE_PREFIX,
     Retrieval,

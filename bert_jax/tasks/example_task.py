@@ -1,13 +1,21 @@
-"""Tasks with one label for each example: GLUE, the user's own tables and multiple choice."""
+"""Tasks with labels of whole examples: GLUE, the user's own tables and multiple choice."""
 
 import abc
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from etils import epath
+from scipy.special import expit
 
+from bert_jax.base.errors import UserError
+from bert_jax.tasks.scores import (
+    class_scores,
+    class_table,
+    count,
+    label_scores,
+    regression_scores,
+)
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
@@ -15,7 +23,15 @@ from bert_jax.text.tables import TableRow, read_rows
 
 
 class ExampleTask(Task):
-    """A task with one label for each example; see `Task`. Subclasses read the examples."""
+    """A task with one label for each example, or several; see `Task`. Subclasses read the examples.
+
+    Attributes:
+      multi_label: Whether an example may have any number of labels.
+      threshold: The probability from which such a label is predicted.
+    """
+
+    multi_label = False
+    threshold = 0.5
 
     @abc.abstractmethod
     def examples(self, source: epath.Path, split: str, bad_rows: BadRecords) -> Iterator[Example]:
@@ -23,29 +39,68 @@ class ExampleTask(Task):
 
     def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> ExampleRows:
         has_choices = self.head == "multiple_choice"
-        label_type = np.int32 if self.labels or has_choices else np.float32
+        is_class = (self.labels or has_choices) and not self.multi_label
+        label_type = np.int32 if is_class else np.float32
         examples = self.examples(source, split, bad_rows)
-        rows = ExampleRows(examples, self._tokenizer, self._max_seq_length, label_type, has_choices)
+        rows = ExampleRows(
+            examples,
+            self._tokenizer,
+            self._max_seq_length,
+            label_type,
+            has_choices,
+            self._long_texts == "windows",
+        )
         self.check_not_empty(source, split, rows)
         return rows
 
     def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """See `class_scores` and `regression_scores`."""
-        labels_N, predictions_N = rows.labels_N, self.predictions(outputs)
-        if not self.labels:
-            return regression_scores(labels_N, predictions_N)
-        return class_scores(labels_N, predictions_N, len(self.labels))
+        """See `label_scores`, `class_scores` and `regression_scores`."""
+        return self._score(rows, self.predictions(outputs), outputs["logits"])
+
+    def baseline(self, rows: ExampleRows) -> dict[str, float]:
+        """Scores the most common class of the training rows, or their mean, for each row."""
+        labels = self.rows("train").labels_N
+        if self.multi_label:
+            # A label is predicted if most rows have it; its share is its score.
+            constant = labels.mean(axis=0, keepdims=True)
+            predictions = np.broadcast_to(constant > 0.5, rows.labels_N.shape)
+            return self._score(rows, predictions, np.broadcast_to(constant, predictions.shape))
+        constant = np.bincount(labels).argmax() if self.labels else labels.mean()
+        return self._score(rows, np.full(len(rows.ids), constant), None)
+
+    def class_table(
+        self, rows: ExampleRows, outputs: dict[str, np.ndarray]
+    ) -> list[dict[str, Any]]:
+        """See `scores.class_table`; empty without classes."""
+        if not self.labels or self.head == "multiple_choice":
+            return []
+        return class_table(self._right(rows), self.predictions(outputs), self.labels)
 
     def class_counts(self) -> dict[str, int]:
         if not self.labels or self.head == "multiple_choice":
             return {}
-        counts_C = np.bincount(self.rows("train").labels_N, minlength=len(self.labels))
+        labels = self._right(self.rows("train"))
+        counts_C = count(labels, labels, len(self.labels)).support_C
         return dict(zip(self.labels, counts_C.tolist(), strict=True))
 
     def predictions(self, outputs: dict[str, np.ndarray]) -> np.ndarray:
-        """Returns the class of each row, int64 [N], or its number, float32 [N]."""
+        """Returns the class of each row, int64 [N], its labels, bool [N, C], or its number [N]."""
         logits = outputs["logits"]
+        if self.multi_label:
+            return expit(logits) > self.threshold
         return np.argmax(logits, axis=-1) if self.labels else logits[:, 0]
+
+    def _right(self, rows: ExampleRows) -> np.ndarray:
+        return rows.labels_N > 0 if self.multi_label else rows.labels_N
+
+    def _score(
+        self, rows: ExampleRows, predictions: np.ndarray, logits: np.ndarray | None
+    ) -> dict[str, float]:
+        if self.multi_label:
+            return label_scores(self._right(rows), predictions, logits)
+        if self.labels:
+            return class_scores(rows.labels_N, predictions, len(self.labels))
+        return regression_scores(rows.labels_N, predictions)
 
 
 class SentenceTask(ExampleTask):
@@ -67,11 +122,17 @@ class SentenceTask(ExampleTask):
     limits: tuple[float, float] | None = None
 
     def examples(self, source: epath.Path, split: str, bad_rows: BadRecords) -> Iterator[Example]:
+        if self._long_texts == "windows" and len(self.text_columns) > 1:
+            raise UserError(
+                "config.data.long_texts is windows, but the examples are pairs "
+                f"({', '.join(self.text_columns)}), which can only be truncated"
+            )
         # A test file needs no labels, and none are read.
         is_test = split.startswith("test")
         needed = self.text_columns if is_test else (*self.text_columns, self.label_column)
         header = self.header(split)
-        rows = read_rows(source, needed, bad_rows, is_required=is_test, header=header)
+        lists = [self.label_column] if self.multi_label else []
+        rows = read_rows(source, needed, bad_rows, is_required=is_test, header=header, lists=lists)
         for row in self.part(split, rows):
             with bad_rows.catching(row.where, is_required=is_test):
                 label = None if is_test else self._label(row.values)
@@ -91,19 +152,28 @@ class SentenceTask(ExampleTask):
         """Returns the name of a row in predictions."""
         return str(row.number)
 
-    def _label(self, values: Mapping[str, Any]) -> int | float:
-        text = values[self.label_column].strip()
-        problem = f"{self.label_column} is {text!r}, not"
+    def label_names(self, values: Mapping[str, str]) -> list[str]:
+        """Returns the names of the labels of a row, one unless the task has `multi_label`."""
+        return [values[self.label_column].strip()]
+
+    def _label(self, values: Mapping[str, str]) -> int | float | list[float]:
         if self.labels:
-            if text not in self.label_values:
-                known = ", ".join(self.label_values[:20])
-                raise BadRecord("unknown label", f"{problem} one of the labels {known}")
-            return self.label_values.index(text)
+            names = self.label_names(values)
+            for name in names:
+                if name not in self.label_values:
+                    known = ", ".join(self.label_values[:20])
+                    detail = f"{self.label_column} is {name!r}, not one of the labels {known}"
+                    raise BadRecord("unknown label", detail)
+            if self.multi_label:
+                return [float(label in names) for label in self.label_values]
+            return self.label_values.index(names[0])
+        text = values[self.label_column].strip()
         number = as_number(text)
         low, high = self.limits or (-np.inf, np.inf)
         if number is None or not low <= number <= high:
             limits = f" from {low:g} to {high:g}" if self.limits else ""
-            raise BadRecord("not a number", f"{problem} a number{limits}")
+            detail = f"{self.label_column} is {text!r}, not a number{limits}"
+            raise BadRecord("not a number", detail)
         return number
 
 
@@ -115,50 +185,3 @@ def as_number(text: str) -> float | None:
     except ValueError:
         return None
     return number if abs(number) <= float(np.finfo(np.float32).max) else None
-
-
-def class_scores(
-    labels_N: np.ndarray, predictions_N: np.ndarray, num_labels: int
-) -> dict[str, float]:
-    """Computes "accuracy" and, for two classes, "f1", "f1_accuracy" (their mean), "matthews"."""
-    accuracy = float(np.mean(labels_N == predictions_N))
-    if num_labels != 2:
-        return {"accuracy": accuracy}
-    f1 = _f1(labels_N == 1, predictions_N == 1)
-    # The Matthews coefficient is the Pearson correlation of the indicators.
-    matthews = correlations(labels_N == 1, predictions_N == 1)[0]
-    return {
-        "accuracy": accuracy,
-        "f1": f1,
-        "f1_accuracy": (f1 + accuracy) / 2,
-        "matthews": matthews,
-    }
-
-
-def regression_scores(labels_N: np.ndarray, predictions_N: np.ndarray) -> dict[str, float]:
-    """Computes "pearson", "spearman", their mean, and "negative_mean_squared_error"."""
-    pearson, spearman = correlations(labels_N, predictions_N)
-    errors_N = predictions_N.astype(np.float64) - labels_N
-    return {
-        "pearson": pearson,
-        "spearman": spearman,
-        "pearson_spearman": (pearson + spearman) / 2,
-        "negative_mean_squared_error": -float(np.mean(errors_N**2)),
-    }
-
-
-def _f1(is_right_N: np.ndarray, is_predicted_N: np.ndarray) -> float:
-    """Computes F1 of the positive class; 0 if it neither occurs nor is predicted."""
-    total = np.sum(is_right_N) + np.sum(is_predicted_N)
-    return float(2 * np.sum(is_right_N & is_predicted_N) / total) if total else 0.0
-
-
-def correlations(labels_N: np.ndarray, predictions_N: np.ndarray) -> tuple[float, float]:
-    """Computes Pearson's and Spearman's correlations; 0 if they are undefined."""
-    from scipy import stats  # The import takes a second.
-
-    sides = labels_N.astype(float), predictions_N.astype(float)
-    if any(len(set(side.tolist())) < 2 for side in sides):
-        return 0.0, 0.0
-    found = stats.pearsonr(*sides).statistic, stats.spearmanr(*sides).statistic
-    return tuple(float(value) if math.isfinite(value) else 0.0 for value in found)

@@ -1,4 +1,4 @@
-"""Named entity recognition: a tag for each word (the paper's section 5.3)."""
+"""A tag for each word: named entities (the paper's section 5.3), or plain tags."""
 
 import itertools
 from collections import Counter
@@ -12,6 +12,7 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks import ner_tags
+from bert_jax.tasks.scores import class_scores, class_table
 from bert_jax.tasks.task import Task, json_objects
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
@@ -34,7 +35,7 @@ _FILES = {
 }
 # The names of words and tags in JSON lines.
 WORD_FIELDS = ("tokens", "words")
-_TAG_FIELDS = ("ner_tags", "ner", "tags")
+_TAG_FIELDS = ("ner_tags", "ner", "tags", "pos_tags", "upos")
 _DOCUMENT_START = "-DOCSTART-"
 # The label of positions that are not scored.
 UNSCORED = -1
@@ -151,7 +152,7 @@ def _best_window(
 
 
 class NerTask(Task):
-    """Named entity recognition; see `Task`. Labels and predictions are in IOB2.
+    """Named entities or plain tags; see `Task`. Labels and predictions of entities are in IOB2.
 
     The tags of a file may be IOB1, IOB2, IOBES or BILOU: they mean the entities that seqeval finds.
 
@@ -168,8 +169,16 @@ class NerTask(Task):
     """
 
     head = "token_classification"
-    metric = "f1"
     file_names = _FILES
+
+    @property
+    def has_entities(self) -> bool:
+        """Whether tags mark entities; otherwise each is a label of its own."""
+        return not self._options["plain_tags"]
+
+    @property
+    def metric(self) -> str:
+        return "f1" if self.has_entities else "accuracy"
 
     def find_labels(self) -> tuple[str, ...]:
         types = split_inputs(self._options["types"])
@@ -179,9 +188,13 @@ class NerTask(Task):
                 for split in self.parts or ("train",)
             )
             tags = {tag for sentence in itertools.chain(*read) for tag in sentence.tags}
-            types = sorted({tag.partition("-")[2] for tag in tags} - {""})
+            if self.has_entities:
+                tags = {tag.partition("-")[2] for tag in tags} - {""}
+            types = sorted(tags)
         if not types:
             raise UserError("the training set of config.data.input has no tags except O")
+        if not self.has_entities:
+            return tuple(dict.fromkeys(types))
         tags = (f"{prefix}-{type_}" for type_ in dict.fromkeys(types) for prefix in "BI")
         return (ner_tags.OUTSIDE, *tags)
 
@@ -197,12 +210,22 @@ class NerTask(Task):
         return TaggedRows(words, labels, self._tokenizer, self._max_seq_length, tags)
 
     def score(self, rows: TaggedRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """See `ner_tags.score`."""
-        return ner_tags.score(rows.tags, self._predictions(rows, outputs))
+        """See `ner_tags.score`; for plain tags, `scores.class_scores`."""
+        if self.has_entities:
+            return ner_tags.score(rows.tags, self._predictions(rows, outputs))
+        # A label less than the classes: the last is that of tags of a test set that are no labels.
+        return class_scores(*self._classes(rows, outputs), len(self.labels) + 1)
+
+    def class_table(self, rows: TaggedRows, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        if self.has_entities:
+            return []
+        return class_table(*self._classes(rows, outputs), (*self.labels, "other tags"))[:-1]
 
     def class_counts(self) -> dict[str, int]:
-        """Counts the training entities of each type."""
+        """Counts the training entities of each type, or the words of each plain tag."""
         tags = Counter(itertools.chain(*self.rows("train").tags))
+        if not self.has_entities:
+            return {label: tags[label] for label in self.labels}
         return {label[2:]: tags[label] for label in self.labels[1::2]}
 
     def write_predictions(
@@ -221,6 +244,15 @@ class NerTask(Task):
     def predictions_name(self, split: str) -> str:
         return f"{split}_predictions.conll"
 
+    def _classes(
+        self, rows: TaggedRows, outputs: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the right and the predicted label of each word, int64 [W]."""
+        index = {label: i for i, label in enumerate(self.labels)}
+        right = [index.get(tag, len(index)) for tag in itertools.chain(*rows.tags)]
+        predicted = [index[tag] for tag in itertools.chain(*self._predictions(rows, outputs))]
+        return np.array(right), np.array(predicted)
+
     def _predictions(self, rows: TaggedRows, outputs: dict[str, np.ndarray]) -> list[list[str]]:
         """Returns the predicted tags of each sentence."""
         best_W = outputs["logits"][rows.word_row_W, rows.word_position_W].argmax(axis=-1)
@@ -237,7 +269,9 @@ class NerTask(Task):
         gives_types = not self._options["types"] and split in (self.parts or ("train",))
         sentences = []
         for sentence in self.part(split, read_file(source)):
-            tags = [ner_tags.parse(tag) if tag else None for tag in sentence.tags]
+            tags = sentence.tags
+            if self.has_entities:
+                tags = [ner_tags.parse(tag) if tag else None for tag in tags]
             try:
                 for word in zip(sentence.where, sentence.words, sentence.tags, tags, strict=True):
                     self._check_word(*word[1:], is_test, gives_types)
@@ -249,6 +283,8 @@ class NerTask(Task):
         # The tags of a test set are used if all of its words have one.
         if any(None in sentence.tags for sentence in sentences):
             return [sentence._replace(tags=None) for sentence in sentences]
+        if not self.has_entities:
+            return sentences
         return [sentence._replace(tags=ner_tags.in_iob2(sentence.tags)) for sentence in sentences]
 
     def _check_word(
@@ -262,8 +298,15 @@ class NerTask(Task):
         if not spelling:
             raise BadRecord("missing column", "there is a word, but no tag in a column after it")
         if not tag:
-            detail = f"the tag is {spelling!r}; it must be O, or B, I, E or S followed by -TYPE"
-            raise BadRecord("unknown tag", detail)
+            raise BadRecord(
+                "unknown tag",
+                f"the tag is {spelling!r}; it must be O, or B, I, E or S followed by -TYPE (for "
+                "other tags, such as parts of speech: --config.ner.plain_tags=True)",
+            )
+        if not self.has_entities:
+            if not gives_types and tag not in self.labels:
+                raise BadRecord("unknown tag", f"the tag {tag!r} is not one of the labels")
+            return
         is_outside = tag == ner_tags.OUTSIDE
         if not (gives_types or is_outside or f"I-{tag[2:]}" in self.labels):
             known = ", ".join(label[2:] for label in self.labels[1::2])

@@ -2,12 +2,13 @@
 
 import csv
 import io
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from etils import epath
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
@@ -16,8 +17,17 @@ from bert_jax.tasks.token_rows import ExampleRows
 from bert_jax.text.named_sources import split_inputs
 from bert_jax.text.tables import FORMATS, read_rows
 
-_METRICS = ("accuracy", "f1", "f1_accuracy", "matthews")
-_REGRESSION_METRICS = ("pearson_spearman", "pearson", "spearman", "negative_mean_squared_error")
+_TWO_CLASSES = ("accuracy", "f1", "f1_accuracy", "matthews")
+_CLASSES = ("accuracy", "macro_f1", "weighted_f1")
+_MULTI_LABEL = ("micro_f1", "macro_f1", "average_precision", "accuracy")
+_REGRESSION = (
+    "pearson_spearman",
+    "pearson",
+    "spearman",
+    "negative_mean_squared_error",
+    "negative_mean_absolute_error",
+    "r2",
+)
 # A column with more labels than this probably holds numbers, or is the wrong one.
 _MAX_LABELS = 10_000
 # The file names that each split of a table may have in a folder.
@@ -39,9 +49,11 @@ class TableTask(SentenceTask):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.label_values = self.labels
-        known: Sequence[str] = _REGRESSION_METRICS
-        if self.labels:
-            known = _METRICS if len(self.labels) == 2 else _METRICS[:1]
+        known: Sequence[str] = _REGRESSION
+        if self.multi_label:
+            known = _MULTI_LABEL
+        elif self.labels:
+            known = _TWO_CLASSES if len(self.labels) == 2 else _CLASSES
         self.metric = self._options["metric"] or known[0]
         if self.metric not in known:
             raise UserError(
@@ -59,6 +71,25 @@ class TableTask(SentenceTask):
     def label_column(self) -> str:
         return self._options["label_column"]
 
+    @property
+    def multi_label(self) -> bool:
+        return self._options["multi_label"]
+
+    @property
+    def threshold(self) -> float:
+        return self._options["threshold"]
+
+    def label_names(self, values: Mapping[str, str]) -> list[str]:
+        text = values[self.label_column]
+        if not self.multi_label:
+            return super().label_names(values)
+        if text.startswith("["):
+            # A list of JSON lines.
+            names = [str(name) for name in json.loads(text)]
+        else:
+            names = text.split(self._options["label_separator"])
+        return [stripped for name in names if (stripped := name.strip())]
+
     def find_labels(self) -> tuple[str, ...]:
         labels = tuple(split_inputs(self._options["labels"]))
         if self._options["regression"]:
@@ -73,18 +104,24 @@ class TableTask(SentenceTask):
     def write_predictions(
         self, rows: ExampleRows, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
-        """Writes a CSV with the index, the prediction and the probability of each label."""
+        """Writes a CSV with the index, the prediction and the probability of each label.
+
+        Several labels of a row are separated as in the training file.
+        """
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["index", "prediction", *(f"p({label})" for label in self.labels)])
-        predictions_N, ids = self.predictions(outputs), rows.ids
+        predictions, ids = self.predictions(outputs), rows.ids
         if self.labels:
-            probs_NxC = softmax(outputs["logits"].astype(np.float64), axis=-1)
-            for id, best, probs in zip(ids, predictions_N, probs_NxC, strict=True):
-                writer.writerow([id, self.labels[best], *(f"{p:.6f}" for p in probs)])
+            logits_NxC = outputs["logits"].astype(np.float64)
+            probs_NxC = expit(logits_NxC) if self.multi_label else softmax(logits_NxC, axis=-1)
+            for id, predicted, probs in zip(ids, predictions, probs_NxC, strict=True):
+                chosen = np.flatnonzero(predicted) if self.multi_label else [predicted]
+                names = self._options["label_separator"].join(self.labels[c] for c in chosen)
+                writer.writerow([id, names, *(f"{p:.6f}" for p in probs)])
         else:
             # `str` of a float32 has enough digits to identify it.
-            writer.writerows(zip(ids, map(str, predictions_N), strict=True))
+            writer.writerows(zip(ids, map(str, predictions), strict=True))
         files.write_whole(path, stream.getvalue().encode())
 
     def predictions_name(self, split: str) -> str:
@@ -93,8 +130,9 @@ class TableTask(SentenceTask):
     def _inferred_labels(self) -> tuple[str, ...]:
         """Sorts the labels in the training file; numbers are sorted by their values."""
         path, column = self.sources["train"], self.label_column
-        rows = read_rows(path, [*self.text_columns, column], self.new_bad_rows())
-        names = {name for row in rows if (name := row.values[column].strip())}
+        lists = [column] if self.multi_label else []
+        rows = read_rows(path, [*self.text_columns, column], self.new_bad_rows(), lists=lists)
+        names = {name for row in rows for name in self.label_names(row.values) if name}
         if not 2 <= len(names) <= _MAX_LABELS:
             raise UserError(
                 f"{path} has {len(names):,} different labels in column {column}; there must be 2 "

@@ -107,6 +107,7 @@ class Task(abc.ABC):
       options: The task's section of the config, such as `config.squad`; empty if it has none.
       max_seq_length: The length of rows.
       bad_rows: "refuse" or "skip"; what to do with examples that cannot be used.
+      long_texts: "truncate" or "windows"; see `config.data.long_texts`.
       labels: The labels of an earlier run; by default `find_labels` gives them.
 
     Attributes:
@@ -139,12 +140,13 @@ class Task(abc.ABC):
         *,
         max_seq_length: int,
         bad_rows: str = "refuse",
+        long_texts: str = "truncate",
         labels: tuple[str, ...] = (),
     ):
         self.name = name
         self._tokenizer, self._options = tokenizer, options
         self._max_seq_length = max_seq_length
-        self._bad_rows_policy = bad_rows
+        self._bad_rows_policy, self._long_texts = bad_rows, long_texts
         self._bad_rows: dict[str, BadRecords] = {}
         self._rows: dict[str, TokenRows] = {}
         self.sources = self.open_sources(source) if source else {}
@@ -181,6 +183,14 @@ class Task(abc.ABC):
 
     def class_counts(self) -> dict[str, int]:
         """Counts the training examples of each class; empty without classes."""
+        return {}
+
+    def class_table(self, rows: TokenRows, outputs: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """Describes the predictions of each class; see `scores.class_table`."""
+        return []
+
+    def baseline(self, rows: TokenRows) -> dict[str, float]:
+        """Scores a prediction that is the same for all rows; empty if the task has none."""
         return {}
 
     def part(

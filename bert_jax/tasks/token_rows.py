@@ -73,9 +73,9 @@ class TokenRows(abc.ABC):
         Returns:
           "input_ids", "token_type_ids" and "attention_mask", int32 [n, L], or [n, C, L] for C
           choices. L is the same in every call. Subclasses add the labels of the head: "labels",
-          which is int32 [n] (classes, or the right choice), float32 [n] (regression) or int32
-          [n, L] with -1 where nothing is scored (tags); or "start_positions" and "end_positions",
-          int32 [n] (spans).
+          which is int32 [n] (classes, or the right choice), float32 [n] (regression), float32
+          [n, C] (several labels a row) or int32 [n, L] with -1 where nothing is scored (tags); or
+          "start_positions" and "end_positions", int32 [n] (spans).
         """
         at_L = np.arange(self.max_seq_length)
         starts_N, stops_N = self._starts[indices], self._starts[indices + 1]
@@ -88,6 +88,10 @@ class TokenRows(abc.ABC):
             "attention_mask": mask_NxL.astype(np.int32),
         }
 
+    def of_examples(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs of the examples, from a model's outputs for all sequences."""
+        return outputs
+
     @abc.abstractmethod
     def fingerprint_texts(self) -> Iterator[str]:
         """Yields the ids, answers and texts on which scores and predictions depend."""
@@ -99,12 +103,13 @@ class Example(NamedTuple):
     Attributes:
       id: The name of the example in the data set, for predictions.
       texts: A sentence and None, or a pair; for multiple choice, such a pair for each choice.
-      label: A class, a number or the right choice; None if it is not known.
+      label: A class, a number, the right choice, or 1 or 0 for each label of a task with several;
+        None if it is not known.
     """
 
     id: str
     texts: list[tuple[str, str | None]]
-    label: int | float | None
+    label: int | float | list[float] | None
 
 
 class ExampleRows(TokenRows):
@@ -115,10 +120,12 @@ class ExampleRows(TokenRows):
       tokenizer, max_seq_length: See `TokenRows`. Longer texts are truncated.
       label_type: np.int32 or np.float32.
       has_choices: Whether rows have an axis of choices. All examples have the same number.
+      in_windows: Whether a text that is too long is divided into `windows`, each with the label of
+        the example; the outputs of the example are their mean. Otherwise it is truncated.
 
     Attributes:
       ids: The names of the examples.
-      labels_N: -1 or NaN where the label is not known.
+      labels_N: -1 or NaN where the label is not known; float32 [N, C] with several labels a row.
     """
 
     def __init__(
@@ -128,9 +135,10 @@ class ExampleRows(TokenRows):
         max_seq_length: int,
         label_type: type = np.int32,
         has_choices: bool = False,
+        in_windows: bool = False,
     ):
         self.ids: list[str] = []
-        labels: list[int | float] = []
+        labels: list[int | float | list[float]] = []
         unknown = -1 if label_type is np.int32 else np.nan
 
         def texts() -> Iterator[tuple[str, str | None]]:
@@ -139,12 +147,32 @@ class ExampleRows(TokenRows):
                 labels.append(unknown if example.label is None else example.label)
                 yield from example.texts
 
-        super().__init__(tokenized(texts(), tokenizer, max_seq_length), tokenizer, max_seq_length)
+        # The number of sequences of each example.
+        sizes: list[int] = []
+
+        def sequences() -> Iterator[TokenRow]:
+            # Only a window may be longer than all rows.
+            length = None if in_windows else max_seq_length
+            for row in tokenized(texts(), tokenizer, length):
+                parts = windows(row, tokenizer, max_seq_length) if in_windows else [row]
+                sizes.append(len(parts))
+                yield from parts
+
+        super().__init__(sequences(), tokenizer, max_seq_length)
         self.labels_N = np.array(labels, label_type)
-        self._num_choices = super().__len__() // max(1, len(labels)) if has_choices else None
+        self._num_choices = len(sizes) // max(1, len(labels)) if has_choices else None
+        self._example_R = np.repeat(np.arange(len(sizes)), sizes)
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.ids) if self._num_choices else len(self._example_R)
+
+    def of_examples(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if len(self) == len(self.ids):
+            return outputs
+        first_N = np.searchsorted(self._example_R, np.arange(len(self.ids)))
+        size_Nx1 = np.bincount(self._example_R)[:, None]
+        # The mean of the logits of the windows.
+        return {name: np.add.reduceat(x, first_N) / size_Nx1 for name, x in outputs.items()}
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         if self._num_choices is None:
@@ -155,16 +183,29 @@ class ExampleRows(TokenRows):
                 name: array.reshape(*rows_nxC.shape, -1)
                 for name, array in super().take(rows_nxC.ravel()).items()
             }
-        return batch | {"labels": self.labels_N[indices]}
+        examples = indices if self._num_choices else self._example_R[indices]
+        return batch | {"labels": self.labels_N[examples]}
 
     def fingerprint_texts(self) -> Iterator[str]:
         return iter(self.ids)
 
 
+def windows(row: TokenRow, tokenizer: Tokenizer, max_seq_length: int) -> list[TokenRow]:
+    """Divides the row of a single text into rows of nearly equal length, without overlap.
+
+    Sun et al. 2019 (arXiv:1905.05583, section 5.3.1) compare this with truncation.
+    """
+    before = len(tokenizer.template.before)
+    after = tokenizer.template.num_special(is_pair=False) - before
+    ids = row.input_ids_L[before : len(row.input_ids_L) - after]
+    number = max(1, -(-len(ids) // (max_seq_length - before - after)))
+    return [tokenizer.join(part) for part in np.array_split(ids, number)]
+
+
 def tokenized(
-    texts: Iterable[tuple[str, str | None]], tokenizer: Tokenizer, max_seq_length: int
+    texts: Iterable[tuple[str, str | None]], tokenizer: Tokenizer, max_seq_length: int | None
 ) -> Iterator[TokenRow]:
-    """Tokenizes texts and pairs in chunks, and cuts them to `max_seq_length`."""
+    """Tokenizes texts and pairs in chunks, and cuts them to `max_seq_length`, if any."""
     texts = iter(texts)
     while chunk := list(islice(texts, _CHUNK)):
         firsts = tokenizer.encode_batch([a for a, _ in chunk])

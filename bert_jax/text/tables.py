@@ -24,7 +24,14 @@ from bert_jax.text.readers import (
 from bert_jax.text.sources import Piece, Place
 
 # The formats of the tables of tasks, by the suffix of the file.
-FORMATS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "json": "jsonl"}
+FORMATS = {
+    "tsv": "tsv",
+    "csv": "csv",
+    "jsonl": "jsonl",
+    "json": "jsonl",
+    "parquet": "parquet",
+    "arrow": "arrow",
+}
 # The reason of a `BadRecord` that lacks a column.
 MISSING = "missing field"
 # The rows of Parquet that are converted at once.
@@ -47,21 +54,18 @@ class TableRow(NamedTuple):
 
 
 def read_rows(
-    path: Path | epath.Path,
-    needed: Sequence[str],
-    bad_rows: BadRecords,
-    *,
-    is_required: bool = False,
-    header: Sequence[str] = (),
+    path: Path | epath.Path, needed: Sequence[str], bad_rows: BadRecords, **options: Any
 ) -> Iterator[TableRow]:
-    """Yields the rows of a TSV, CSV or JSON-lines file in order; see `table_rows`."""
+    """Yields the rows of a file, whose name tells its format, in order.
+
+    Args:
+      options: Further arguments of `table_rows`, which describes the others too.
+    """
     format = FORMATS.get(path.suffix.removeprefix(".").lower())
     if format is None:
-        raise UserError(f"{path} must be named .tsv, .csv, .jsonl or .json")
+        raise UserError(f"{path} must be named .{', .'.join(FORMATS)}")
     with open_text(path) as (_, stream):
-        yield from table_rows(
-            path, stream, format, needed, bad_rows, is_required=is_required, header=header
-        )
+        yield from table_rows(path, stream, format, needed, bad_rows, **options)
 
 
 def table_rows(
@@ -73,6 +77,7 @@ def table_rows(
     *,
     is_required: bool = False,
     header: Sequence[str] = (),
+    lists: Sequence[str] = (),
     piece: Piece = _WHOLE,
 ) -> Iterator[TableRow]:
     """Yields the rows of a table.
@@ -86,11 +91,13 @@ def table_rows(
       path: The name of the file, for messages.
       stream: The content, of text in UTF-8; for Parquet, it must be seekable.
       format: "tsv", "csv", "jsonl", "parquet" or "arrow".
-      needed: The columns that must exist. Of Parquet and Arrow, only they are read, and the first
-        must be text.
+      needed: The columns that must exist. Of Parquet and Arrow, only they are read, or all without
+        lists if there are none; the first must be text.
       bad_rows: Handles rows that lack a column or are not text.
       is_required: See `BadRecords.add`.
       header: The names of the columns if a TSV or CSV file has no header line.
+      lists: The columns in which JSON lines, Parquet and Arrow may have a list. Its value is the
+        list in JSON.
       piece: The lines, or the row groups of Parquet, to read; TSV and CSV are read whole.
     """
 
@@ -105,14 +112,16 @@ def table_rows(
 
     if format == "jsonl":
         found = ((line.number, line) for line in json_lines(stream, piece.start, piece.stop))
-        values_of = functools.partial(_json_values, needed=needed)
+        values_of = functools.partial(_json_values, needed=needed, lists=lists)
     elif format in ("parquet", "arrow"):
-        table = _arrow_rows if format == "arrow" else _parquet_rows
-        columns, found = table(path, stream, needed, piece)
-        check(columns)
+        open_table = _arrow_table if format == "arrow" else _parquet_table
+        schema, batches, first = open_table(stream, needed, piece)
+        check(schema.names)
+        columns = needed or [field.name for field in schema if not field.type.num_fields]
+        found = _column_rows(path, batches, columns, first, needed, lists)
 
         def values_of(row: Sequence[bytes | None]) -> dict[str, str]:
-            return {c: text_of(value or b"") for c, value in zip(needed, row, strict=True)}
+            return {c: text_of(value or b"") for c, value in zip(columns, row, strict=True)}
     else:
         found = _tsv_rows(stream) if format == "tsv" else _csv_rows(path, stream)
         columns = list(header) or next(found, (1, []))[1]
@@ -135,8 +144,9 @@ def _named_fields(columns: Sequence[str], fields: Sequence[str]) -> dict[str, st
     return dict(zip(columns, fields, strict=True))
 
 
-def _json_values(line: Line, needed: Sequence[str]) -> dict[str, str]:
+def _json_values(line: Line, needed: Sequence[str], lists: Sequence[str]) -> dict[str, str]:
     values = line.parse()
+    values |= {name: json.dumps(values[name]) for name in lists if type(values.get(name)) is list}
     for column in needed:
         value = values.get(column)
         # NaN often marks a gap in a table.
@@ -185,24 +195,24 @@ def _csv_rows(path: object, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]
         ) from None
 
 
-# What a reader of Arrow's formats returns: the names of all columns, and for each row its number,
-# from 1, and the values of the wanted columns; None for a missing value.
-ColumnRows = tuple[list[str], Iterator[tuple[int, tuple[bytes | None, ...]]]]
+# What opens one of Arrow's formats returns: the schema, the record batches of the wanted columns,
+# and the number of their first row, from 1.
+Table = tuple[Any, Iterator[Any], int]
 
 
-def _parquet_rows(path: str, stream: BinaryIO, columns: Sequence[str], piece: Piece) -> ColumnRows:
+def _parquet_table(stream: BinaryIO, columns: Sequence[str], piece: Piece) -> Table:
     # This import takes a quarter of a second.
     from pyarrow import parquet
 
     file = parquet.ParquetFile(stream, pre_buffer=False)
     groups, first = _row_groups(file.metadata, piece)
     batches = file.iter_batches(
-        _BATCH_ROWS, row_groups=groups, columns=list(columns), use_threads=False
+        _BATCH_ROWS, row_groups=groups, columns=list(columns) or None, use_threads=False
     )
-    return file.schema_arrow.names, _column_rows(path, batches, columns, first)
+    return file.schema_arrow, batches, first
 
 
-def _arrow_rows(path: str, stream: BinaryIO, columns: Sequence[str], piece: Piece) -> ColumnRows:
+def _arrow_table(stream: BinaryIO, columns: Sequence[str], piece: Piece) -> Table:
     from pyarrow import ipc
 
     def batches() -> Iterator[Any]:
@@ -215,24 +225,39 @@ def _arrow_rows(path: str, stream: BinaryIO, columns: Sequence[str], piece: Piec
             raise ValueError("it goes on after the end of its table")
 
     table = ipc.open_stream(stream)
-    return table.schema.names, _column_rows(path, batches(), columns, 1)
+    return table.schema, batches(), 1
 
 
 def _column_rows(
-    path: str, batches: Iterator[Any], columns: Sequence[str], first: int
+    path: object,
+    batches: Iterator[Any],
+    columns: Sequence[str],
+    first: int,
+    needed: Sequence[str],
+    lists: Sequence[str],
 ) -> Iterator[tuple[int, tuple[bytes | None, ...]]]:
-    """Yields the rows of record batches. The first column is text; the others may be numbers."""
+    """Yields the number of each row and its values; None for a missing value."""
     import pyarrow as pa
 
     for batch in batches:
-        texts = batch.column(columns[0])
-        if pa.types.is_primitive(texts.type):
-            raise UserError(
-                f"{path}: the column {columns[0]!r} has the type {texts.type}: it must be text"
-            )
-        values = [texts.cast(pa.large_binary()).to_pylist()]
-        for column in columns[1:]:
-            texts = batch.column(column).cast(pa.large_string())
+        values = []
+        for column in columns:
+            texts = batch.column(column)
+            if column in needed[:1] and pa.types.is_primitive(texts.type):
+                raise UserError(
+                    f"{path}: the column {column!r} has the type {texts.type}: it must be text"
+                )
+            if column in lists and texts.type.num_fields:
+                values.append([json.dumps(value).encode() for value in texts.to_pylist()])
+                continue
+            if texts.type.num_fields:
+                raise UserError(
+                    f"{path}: the column {column!r} has the type {texts.type}: it must be text or "
+                    "a number"
+                )
+            # Bytes are text that is decoded later.
+            if not pa.types.is_large_binary(texts.type) and not pa.types.is_binary(texts.type):
+                texts = texts.cast(pa.large_string())
             values.append(texts.cast(pa.large_binary()).to_pylist())
         yield from enumerate(zip(*values, strict=True), first)
         first += batch.num_rows

@@ -92,6 +92,7 @@ class Run(Protocol):
       num_steps: The last step of the run.
       evaluated_step: The last step that was evaluated; -1 if there is none.
       results: The results of the run so far; empty if the run must be evaluated for them.
+      is_over: Whether the latest evaluation ended the run before its last step.
     """
 
     label: str
@@ -101,6 +102,7 @@ class Run(Protocol):
     num_steps: int
     evaluated_step: int
     results: dict[str, Any]
+    is_over: bool
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         """Yields the stage and the batch, on the devices, of every step after `step`."""
@@ -193,7 +195,7 @@ def _take_steps(
     step, line_steps = int(state.step), steps_between_lines(config, run.num_steps)
     compiled = set()
     # There are no batches after the last step.
-    batches = run.batches(run.num_steps if guard.poll() else step)
+    batches = run.batches(run.num_steps if guard.poll() or run.is_over else step)
     try:
         for stage, batch in batches:
             trainer = run.trainer.with_model(stage.model_keys)
@@ -206,15 +208,14 @@ def _take_steps(
                 # Dispatched before the metrics of the previous step are fetched.
                 state, metrics = trainer.train_step(state, batch)
             step += 1
-            is_last = step == run.num_steps
             recorder.dispatched(step, stage, metrics, length=batch["input_ids"].shape[-1])
-            if step % line_steps == 0 or is_last:
+            if step % line_steps == 0 or step == run.num_steps:
                 recorder.log(step)
             if run.is_evaluated(step) and not guard.poll():
                 with recorder.paused(step, state):
                     run.evaluate(state, recorder, guard)
-            stop = guard.poll()
-            if step % config.checkpoint.every_steps == 0 or is_last or stop:
+            stop = guard.poll() or run.is_over
+            if step % config.checkpoint.every_steps == 0 or step == run.num_steps or stop:
                 with recorder.paused(step, state):
                     # The log lines of a step are written before its checkpoint.
                     recorder.writer.flush()

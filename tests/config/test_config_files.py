@@ -38,6 +38,7 @@ ARGUMENTS = {
     "flaubert.py": flaubert.SIZES,
     "herbert.py": herbert.SIZES,
     "modernbert.py": modernbert.SIZES,
+    "retromae.py": ["base", "tiny"],
     "roberta.py": roberta.SIZES,
     "sizes.py": sizes.SIZES,
     "spanbert.py": spanbert.SIZES,

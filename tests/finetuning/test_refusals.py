@@ -35,6 +35,18 @@ def test_pretraining_config_is_refused(tmp_path):
         ({"train.num_epochs": 1e12}, r"config.train.num_epochs is 1e\+12, which gives 2e\+13"),
         ({"train.num_epochs": 0.01}, "one batch of config.train.batch_size=8"),
         ({"train.gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
+        (
+            {"table.threshold": 0.4},
+            "config.table.threshold is 0.4 and config.table.multi_label is False: the former has no",
+        ),
+        (
+            {"table.regression": True, "table.class_weights": "balanced"},
+            "config.table.class_weights is 'balanced': a number has no labels",
+        ),
+        (
+            {"table.multi_label": True, "table.class_weights": "balanced"},
+            "config.table.class_weights is 'balanced': several labels of a row are independent",
+        ),
         ({"table.metric": "recall"}, "config.table.metric is 'recall'"),
         ({"table.text_column": "sentence"}, "named 'sentence'; the columns are: text, label"),
     ],

@@ -258,6 +258,38 @@ class TestInterruptedRun:
         assert finetune(config, tmp_path / "run")["step"] == 20
 
 
+def test_several_labels_early_stop_and_their_use(bert, data, tmp_path, capsys):
+    """With a rate of almost 0, no evaluation after the first is better."""
+    rows = (data / "validation.tsv").read_text().replace("yes", "yes,odd")
+    (tmp_path / "data").mkdir()
+    for split in ("train", "validation"):
+        (tmp_path / "data" / f"{split}.tsv").write_text(rows)
+    config = small.config(
+        bert,
+        tmp_path / "data",
+        table__multi_label=True,
+        train__patience=2,
+        eval__every_steps=3,
+        schedule__peak_learning_rate=1e-30,
+    )
+    found = finetune(config, tmp_path / "run")
+    assert (found["step"], found["best_step"], found["stopped_early"]) == (9, 3, True)
+    assert [row["class"] for row in found["classes"]] == ["no", "odd", "yes"]
+    assert found["classes"][1]["support"] == rows.count("odd")
+    assert "micro_f1" in capsys.readouterr().out
+    # A run that was killed before it wrote its results takes no further step.
+    (tmp_path / "run" / "results.json").unlink()
+    assert finetune(config, tmp_path / "run")["step"] == 9
+    assert finetune(config, tmp_path / "run")["step"] == 9
+    assert "This run is finished: step 9 is done." in capsys.readouterr().out
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "hf"), "huggingface")
+    hf = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert hf["problem_type"] == "multi_label_classification"
+    ours, theirs = bert_jax.load(tmp_path / "run"), bert_jax.load(tmp_path / "hf")
+    assert ours.classify("a b") == theirs.classify("a b")
+    assert sum(label.probability for label in ours.classify("a b")) != pytest.approx(1)
+
+
 class TestRefusals:
     """Configs, data and commands that a work directory refuses."""
 

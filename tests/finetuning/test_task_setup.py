@@ -85,13 +85,21 @@ def test_a_missing_pooler_is_drawn_with_a_warning(files, capsys):
 
 
 def test_the_head_of_another_task_is_left_out_with_a_warning(files, capsys):
-    tuned = make_finetuned("sequence_classification", ("no", "yes"))
+    tuned = make_finetuned("sequence_classification", ("yes", "no"))
     formats.write(tuned, files / "tuned", "huggingface")
     given = formats.read(files / "tuned").weights
     _, weights = begin(files, init_from=str(files / "tuned"))
     assert f"the task head of {files / 'tuned'} is left out" in capsys.readouterr().out
     assert all(same(weights, given, [name for name in given if name.startswith("bert/")]))
     assert not same(weights, given, ["classifier/dense/kernel"])[0]
+
+
+def test_the_head_of_the_same_labels_is_kept(files):
+    tuned = make_finetuned("sequence_classification", ("no", "yes"))
+    formats.write(tuned, files / "tuned", "huggingface")
+    given = formats.read(files / "tuned").weights
+    _, weights = begin(files, init_from=str(files / "tuned"))
+    assert weights.keys() == given.keys() and all(same(weights, given, given))
 
 
 def short_run(files, **overrides):

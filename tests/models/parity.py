@@ -27,6 +27,7 @@ from bert_jax.objectives.cross_entropy import DecoderInputs
 from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.masked_lm import MaskedLM
+from bert_jax.objectives.terms.retromae import RetroMAE
 from tests.golden.inputs import (
     ANTIBODIES,
     masked_one_by_one,
@@ -56,6 +57,20 @@ _SPANBERT = dataclasses.replace(
     pretraining_classes=(PreTrainingClass("SpanBert", ("masked_lm", "span_boundary"), ()),),
 )
 
+_RETROMAE = dataclasses.replace(
+    SPANBERT,
+    names=(*SPANBERT.names, Names("retromae/layer/", "decoder.", SPANBERT.names[1].rows)),
+    pretraining_classes=(PreTrainingClass("RetroMae", ("masked_lm", "retromae"), ()),),
+)
+
+
+class GivenSets(RetroMAE):
+    """RetroMAE with the sets of tokens that the golden file has."""
+
+    def visible(self, model, batch):
+        return batch["visible"]
+
+
 RANDOM = (
     "gelu",
     "one_head",
@@ -63,6 +78,7 @@ RANDOM = (
     "relu",
     "roberta",
     "spanbert",
+    "retromae",
     "distilbert",
     "albert",
     "electra",
@@ -107,13 +123,15 @@ def random_model(name: str) -> Model:
     names = foreign_names(family.names, "huggingface", config.max_blocks)
     assert {names[ours].name for ours in shapes} == theirs.keys()
     weights = {ours: names[ours].restore(theirs[names[ours].name], shapes[ours]) for ours in shapes}
-    return PreTrainingModel(config, make_terms(terms)), unflatten(weights, config)
+    made = make_terms(terms)
+    made = (made[0], GivenSets()) if name == "retromae" else made
+    return PreTrainingModel(config, made), unflatten(weights, config)
 
 
 def _family(name: str) -> Family:
     """Returns the family of a golden file with random weights."""
-    if name == "spanbert":
-        return _SPANBERT
+    if name in ("spanbert", "retromae"):
+        return _SPANBERT if name == "spanbert" else _RETROMAE
     keys = json.loads(str(golden(f"model_{name}")["config"]))
     return load_family(family_of_type(keys.get("model_type", "bert")))
 
@@ -194,7 +212,12 @@ def random_errors(name: str) -> Errors:
             capture_intermediates=lambda module, _: module.name == "pooler",
         )
         outputs = {f"{term}_logits": _logits(found) for term, found in output.items()}
-        for key in outputs.keys() & {"mlm_logits", "sbo_logits", "denoising_logits"}:
+        for key in outputs.keys() & {
+            "mlm_logits",
+            "sbo_logits",
+            "retromae_logits",
+            "denoising_logits",
+        }:
             outputs[key] = outputs[key][..., : model.config.vocab_size]
         outputs |= {f"{t.name}_loss": _mean_loss(t, output[t.name], batch) for t in model.terms}
         outputs["loss"] = sum(outputs[f"{t.name}_loss"] for t in model.terms)

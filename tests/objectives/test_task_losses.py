@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.objectives.task_losses import Labels, Number, Span
+from bert_jax.objectives.task_losses import Labels, LabelSets, Number, Span
 
 RNG = np.random.default_rng(0)
 
@@ -30,6 +30,26 @@ def test_labels(labels):
     assert result["accuracy"] == pytest.approx((logits.argmax(-1) == labels)[real].mean())
     nothing = means(Labels(), {"logits": logits}, {"labels": np.full_like(labels, -1)})
     assert nothing == {"loss": 0, "accuracy": 0}
+
+
+def test_class_weights():
+    """Labels of a class count by its weight; the sum is divided by their number."""
+    logits, labels = RNG.normal(size=(3, 2)).astype(np.float32), np.array([0, 1, -1])
+    result = means(Labels((0.5, 3.0)), {"logits": logits}, {"labels": labels})
+    losses = -log_softmax(logits)[[0, 1], [0, 1]]
+    assert result["loss"] == pytest.approx((0.5 * losses[0] + 3 * losses[1]) / 2)
+
+
+def test_several_labels():
+    logits = RNG.normal(size=(4, 3)).astype(np.float32)
+    labels = RNG.integers(0, 2, (4, 3)).astype(np.float32)
+    result = means(LabelSets(), {"logits": logits}, {"labels": labels})
+    probs = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    losses = -np.log(np.where(labels, probs, 1 - probs))
+    assert result == {
+        "loss": pytest.approx(losses.mean()),
+        "accuracy": pytest.approx(((logits > 0) == labels).mean()),
+    }
 
 
 def test_numbers():

@@ -20,7 +20,7 @@ from tests import runs
 
 # Modules of configs/; test_parallel.py and test_multihost.py test BERT.
 FAMILIES = (
-    *("spanbert", "distilbert", "roberta", "electra", "albert", "flaubert", "bart"),
+    *("spanbert", "retromae", "distilbert", "roberta", "electra", "albert", "flaubert", "bart"),
     "modernbert",
 )
 STEPS = 4

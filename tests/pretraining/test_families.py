@@ -21,7 +21,17 @@ from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.state import num_parameters
-from configs import ablations, bart, flaubert, herbert, modernbert, roberta, spanbert, tiny
+from configs import (
+    ablations,
+    bart,
+    flaubert,
+    herbert,
+    modernbert,
+    retromae,
+    roberta,
+    spanbert,
+    tiny,
+)
 from tests import runs
 from tests.finetuning import small
 from tests.parallel.fakes import slices
@@ -93,6 +103,13 @@ FAMILIES = {
         {"architectures": ["RobertaForMaskedLM"], "type_vocab_size": 1, "layer_norm_eps": 1e-5},
         mask="<mask>",
     ),
+    "retromae": Facts(
+        retromae,
+        {},
+        ("mlm_loss", "retromae_loss"),
+        {"architectures": ["BertForMaskedLM"], "model_type": "bert"},
+        lost="retromae/",
+    ),
     "spanbert": Facts(
         spanbert,
         {},
@@ -109,8 +126,8 @@ def config_of(name, texts, **overrides):
     facts = FAMILIES[name]
     config = facts.recipe.get_config("" if facts.recipe is tiny else "tiny")
     config = small_run(texts, config, **facts.values | overrides)
-    if name == "modernbert":
-        # It predicts 30 % of the tokens.
+    if name in ("modernbert", "retromae"):
+        # They predict 30 % of the tokens.
         config.train.stages[0].max_predictions_per_seq = 0
     return config
 

@@ -28,7 +28,7 @@ Ann NNP B-PER
 
 
 def make(folder, tokenizer, *, bad_rows="refuse", **files):
-    options = {key: files.pop(key) for key in ("types",) if key in files}
+    options = {key: files.pop(key) for key in ("types", "plain_tags") if key in files}
     for split, text in ({"dev": files["train"]} | files).items():
         (folder / f"{split}.conll").write_bytes(text.encode())
     return open_task("ner", folder, tokenizer, bad_rows=bad_rows, **options)
@@ -249,3 +249,25 @@ def test_the_real_wnut_17(shared_data, real_tokenizer):
         logits = np.zeros((len(rows), 64, 13), np.float32)
         logits[rows.word_row_W, rows.word_position_W, index] = 1
         assert task.score(task.rows(split), {"logits": logits})["f1"] == 1
+
+
+def test_plain_tags(tmp_path, tokenizer):
+    """Each tag is a label; the words of a test set may have others, which are never right."""
+    train = "The DET\nold ADJ\nman NOUN\n\nThe DET\n"
+    with pytest.raises(UserError, match="the tag is 'DET'.*--config.ner.plain_tags=True"):
+        make(tmp_path, tokenizer, train=train)
+    task = make(tmp_path, tokenizer, train=train, plain_tags=True, dev="The DET\nman X\n")
+    assert task.labels == ("ADJ", "DET", "NOUN") and task.metric == "accuracy"
+    assert task.class_counts() == {"ADJ": 1, "DET": 2, "NOUN": 1}
+    with pytest.raises(UserError, match="dev.conll:2: the tag 'X' is not one of the labels"):
+        task.rows("validation")
+    task = make(tmp_path, tokenizer, train=train, plain_tags=True, test="The DET\nman X\n")
+    rows = task.rows("train")
+    outputs = outputs_of(rows, task.labels, ["DET", "DET", "NOUN", "DET"])
+    assert task.score(rows, outputs) == pytest.approx(
+        {"accuracy": 3 / 4, "macro_f1": (0 + 4 / 5 + 1) / 3, "weighted_f1": (2 * 4 / 5 + 1) / 4}
+    )
+    assert [row["recall"] for row in task.class_table(rows, outputs)] == [0, 1, 1]
+    rows = task.rows("test")
+    scores = task.score(rows, outputs_of(rows, task.labels, ["DET", "NOUN"]))
+    assert scores["accuracy"] == 1 / 2

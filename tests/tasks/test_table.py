@@ -1,7 +1,9 @@
 """Tasks on the user's own tables."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import ipc, parquet
 
 from bert_jax.base.errors import UserError
 from tests.interop.small_bert import make_tokenizer
@@ -27,7 +29,9 @@ def test_labels_are_the_sorted_labels_of_the_training_file(reviews):
     assert task.splits == ("train", "validation", "test")
     assert task.rows("train").labels_N.tolist() == [1, 0, 2, 0]
     scores = task.score(task.rows("validation"), {"logits": np.eye(3)[[0, 0]]})
-    assert scores == {"accuracy": 0.5}, "F1 needs two labels"
+    assert scores["accuracy"] == 0.5 and "f1" not in scores, "F1 needs two labels"
+    # Of the training rows, "bad" is the most common.
+    assert task.baseline(task.rows("validation"))["accuracy"] == 0.5
 
 
 def test_given_labels_and_numeric_order(reviews, tmp_path, write):
@@ -159,3 +163,52 @@ def test_paths_with_commas_and_equals_signs(reviews, tmp_path):
     assert len(named.rows("train")) == 4 and len(named.rows("validation")) == 2
     with pytest.raises(UserError, match="has 'train=.*', but each part must be SPLIT=FILE with a"):
         open_task("table", f"train={folder / 'train.csv'},train={folder / 'dev.csv'}", TOKENIZER)
+
+
+def test_several_labels_a_row(tmp_path, write):
+    """They are lists in JSON lines, and separated in CSV."""
+    write(
+        {
+            "train.jsonl": [
+                {"text": "a", "label": ["red", "blue"]},
+                {"text": "b", "label": []},
+                {"text": "c", "label": ["red"]},
+            ],
+            "dev.csv": "text,label\na,red; blue\nb,\n",
+            "test.csv": "text\na\n",
+        }
+    )
+    task = open_task(
+        "table", tmp_path, TOKENIZER, multi_label=True, label_separator=";", threshold=0.4
+    )
+    assert task.labels == ("blue", "red") and task.metric == "micro_f1"
+    assert task.rows("train").labels_N.tolist() == [[1, 1], [0, 0], [0, 1]]
+    assert task.rows("validation").labels_N.tolist() == [[1, 1], [0, 0]]
+    assert task.class_counts() == {"blue": 1, "red": 2}
+    # A probability of 0.45 is above the threshold.
+    outputs = {"logits": np.array([[-0.2, 3], [-3, -3]], np.float32)}
+    assert task.score(task.rows("validation"), outputs)["accuracy"] == 1
+    # Most training rows are red, and none of the others is.
+    assert task.baseline(task.rows("validation"))["micro_f1"] == pytest.approx(2 * 1 / (2 + 2))
+    task.write_predictions(task.rows("test"), {"logits": outputs["logits"][:1]}, tmp_path / "out")
+    index, labels, *_ = (tmp_path / "out").read_text().splitlines()[1].split(",")
+    assert (index, labels) == ("0", "blue;red")
+    write({"dev.csv": "text,label\na,red;green\n"})
+    task = open_task("table", tmp_path, TOKENIZER, multi_label=True, label_separator=";")
+    with pytest.raises(UserError, match="dev.csv:2: label is 'green', not one of the labels blue"):
+        task.rows("validation")
+
+
+def test_parquet_and_arrow(tmp_path):
+    rows = {"text": ["a b", "c"], "label": [["x"], ["x", "y"]], "stars": [1, 5]}
+    table = pa.table(rows)
+    parquet.write_table(table, tmp_path / "train.parquet")
+    with ipc.new_stream(tmp_path / "dev.arrow", table.schema) as stream:
+        stream.write_table(table)
+    task = open_task("table", tmp_path, TOKENIZER, multi_label=True)
+    for split in ("train", "validation"):
+        assert task.rows(split).labels_N.tolist() == [[1, 0], [1, 1]]
+    task = open_task("table", tmp_path, TOKENIZER, label_column="stars")
+    assert task.labels == ("1", "5") and task.rows("train").labels_N.tolist() == [0, 1]
+    with pytest.raises(UserError, match="'label' has the type list<.*: it must be text or"):
+        open_task("table", tmp_path, TOKENIZER)

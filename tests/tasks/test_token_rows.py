@@ -44,3 +44,17 @@ def test_fraction_of_unknown_tokens():
     rows = ExampleRows([example("a b ж"), example("c", "ж")], TOKENIZER, 8)
     assert rows.unknown_fraction == 2 / 5
     assert ExampleRows([], TOKENIZER, 8).unknown_fraction == 0
+
+
+def test_windows_share_a_label_and_their_mean_is_the_output():
+    """Seven tokens in rows of five with two special tokens are three, two and two."""
+    examples = [example("a b c d e f a", label=1), example("b", label=0)]
+    rows = ExampleRows(examples, TOKENIZER, 5, in_windows=True)
+    assert len(rows) == 4 and rows.ids == ["0", "0"] and rows.num_cut == 0
+    batch = rows.take(np.arange(4))
+    assert batch["attention_mask"].sum(axis=1).tolist() == [5, 4, 4, 3]
+    assert batch["labels"].tolist() == [1, 1, 1, 0]
+    (ids,) = TOKENIZER.encode_batch(["a b c d e f a"])
+    assert [*batch["input_ids"][0, 1:4], *batch["input_ids"][1, 1:3]] == [*ids[:5]]
+    logits = np.array([[3.0, 0], [0, 3], [0, 3], [5, 1]])
+    assert rows.of_examples({"logits": logits})["logits"].tolist() == [[1, 2], [5, 1]]

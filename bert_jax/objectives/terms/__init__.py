@@ -18,6 +18,7 @@ TERMS = {
     "sentence_order": "bert_jax.objectives.terms.next_sentence:SentenceOrder",
     "three_way_order": "bert_jax.objectives.terms.next_sentence:ThreeWayOrder",
     "span_boundary": "bert_jax.objectives.terms.masked_lm:SpanBoundary",
+    "retromae": "bert_jax.objectives.terms.retromae:RetroMAE",
     "denoising": "bert_jax.objectives.terms.denoising:Denoising",
 }
 BERT_TERMS = ("masked_lm", "next_sentence")

@@ -11,7 +11,13 @@ from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
 from bert_jax.models.pretraining_model import Generator as GeneratorModel
 from bert_jax.objectives.language_model import MaskedTokenPrediction, language_model_metrics
-from bert_jax.objectives.term import Metric, Term, loss_and_accuracy, token_weights
+from bert_jax.objectives.term import (
+    Metric,
+    Term,
+    loss_and_accuracy,
+    token_weights,
+    with_tokens,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Generator(MaskedTokenPrediction):
             deterministic=deterministic,
             sequences_per_row=1 if cls_positions_BxP is None else cls_positions_BxP.shape[1],
         )
-        ids_BxL = _replaced(
+        ids_BxL = with_tokens(
             batch["input_ids"],
             batch["masked_lm_positions"],
             self.samples(model, logits_BxMxW, batch),
@@ -158,12 +164,3 @@ def _is_replaced(batch):
     is_changed_BxM = (new_BxM != batch["masked_lm_ids"]) & (batch["masked_lm_weights"] > 0)
     count = jax.vmap(lambda zeros_L, at_M, one_M: zeros_L.at[at_M].add(one_M))
     return count(jnp.zeros_like(ids_BxL), positions_BxM, is_changed_BxM.astype(jnp.int32)) > 0
-
-
-@jax.vmap
-def _replaced(
-    ids_L: jax.Array, positions_M: jax.Array, new_M: jax.Array, is_used_M: jax.Array
-) -> jax.Array:
-    """Puts new ids at some positions of each row; positions that are used are distinct."""
-    change_M = jnp.where(is_used_M, new_M - ids_L[positions_M], 0)
-    return ids_L.at[positions_M].add(change_M)

@@ -1,0 +1,135 @@
+"""RetroMAE's term (Xiao et al. 2022, arXiv:2205.12035, section 3)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.base.batch import MASKED_LM_FIELDS
+from bert_jax.base.errors import UserError
+from bert_jax.models.dropout import keeps, mask_keys
+from bert_jax.models.heads import LanguageModelHead
+from bert_jax.models.retromae_decoder import RetroMaeDecoder
+from bert_jax.objectives.cross_entropy import decoder_inputs, sliced_cross_entropy
+from bert_jax.objectives.language_model import (
+    DENOMINATOR_EPSILON,
+    TokenPrediction,
+    language_model_head_flops,
+    language_model_metrics,
+    text_baseline_sums,
+)
+from bert_jax.objectives.term import example_weights, loss_and_accuracy, with_tokens
+
+# The fraction of the other tokens of the text that a position does not see.
+HIDDEN_FRACTION = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class RetroMAE(TokenPrediction):
+    """Predicts all tokens of a text from the state of [CLS] and half of the other tokens.
+
+    A decoder of one block does so, which is not needed afterwards: [CLS] must hold the text. It has
+    the head of `masked_lm`. The loss is the mean over all tokens but [CLS] and the last [SEP].
+    """
+
+    name = "retromae"
+    label = "RetroMAE"
+    fields = MASKED_LM_FIELDS
+    metrics = language_model_metrics("retromae", "RetroMAE")
+
+    def heads(self, config):
+        """Returns the decoder and the head of masked LM.
+
+        Raises:
+          UserError: The model has no position embeddings of its width.
+        """
+        if config.rope_theta or config.embedding_width != config.hidden_size:
+            raise UserError(
+                f"config.model.rope_theta is {config.rope_theta} and config.model.embedding_size "
+                f"is {config.embedding_size}: the term retromae needs position embeddings of the "
+                "width hidden_size"
+            )
+        return {"mlm": LanguageModelHead(config), "retromae": RetroMaeDecoder(config)}
+
+    def prepare(self, model, batch, *, deterministic):
+        """Adds the decoder's inputs: `retromae_embeddings` [B, L, D], `retromae_visible` [B, L, L].
+
+        Raises:
+          UserError: Several sequences share a row.
+        """
+        if "cls_positions" in batch:
+            raise UserError(
+                "the term retromae reads one sequence a row: set config.data.max_pairs_per_row=1"
+            )
+        embeddings = model.bert.embeddings(
+            original_ids(batch), batch["token_type_ids"], deterministic
+        )
+        return {
+            **batch,
+            "retromae_embeddings": embeddings,
+            "retromae_visible": self.visible(model, batch),
+        }
+
+    def visible(self, model, batch):
+        """Draws which tokens each position sees, bool [B, L, L].
+
+        No position sees itself. Each other token of the text is hidden from it with the probability
+        HIDDEN_FRACTION; [CLS] and the last [SEP] never are.
+        """
+        is_real_Bx1xL = batch["attention_mask"][:, None] > 0
+        rows, length = batch["attention_mask"].shape
+        keys = (key[:, None, None] for key in mask_keys(model.make_rng("sample"), (rows,)))
+        index_LxL = jnp.arange(length**2).reshape(length, length)
+        is_kept_BxLxL = keeps(index_LxL, tuple(keys), HIDDEN_FRACTION)
+        is_kept_BxLxL |= text_weights(batch)[:, None] == 0
+        return is_kept_BxLxL & is_real_Bx1xL & ~jnp.eye(length, dtype=bool)
+
+    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
+        """Returns `DecoderInputs`, from which the loss computes a few logits at a time."""
+        length = hidden_BxLxD.shape[1]
+        decoded_BxLxD = model.retromae(
+            hidden_BxLxD[:, 0],
+            batch["retromae_embeddings"],
+            model.bert.embeddings.position_embeddings[:length],
+            batch["retromae_visible"],
+            # Only training has dropout.
+            not model.has_rng("dropout"),
+        )
+        return decoder_inputs(model, decoded_BxLxD)
+
+    def total(self, batch):
+        return jnp.sum(text_weights(batch)) + DENOMINATOR_EPSILON
+
+    def sums(self, outputs, batch, teacher=None):
+        weights_BxL = text_weights(batch) * example_weights(batch)[:, None]
+        sums = sliced_cross_entropy(outputs, original_ids(batch), weights_BxL)
+        return loss_and_accuracy(self.name, *sums, jnp.sum(weights_BxL))
+
+    def baseline_sums(self, batch, unigram_log_probs_V):
+        """Scores unigram frequencies; see `text_baseline_sums`."""
+        weights_BxL = text_weights(batch) * example_weights(batch)[:, None]
+        ids_BxL = original_ids(batch)
+        return text_baseline_sums(self.name, ids_BxL, weights_BxL, unigram_log_probs_V)
+
+    def head_flops(self, config, length, num_predictions):
+        width, inner = config.hidden_size, config.intermediate_size
+        block = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
+        return block + length * language_model_head_flops(config)
+
+
+def original_ids(batch: dict[str, jax.Array]) -> jax.Array:
+    """Returns the ids before the corruption, int32 [B, L]."""
+    return with_tokens(
+        batch["input_ids"],
+        batch["masked_lm_positions"],
+        batch["masked_lm_ids"],
+        batch["masked_lm_weights"] > 0,
+    )
+
+
+def text_weights(batch: dict[str, jax.Array]) -> jax.Array:
+    """Returns 1 for each token but [CLS], the last [SEP] and padding, 0 for these: [B, L]."""
+    mask_BxL = batch["attention_mask"]
+    position_L = jnp.arange(mask_BxL.shape[1])
+    last_Bx1 = jnp.sum(mask_BxL, axis=1, keepdims=True) - 1
+    return ((position_L > 0) & (position_L < last_Bx1)).astype(jnp.float32)
