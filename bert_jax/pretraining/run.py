@@ -35,6 +35,8 @@ class PretrainingRun:
     Args:
       resume: What the checkpoint that the run continues from stores beside the state; empty for a
         new run.
+      guesses_at_random: Whether the head that fills masks is drawn from the seed although the run
+        begins with given weights; its guesses at step 0 are not shown.
 
     Attributes:
       results: The results of the latest evaluation; empty if there was none since the start.
@@ -49,12 +51,14 @@ class PretrainingRun:
         trainer: Trainer,
         run_input: RunInput,
         resume: dict[str, Any],
+        guesses_at_random: bool = False,
     ):
         self.config, self.directory, self.trainer = config, directory, trainer
         self.num_steps = config.train.num_steps
         self.evaluated_step = resume.get("evaluated_step", -1)
         self.results: dict[str, Any] = {}
         self._input, self._resume = run_input, resume
+        self._guesses_at_random = guesses_at_random
         if run_input.heldout:
             self._token_counts = counts_by_source(run_input.train)
 
@@ -120,6 +124,8 @@ class PretrainingRun:
             results = other and results | {OTHER_TEXT + name: x for name, x in other.items()}
         if not results:
             return
+        if not step and self._guesses_at_random:
+            results.pop(FILLED_TEXTS, None)
         self.results, self.evaluated_step = results, step
         text = progress_text(trainer.objective.metrics, results)
         recorder.log_evaluation(step, results, text)

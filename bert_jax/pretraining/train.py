@@ -84,7 +84,8 @@ def train(
         announce(config, trainer, run_input, directory, step, warnings, reports)
 
         # Loop.
-        run = PretrainingRun(config, path, trainer, run_input, resume)
+        guesses_at_random = weights.guesses_at_random(config, pretrained)
+        run = PretrainingRun(config, path, trainer, run_input, resume, guesses_at_random)
         tracker = stack.enter_context(Tracker(config, path))
         step, times = train_loop(run, state, resume, checkpointer, guard, tracker)
         if guard.requested:

@@ -25,11 +25,13 @@ from bert_jax.interop.pretrained import INITIAL_LENGTH, Pretrained
 from bert_jax.interop.weights import (
     Weights,
     complete_weights,
+    head_labels,
     head_of,
     keep_layers,
     model_shapes,
     unflatten,
 )
+from bert_jax.objectives.language_model import MaskedTokenPrediction
 from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel import multihost
 from bert_jax.pretraining.build import make_objective
@@ -68,6 +70,18 @@ def recipe_of(model: Pretrained) -> ConfigDict:
     with config.unlocked():
         config.objective.terms, config.objective.weights = zip(*kept, strict=True)
     return config
+
+
+def guesses_at_random(config: ConfigDict, pretrained: Pretrained | None) -> bool:
+    """Returns whether the head that fills masks was drawn from the seed, not read with the rest."""
+    return pretrained is not None and any(
+        label in pretrained.untrained_heads
+        for name, term in zip(
+            config.objective.terms, make_terms(config.objective.terms), strict=True
+        )
+        if isinstance(term, MaskedTokenPrediction)
+        for label in head_labels(pretrained.model_config, [name]).values()
+    )
 
 
 def read_teacher(config: ConfigDict) -> Pretrained | None:

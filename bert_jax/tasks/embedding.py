@@ -14,7 +14,6 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
 from bert_jax.tasks.example_task import as_number
-from bert_jax.tasks.scores import regression_scores
 from bert_jax.tasks.retrieval import (
     BASELINE_PREFIX,
     Retrieval,
@@ -24,6 +23,7 @@ from bert_jax.tasks.retrieval import (
     retrieval_scores,
     similarities,
 )
+from bert_jax.tasks.scores import regression_scores
 from bert_jax.tasks.sts import cosine_similarities, read_pairs
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task

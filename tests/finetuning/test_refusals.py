@@ -37,7 +37,7 @@ def test_pretraining_config_is_refused(tmp_path):
         ({"train.gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
         (
             {"table.threshold": 0.4},
-            "config.table.threshold is 0.4 and config.table.multi_label is False: the former has no",
+            "config.table.threshold is 0.4 and config.table.multi_label is False: the former has",
         ),
         (
             {"table.regression": True, "table.class_weights": "balanced"},

@@ -115,6 +115,17 @@ def test_both_texts_are_scored_before_and_after(run, texts):
     assert "held-out text, initial weights" in page and "other text, end" in page
 
 
+def test_guesses_of_a_random_head_are_not_shown(source, run, new_texts, tmp_path):
+    pretrained = formats.read(source)
+    pretrained.weights = {k: v for k, v in pretrained.weights.items() if k.startswith("bert/")}
+    pretrained.terms = ()
+    formats.write(pretrained, tmp_path / "source", "huggingface")
+    pretrain.train(continued(tmp_path / "source", new_texts), tmp_path / "run")
+    for directory, has_head in ((run, True), (tmp_path / "run", False)):
+        shown = {x["step"]: "eval_filled_texts" in x for x in read_metrics(directory)}
+        assert shown[0] == has_head and shown[6]
+
+
 def test_the_loss_per_character_is_that_of_the_text(run, texts, new_texts):
     results, tokenizer = files.read_json(run / "results.json"), workdir.load_vocabulary(run)[0]
     for prefix, pattern in (("", new_texts), ("other_", texts)):
