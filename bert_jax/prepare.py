@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> None:
     for key in _KEYS:
         value = values[key].value
         data[key] = tuple(filter(None, [value])) if isinstance(data[key], tuple) else value
-    validate_data(config)
+    validate_data(data)
     if values["sampling_exponent"].present:
         check_rules([exponent_rule(config)], config)
     if values.preview:

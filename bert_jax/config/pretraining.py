@@ -160,7 +160,8 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
         check_rules(run_rules(config), config)
 
 
-def validate_data(config: ConfigDict) -> None:
+def validate_data(data: ConfigDict) -> None:
     """Checks only the section `data` of a config."""
-    check(config.data, DATA, "config.data.")
+    check(data, DATA, "config.data.")
+    config = ConfigDict({"data": data})
     check_rules(data_rules(config), config)

@@ -163,12 +163,11 @@ def test_finetuning_config_is_refused():
 
 
 def test_validate_data_checks_only_the_data_section():
-    config = default_config()
-    config.seed = -1
-    validate_data(config)
-    config.data.heldout_fraction = 0.6
+    data = default_config().data
+    validate_data(data)
+    data.heldout_fraction = 0.6
     with pytest.raises(UserError, match="heldout_fraction is 0.6; .* and at most 0.5"):
-        validate_data(config)
+        validate_data(data)
 
 
 def test_round_trip_through_json():

@@ -202,7 +202,7 @@ def test_an_interrupted_run_is_bit_identical(name, texts, tmp_path):
 @pytest.mark.parametrize(
     ("name", "key", "value", "words"),
     [
-        ("bart", "data.max_pairs_per_row", 2, "max_pairs_per_row is 2, but .* a target for each"),
+        ("bart", "data.max_pairs_per_row", 2, "max_pairs_per_row is 2 and .* a target for each"),
         ("bart", "data.corruption", "none", "denoising, which needs decoder_attention_mask"),
         ("spanbert", "data.corruption", "masked_lm", "which needs span_left_positions"),
         ("left to right", "model.causal", False, "each position sees the token it predicts; set"),
