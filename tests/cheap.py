@@ -1,15 +1,26 @@
 """What makes the small runs of the tests cheap, in the process of a test or a forked one."""
 
 import contextlib
+import os
 from unittest import mock
 
 from bert_jax.reports import curves, page
 from bert_jax.training import trainer as trainer_lib
 from bert_jax.training.trainer import Trainer
 
-_MAX_TRAINERS = 16
+# Each keeps its compiled programs in memory.
+_MAX_TRAINERS = 8
 _STEPS = ("compiled_train_step", "_compiled_eval_step", "_compiled_init")
 _create = Trainer.create
+
+
+def compiler_of_users() -> dict[str, bool]:
+    """Returns the options of jax.jit that undo conftest.py's flag, which moves last bits.
+
+    With the flag, a value that two operations need may be computed twice, with other rounding.
+    """
+    is_flag_set = "xla_cpu_use_fusion_emitters" in os.environ["XLA_FLAGS"]
+    return {"xla_cpu_use_fusion_emitters": True} if is_flag_set else {}
 
 
 @contextlib.contextmanager

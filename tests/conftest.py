@@ -39,9 +39,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # JAX's traces consist of many long-lived objects, which the collector would visit all the time.
 gc.set_threshold(100_000, 50, 100)
 
-# A busy machine must not fail a property test.
-hypothesis.settings.register_profile("no_deadline", deadline=None)
-hypothesis.settings.load_profile("no_deadline")
+# A busy machine must not fail a property test. Each run of the tests draws other examples.
+hypothesis.settings.register_profile("tests", deadline=None, max_examples=50)
+hypothesis.settings.load_profile("tests")
 
 _DEFAULT = Path(__file__).parent.parent.parent / "shared" / "data"
 

@@ -79,16 +79,12 @@ def test_features(model, bert, tmp_path):
 @pytest.mark.parametrize(
     ("head", "labels", "words", "example"),
     [
-        ("", (), ["score", "a b"], {"text": "a b"}),
-        ("", (), ["next-sentence", "a", "b"], {"text": "a", "text_b": "b"}),
         ("sequence_classification", ("x", "y"), ["classify", "a"], {"text": "a"}),
-        ("question_answering", (), ["answer", "a", "b c"], {"question": "a", "context": "b c"}),
         ("multiple_choice", (), ["choose", "a", "b", "c"], {"context": "a", "choices": ["b", "c"]}),
     ],
 )
 def test_a_command_line_is_a_file_of_one_example(tmp_path, head, labels, words, example):
-    pretrained = make_finetuned(head, labels) if head else make_pretrained()
-    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    formats.write(make_finetuned(head, labels), tmp_path / "hf", "huggingface")
     (tmp_path / "x.jsonl").write_text(json.dumps(example))
     bert, paths = bert_jax.load(tmp_path / "hf"), (tmp_path / "x.jsonl", tmp_path / "y.jsonl")
     predict_file(words[0], bert, *paths)

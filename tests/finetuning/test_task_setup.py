@@ -192,18 +192,6 @@ def test_missing_inputs_are_named(files):
         begin(files)
 
 
-def test_missing_split_is_named(files):
-    folder = files / "swag"
-    folder.mkdir()
-    ending = ",".join(f"ending{i}" for i in range(4))
-    (folder / "val.csv").write_text(f"sent1,sent2,{ending},label\na,b,c,d,e,f,0\n")
-    config = finetune_config("multiple_choice")
-    config.update(init_from=str(files / "hf"))
-    config.data.update(input=str(folder), max_seq_length=16)
-    with pytest.raises(UserError, match=f"{folder}, which has no train split"):
-        task_setup.open_task_setup(config)
-
-
 def test_untrained_positions_give_a_warning(files, capsys):
     """Weights from bert_jax contain the config of the run that trained them."""
     config = small_config()

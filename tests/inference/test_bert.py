@@ -197,9 +197,9 @@ def test_attention_is_the_softmax_of_queries_and_keys(bert):
 
 
 def test_encode_does_not_depend_on_the_other_texts(bert):
-    texts = [" ".join("abcdefghij"[i % 10] for i in range(n)) for n in (3, 30, 1, 17, 9, 36, 2)]
+    texts = [" ".join("abcdefghij"[i % 10] for i in range(n)) for n in (3, 30, 1, 17)]
     together = bert.encode(texts, pooling="mean", layers=[1, -1])
-    assert together.shape == (7, 2, 12)
+    assert together.shape == (4, 2, 12)
     for text, x in zip(texts, together, strict=True):
         np.testing.assert_allclose(bert.encode([text], layers=[1, -1])[0], x, atol=1e-5)
     np.testing.assert_array_equal(bert.encode(text), bert.encode([text])[0])

@@ -83,8 +83,10 @@ def test_a_position_sees_earlier_tokens_and_the_real_source(params, batch):
 
 
 def test_a_rematerialized_decoder_computes_the_same(params, batch):
+    one_layer = {"num_hidden_layers": 1, "num_decoder_layers": 1}
+
     def loss_and_gradients(config):
-        model = PreTrainingModel(dataclasses.replace(config, num_hidden_layers=1), TERMS)
+        model = PreTrainingModel(dataclasses.replace(config, **one_layer), TERMS)
 
         def loss(params):
             outputs = model.apply({"params": params}, batch, deterministic=True)

@@ -24,6 +24,7 @@ from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_train_step
+from tests import cheap
 from tests.models.common import (
     assert_independent,
     assert_rate,
@@ -121,7 +122,8 @@ def setting(single, remat="none", groups=0):
 def forward(model, params, batch, deterministic=False):
     rngs = {} if deterministic else {"dropout": jax.random.key(3)}
     run = jax.jit(
-        lambda p: model.apply({"params": p}, batch, deterministic=deterministic, rngs=rngs)
+        lambda p: model.apply({"params": p}, batch, deterministic=deterministic, rngs=rngs),
+        compiler_options=cheap.compiler_of_users(),
     )
     return jax.block_until_ready(run(params))
 

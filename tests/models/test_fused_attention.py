@@ -121,8 +121,8 @@ def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch, platform
     monkeypatch.setattr(kernels, "fused_attention", kernel)
     unfused = BertConfig(10, 256, 1, 4, 64, attention_probs_dropout_prob=RATE, dtype=jnp.bfloat16)
     fused = dataclasses.replace(unfused, fused_attention=platform)
-    hidden = jnp.asarray(np.random.default_rng(1).normal(size=(2, 256, 256)), jnp.bfloat16)
-    bias = jnp.zeros((2, 1, 1, 256))
+    hidden = jnp.asarray(np.random.default_rng(1).normal(size=(2, 128, 256)), jnp.bfloat16)
+    bias = jnp.zeros((2, 1, 1, 128))
     weights = initial_weights(unfused, hidden, bias)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -38,7 +38,8 @@ def on_eight_devices(folder):
     """Runs eight_devices.py; returns its stderr."""
     program = [sys.executable, "-m", "tests.parallel.eight_devices", str(folder)]
     # At log level 0, XLA prints its warnings.
-    ((status, _, err),) = finish([runs.start(program, devices=8, TF_CPP_MIN_LOG_LEVEL="0")])
+    process = runs.start(program, devices=8, TF_CPP_MIN_LOG_LEVEL="0")
+    ((status, _, err),) = finish([process], seconds=900)
     assert status == 0, err[-5000:]
     return err
 

@@ -188,7 +188,7 @@ def test_the_export_is_that_of_transformers_and_keeps_every_bit(run):
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in ("herbert", "modernbert") else pytest.param(name, marks=pytest.mark.slow)
+        name if name == "modernbert" else pytest.param(name, marks=pytest.mark.slow)
         for name in FAMILIES
     ],
 )

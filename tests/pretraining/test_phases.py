@@ -1,7 +1,5 @@
 """Runs whose stages have their own rates, decays and masks are compiled once and resumed."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.evaluation import evaluate_workdir
 from bert_jax.training import trainer
 from bert_jax.training.metrics import read_metrics
-from tests import runs
+from tests import cheap, runs
 from tests.small_run import small_run, train_with_interruption
 
 SIZES = {"max_seq_length": 16, "max_predictions_per_seq": 4}
@@ -71,11 +69,9 @@ def test_phases_with_rotary_bases_of_their_own(texts, tmp_path):
 
 @pytest.fixture(scope="module")
 def compiler_of_users():
-    """Compiles train steps without conftest.py's flag: with it, another stage moves a last bit."""
+    """Compiles train steps as users do: otherwise, another stage may move a last bit."""
     with pytest.MonkeyPatch.context() as patch:
-        if "fusion_emitters" in os.environ["XLA_FLAGS"]:
-            options = {"xla_cpu_use_fusion_emitters": True}
-            patch.setattr(trainer, "compiler_options", lambda devices: options)
+        patch.setattr(trainer, "compiler_options", lambda devices: cheap.compiler_of_users())
         yield
 
 

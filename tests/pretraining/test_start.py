@@ -70,14 +70,6 @@ def test_weights_of_every_kind_begin_at_step_0(kind, trained, texts, tmp_path):
     assert not any(np.asarray(moment).any() for moment in jax.tree.leaves(state.opt_state))
 
 
-def test_sinusoidal_positions_reach_the_weights(texts):
-    trainer = make_trainer(small_run(texts, sinusoidal_positions=0.5))
-    weights = flatten(trainer.init_state().params, trainer.model_config)
-    half = trainer.model_config.hidden_size // 2
-    first_row = weights["bert/embeddings/position_embeddings"][0]
-    np.testing.assert_array_equal(first_row, [0.0] * half + [0.5] * half)
-
-
 def test_single_checkpoint_of_a_run_can_be_read(trained):
     steps = sorted(int(path.name) for path in (trained / "checkpoints").iterdir())
     assert len(steps) > 1

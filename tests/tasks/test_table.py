@@ -143,7 +143,7 @@ def test_spaces_around_labels_and_digits_of_predictions(tmp_path, write):
     assert lines == ["index,prediction", "0,1.234567e+06", "1,0.1", "2,2.0"]
 
 
-@pytest.mark.parametrize("number", ["nan", "inf", "1e39", "1_000", "", "one"])
+@pytest.mark.parametrize("number", ["nan", "1e39", "1_000", "one"])
 def test_labels_that_are_not_numbers_are_refused(tmp_path, number, write):
     write({"train.csv": f"text,label\na,1e-3\nb,{number}\n", "dev.csv": "text,label\na,9\n"})
     with pytest.raises(UserError, match=f"train.csv:3: label is '{number}', not a number"):
