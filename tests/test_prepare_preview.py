@@ -55,9 +55,9 @@ def test_the_formats_of_several_files(tmp_path, capsys):
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(TWO)
     _print_documents(options(tmp_path), 2)
-    assert f" read {tmp_path / 'a.txt'} and 1 other file as " in capsys.readouterr().out
+    assert f" read {tmp_path / 'a.txt'} and 1 more as " in capsys.readouterr().out
     _print_documents(options(tmp_path), 3)
-    assert f" read {tmp_path / 'a.txt'} and 2 other files as " in capsys.readouterr().out
+    assert f" read {tmp_path / 'a.txt'} and 2 more as " in capsys.readouterr().out
 
 
 def test_standard_input_is_refused():

@@ -151,8 +151,9 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     # All files are first written to this directory. A killed conversion leaves it behind.
     unfinished = path / _UNFINISHED
     is_new = not path.exists()
-    found = path.iterdir() if path.is_dir() else [path] * path.exists()
-    if any(each.name != _UNFINISHED or not each.is_dir() for each in found):
+    found = list(path.iterdir()) if path.is_dir() else []
+    foreign = [each for each in found if each != unfinished or not each.is_dir()]
+    if foreign or path.is_file():
         raise UserError(f"{path} exists already; give a new or empty directory")
     try:
         files.remove_directory(unfinished)

@@ -58,8 +58,7 @@ def show_formats(guesses: Mapping[str, FormatGuess]) -> None:
     for path, guess in guesses.items():
         groups.setdefault(guess, []).append(path)
     for guess, paths in groups.items():
-        plural = "s" * (len(paths) != 2)
-        others = f" and {len(paths) - 1:,} other file{plural}" if paths[1:] else ""
+        others = f" and {len(paths) - 1:,} more" if paths[1:] else ""
         format = f"data.format={guess.format}"
         say(f"data.format=auto read {paths[0]}{others} as {format}: {guess.reason}")
         if guess.is_doubtful:

@@ -272,7 +272,8 @@ def _albert_sources(text: str, lowercase: bool) -> list[int]:
     for index, character in enumerate(text):
         last = characters[-1][0] if characters else " "
         if character.isspace():
-            characters += [(" ", index)] * (last != " ")
+            if last != " ":
+                characters.append((" ", index))
         elif character in "`'" and last == character:
             characters[-1] = ('"', characters[-1][1])
         else:
