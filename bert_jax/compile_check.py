@@ -6,6 +6,8 @@
     python -m bert_jax.compile_check --config=configs/large.py --topology=v5e:4x4 \\
         --plan --price_per_chip_hour=1.2
 
+A config of sentence embeddings is checked too, with the shape of the model in config.init_from.
+
 This compiles the same step with the same compiler (`pip install -e '.[tpu]'`) as a run on the
 slice, and reports the memory that the compiler allocates. The time is an estimate from the
 compiler's cost model and, for collectives and Pallas kernels, from documented peaks; see
@@ -17,7 +19,7 @@ Exit status: 0 if the step fits; 1 if it does not, or for a mistake in the confi
 from absl import flags
 
 from bert_jax import config as config_lib
-from bert_jax.config import cli
+from bert_jax.config import cli, finetuning
 
 
 def define_flags() -> None:
@@ -55,11 +57,21 @@ def main(_) -> None:
         cli.refuse_flags(("stage",), "with --plan")
     else:
         cli.refuse_flags(("price_per_chip_hour",), "without --plan")
-    config_lib.validate(args.config)
+    is_embedding = args.config.get("task") == "embedding"
+    if is_embedding:
+        if args.plan or args.stage != 1 or args.batch_size_per_chip:
+            raise cli.UsageError("a config of fine-tuning has one stage, a fixed batch and no plan")
+        finetuning.validate(args.config)
+    else:
+        config_lib.validate(args.config)
     # Imported late to load JAX after the checks.
     from bert_jax.tpu import check, topologies
 
     topology = topologies.find(args.topology, args.num_slices)
+    if is_embedding:
+        outputs = {"output": args.output, "hlo_output": args.hlo_output}
+        check.check_embedding(args.config, topology, **outputs)
+        return
     if args.plan:
         check.plan(
             args.config,

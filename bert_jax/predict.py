@@ -26,6 +26,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from absl import flags
+from etils import epath
 from rich.table import Table
 
 from bert_jax import inference
@@ -33,7 +34,7 @@ from bert_jax.base import compilation_cache, cpu_allocator, files
 from bert_jax.base.errors import UserError, printable
 from bert_jax.base.progress import Progress, terminal
 from bert_jax.config import cli
-from bert_jax.inference.verbs import TEXT_OR_PAIR, VERBS, Item, Verb, predict_file
+from bert_jax.inference.verbs import TEXT_OR_PAIR, VERBS, Item, Verb, format_of, predict_file
 
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
@@ -188,6 +189,8 @@ def main(argv: list[str]) -> None:
     elif args.input:
         with Progress(name, None, "examples") as progress:
             count = predict_file(name, bert, args.input, args.output, progress.advance, **options)
+        format = format_of(name, epath.Path(args.input))
+        print(f"{args.input} was read as {format}")
         print(f"predictions for {count:,} examples are in {args.output}")
     else:
         (result,) = command.predict(bert, [example], **options)

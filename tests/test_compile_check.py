@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from bert_jax.interop import formats
 from tests import runs
+from tests.interop.small_bert import make_pretrained
 from tests.refusals import one_sentence
 
 COMMAND = [sys.executable, "-m", "bert_jax.compile_check", "--config=configs/tiny.py"]
@@ -45,6 +47,36 @@ def test_mistakes(flags, status, words):
     finished = runs.run([*COMMAND, *flags])
     assert finished.returncode == status
     assert words in one_sentence(finished.returncode, finished.stderr)
+
+
+EMBEDDING = [
+    *COMMAND[:3],
+    "--config=configs/finetune/embedding.py",
+    "--config.data.input=pairs.jsonl",
+    "--config.data.max_seq_length=16",
+    "--config.train.batch_size=64",
+    "--config.train.gradient_accumulation_steps=2",
+    "--config.embedding.negative_columns=negative",
+    "--topology=v5e:2x4",
+]
+
+
+def test_sentence_embeddings_have_no_plan():
+    finished = runs.run([*EMBEDDING, "--config.init_from=x", "--plan"])
+    assert finished.returncode == 2
+    assert "one stage, a fixed batch and no plan" in one_sentence(2, finished.stderr)
+
+
+@needs_libtpu
+def test_sentence_embeddings_with_negatives_of_all_chips(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    output = tmp_path / "out.json"
+    finished = runs.run([*EMBEDDING, f"--config.init_from={tmp_path}/hf", f"--output={output}"])
+    assert finished.returncode == 0, finished.stderr
+    found = json.loads(output.read_text())
+    # An anchor, a positive and a negative.
+    assert found["batch_size"] == 3 * 64 and found["fits"] and found["mesh"]["data"] == 8
+    assert found["collectives"]["all-gather"]["bytes"] > 0
 
 
 @needs_libtpu

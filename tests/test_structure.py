@@ -19,7 +19,8 @@ FOLDERS = (
     {"training"},
     {"interop", "reports"},
     {"pretraining", "inference"},
-    {"finetuning", "tpu"},
+    {"finetuning"},
+    {"tpu"},
     {"studies"},
 )
 # TensorFlow: the input pipeline, texts of TensorFlow Datasets, and the Google-checkpoint reader.

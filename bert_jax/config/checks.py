@@ -346,7 +346,7 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
 
 def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     """Yields the rules between the keys of `config.embedding`."""
-    own, data = config.embedding, config.data
+    own = config.embedding
     yield (
         own.loss == "mnr" and config.train.batch_size == 1,
         "train.batch_size embedding.loss",
@@ -377,11 +377,6 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
         len(own.dim_weights) not in (1, len(own.dims)),
         "embedding.dim_weights embedding.dims",
         "there must be one weight for each of the widths",
-    )
-    yield (
-        own.max_query_length > data.max_seq_length or 0 < own.max_query_length < 5,
-        "embedding.max_query_length data.max_seq_length",
-        "the former must be 0, or from 5 to the latter",
     )
     dropouts = config.model.hidden_dropout_prob, config.model.attention_probs_dropout_prob
     yield (

@@ -150,11 +150,6 @@ TASK_SECTIONS: dict[str, Section] = {
         "label_divisor": Field(
             1.0, "Numbers are divided by this, such as 5 for STS-B and cosine.", bounds="> 0"
         ),
-        "max_query_length": Field(
-            0,
-            "Largest number of tokens in an anchor; 0 for data.max_seq_length.",
-            bounds=">= 0",
-        ),
         "query_prompt": Field("", "Text that is put before each anchor, such as 'query: '."),
         "document_prompt": Field("", "Text that is put before every other text."),
         "retrieval": Field(
@@ -165,12 +160,6 @@ TASK_SECTIONS: dict[str, Section] = {
             "",
             "A file with sentence1, sentence2 and score, or the folder of STS-B, that is scored "
             "too.",
-        ),
-        "metric": Field(
-            "",
-            "Metric of the first validation split that decides which checkpoint is best. For "
-            "retrieval and mnr: ndcg@10, mrr@10, map@100, accuracy@1 and recall@10; for numbers: "
-            "spearman and pearson; triplet: triplet_accuracy. If empty, the first of these.",
         ),
     },
     "ner": {

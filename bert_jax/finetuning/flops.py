@@ -1,6 +1,5 @@
 """Floating-point operations of a step of fine-tuning."""
 
-from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel
 from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.training.flops import encoder_flops
@@ -25,14 +24,3 @@ def task_flops_per_sequence(model: TaskModel, length: int) -> float:
         # The decoder reads the same tokens; its logits are not computed.
         forward += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
     return 3.0 * forward
-
-
-def embedding_flops_per_row(
-    config: BertConfig, query_length: int, num_documents: int, document_length: int
-) -> float:
-    """Computes the FLOPs of forward and backward for an anchor and its documents.
-
-    The similarities are less than a percent of it.
-    """
-    documents = num_documents * encoder_flops(config, document_length, None)
-    return 3.0 * (encoder_flops(config, query_length, None) + documents)

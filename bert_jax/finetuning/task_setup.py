@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.finetuning.batches import all_rows
-from bert_jax.finetuning.flops import embedding_flops_per_row, task_flops_per_sequence
+from bert_jax.finetuning.flops import task_flops_per_sequence
 from bert_jax.finetuning.layer_rates import LayerRates
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.model_keys import MODEL_KEYS
@@ -35,6 +36,7 @@ from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
+from bert_jax.training.flops import encoder_flops
 from bert_jax.training.stages import Stage, curve_of_run
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
@@ -169,9 +171,12 @@ def class_weights(config: ConfigDict, task: Task) -> tuple[float, ...]:
 
 
 def make_trainer(
-    config: ConfigDict, stage: Stage, class_weights: tuple[float, ...] = ()
+    config: ConfigDict,
+    stage: Stage,
+    class_weights: tuple[float, ...] = (),
+    devices: Sequence[jax.Device] | None = None,
 ) -> Trainer:
-    """Builds the trainer of a filled-in config.
+    """Builds the trainer of a filled-in config, for all devices by default.
 
     Raises:
       UserError: As for `Trainer.create`, or the batch cannot be split over the devices.
@@ -189,14 +194,16 @@ def make_trainer(
 
     def flops(model_config: BertConfig, stage: Stage) -> float:
         if is_embedding:
-            return embedding_flops_per_row(model_config, *row_lengths(config, stage))
+            return 3.0 * encoder_flops(model_config, stage.max_seq_length, None)
         return task_flops_per_sequence(make_model(model_config), stage.max_seq_length)
 
     multi_label = config.task == "table" and config.table.multi_label
     loss = make_task_loss(config.head, num_labels, multi_label, class_weights)
     loss = make_contrastive(config) if is_embedding else loss
     parts = make_model, loss
-    trainer = Trainer.create(config, *parts, [stage], flops_per_sequence=flops, scaling=scaling)
+    trainer = Trainer.create(
+        config, *parts, [stage], flops_per_sequence=flops, scaling=scaling, devices=devices
+    )
     check_batch(config, trainer.mesh)
     # Negatives come from the whole batch, which the loss itself divides into chunks.
     return dataclasses.replace(trainer, accumulation_steps=1) if is_embedding else trainer
@@ -221,11 +228,22 @@ def make_contrastive(config: ConfigDict) -> Contrastive:
     )
 
 
-def row_lengths(config: ConfigDict, stage: Stage) -> tuple[int, int, int]:
-    """Returns the tokens of an anchor, the documents of a row, and the tokens of each."""
-    query = config.embedding.max_query_length or config.data.max_seq_length
-    document = config.data.max_seq_length
-    return query, (stage.max_seq_length - query) // document, document
+def abstract_embedding_batch(
+    config: ConfigDict, num_documents: int, trainer: Trainer
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns shapes, dtypes and shardings of the batches that `TupleRows` give."""
+    rows, length = config.train.batch_size, config.data.max_seq_length
+    documents = rows, num_documents
+    label_type = np.int32 if config.labels else np.float32
+    shapes = dict.fromkeys(trainer.model.INPUTS, (rows, length))
+    shapes |= dict.fromkeys(("document_ids", "document_mask"), (*documents, length))
+    shapes |= {"query_numbers": (rows,), "document_numbers": documents, "labels": (rows,)}
+    return {
+        name: jax.ShapeDtypeStruct(
+            shape, label_type if name == "labels" else np.int32, sharding=trainer.layout.batch
+        )
+        for name, shape in shapes.items()
+    }
 
 
 def check_embedding(config: ConfigDict, rows: TupleRows) -> list[str]:
@@ -266,7 +284,7 @@ def check_batch(config: ConfigDict, mesh: Mesh) -> None:
 
 
 def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
-    """Makes the only stage of the run. Each choice of an example counts as a sequence.
+    """Makes the only stage of the run. Each choice or text of an example is a sequence.
 
     Raises:
       UserError: The epochs have less than one batch, or too many steps.
@@ -284,16 +302,25 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
             f"batch of config.train.batch_size={config.train.batch_size} from {len(rows)} examples"
         )
     first = rows.take(np.arange(1))
+    if "document_ids" in first:
+        return embedding_stage(config, num_steps, first["document_ids"].shape[1])
     *_, choices, length = (1, *first["input_ids"].shape[1:])
-    # The tokens of an anchor and its documents.
-    length += first["document_ids"][0].size if "document_ids" in first else 0
+    return _stage(config, num_steps, choices, length)
+
+
+def embedding_stage(config: ConfigDict, num_steps: int, num_documents: int) -> Stage:
+    """Makes the stage of rows of an anchor and some documents."""
+    return _stage(config, num_steps, 1 + num_documents, config.data.max_seq_length)
+
+
+def _stage(config: ConfigDict, num_steps: int, texts: int, length: int) -> Stage:
     return Stage(
         index=0,
         first_step=0,
         end_step=num_steps,
         max_seq_length=length,
         max_predictions_per_seq=0,
-        batch_size=config.train.batch_size * choices,
+        batch_size=config.train.batch_size * texts,
         masked_lm_prob=0.0,
         weight_decay=config.optimizer.weight_decay,
         curve=curve_of_run(config.schedule, num_steps),

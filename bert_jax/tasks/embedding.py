@@ -32,21 +32,9 @@ from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.tables import read_rows
 from bert_jax.tokenizers import Tokenizer
 
-_NEGATIVE = re.compile(r"negative(_(\d+))?")
-# The losses whose rows have a label, and the values that it may have.
-_RANGES = {
-    "cosent": (-np.inf, np.inf),
-    "angle": (-np.inf, np.inf),
-    "cosine": (0, 1),
-    "contrastive": (0, 1),
-}
-# The scores of each kind of evaluation; the first decides unless the config names another.
-_RETRIEVAL, _SIMILARITY, _TRIPLET = "retrieval", "similarity", "triplet"
-METRICS = {
-    _RETRIEVAL: ("ndcg@10", "mrr@10", "map@100", "accuracy@1", "recall@10"),
-    _SIMILARITY: ("spearman", "pearson"),
-    _TRIPLET: ("triplet_accuracy",),
-}
+_NEGATIVE = re.compile(r"negative(_\d+)?")
+# The losses of pairs with a number.
+_OF_NUMBERS = ("cosent", "angle", "cosine", "contrastive")
 
 
 class TextTuple(NamedTuple):
@@ -56,16 +44,9 @@ class TextTuple(NamedTuple):
     label: float | int | None
 
 
-class Side(NamedTuple):
-    """Texts of one side, queries or documents, with what is put before each, and their length."""
-
-    texts: Sequence[str]
-    prompt: str
-    max_length: int
-
-    def rows(self, tokenizer: Tokenizer) -> Iterator[Any]:
-        texts = ((self.prompt + text, None) for text in self.texts)
-        return tokenized(texts, tokenizer, self.max_length)
+def _rows(texts: Iterable[str], prompt: str, tokenizer: Tokenizer, length: int) -> Iterator[Any]:
+    """Tokenizes texts, each after the prompt."""
+    return tokenized(((prompt + text, None) for text in texts), tokenizer, length)
 
 
 class TextRows(TokenRows):
@@ -80,7 +61,7 @@ class TupleRows(TextRows):
 
     Args:
       tuples: All have the same number of texts.
-      sides: Makes the side of queries, and that of documents, from their texts.
+      prompts: What is put before each anchor, and before each document.
       label_type: np.int32, np.float32, or None without labels.
 
     Attributes:
@@ -91,8 +72,9 @@ class TupleRows(TextRows):
     def __init__(
         self,
         tuples: Iterable[TextTuple],
-        sides: tuple[Callable[[Sequence[str]], Side], Callable[[Sequence[str]], Side]],
+        prompts: tuple[str, str],
         tokenizer: Tokenizer,
+        max_seq_length: int,
         label_type: type | None,
     ):
         queries: dict[str, int] = {}
@@ -104,9 +86,9 @@ class TupleRows(TextRows):
             others.append([documents.setdefault(text, len(documents)) for text in texts])
             labels.append(label)
             self.num_equal += anchor == texts[0]
-        query, document = sides[0](list(queries)), sides[1](list(documents))
-        super().__init__(query.rows(tokenizer), tokenizer, query.max_length)
-        self.documents = TextRows(document.rows(tokenizer), tokenizer, document.max_length)
+        options = tokenizer, max_seq_length
+        super().__init__(_rows(queries, prompts[0], *options), *options)
+        self.documents = TextRows(_rows(documents, prompts[1], *options), *options)
         self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
         self._queries_N, self._documents_NxC = np.array(first), np.array(others)
         self.labels_N = None if label_type is None else np.array(labels, label_type)
@@ -147,20 +129,26 @@ class ScoredRows(TextRows):
 
     Args:
       sides: Queries and documents.
+      prompts: See `TupleRows`.
       scores: Computes the scores of queries_QxD and documents_NxD.
       facts: What the scores depend on beside the texts.
     """
 
     def __init__(
         self,
-        sides: Sequence[Side],
+        sides: tuple[Sequence[str], Sequence[str]],
+        prompts: tuple[str, str],
         tokenizer: Tokenizer,
+        max_seq_length: int,
         scores: Callable[[np.ndarray, np.ndarray], dict[str, float]],
         facts: Iterable[Any],
     ):
-        rows = itertools.chain.from_iterable(side.rows(tokenizer) for side in sides)
-        super().__init__(rows, tokenizer, max(side.max_length for side in sides))
-        self._num_queries, self._scores, self._facts = len(sides[0].texts), scores, list(facts)
+        options = tokenizer, max_seq_length
+        rows = (
+            _rows(texts, prompt, *options) for texts, prompt in zip(sides, prompts, strict=True)
+        )
+        super().__init__(itertools.chain.from_iterable(rows), *options)
+        self._num_queries, self._scores, self._facts = len(sides[0]), scores, list(facts)
 
     @property
     def num_examples(self) -> int:
@@ -185,30 +173,19 @@ class EmbeddingTask(Task):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._loss = self._options["loss"]
-        for key, length in (("query", self._query_length), ("document", self._max_seq_length)):
-            (prompt,) = self._tokenizer.encode_batch([self._options[f"{key}_prompt"]])
-            if len(self._tokenizer.join(prompt).input_ids_L) >= length:
+        self._prompts = tuple(self._options[f"{side}_prompt"] for side in ("query", "document"))
+        for prompt in self._tokenizer.encode_batch(self._prompts):
+            if len(self._tokenizer.join(prompt).input_ids_L) >= self._max_seq_length:
                 raise UserError(
-                    f"config.embedding.{key}_prompt has {len(prompt)} tokens, which leaves no room "
-                    f"for a text in {length} tokens (config.data.max_seq_length, "
-                    "config.embedding.max_query_length)"
+                    f"a prompt of config.embedding has {len(prompt)} tokens, which leaves no room "
+                    f"for a text in config.data.max_seq_length, {self._max_seq_length}"
                 )
         split = next((split for split in self.splits if split != "train"), "validation")
-        known = METRICS[self._kind(split)]
-        self.metric = self._options["metric"] or known[0]
-        if self.metric not in known:
-            raise UserError(
-                f"config.embedding.metric is {self.metric!r}; for the split {split} it must be one "
-                f"of {', '.join(known)}"
-            )
-
-    @property
-    def _query_length(self) -> int:
-        return self._options["max_query_length"] or self._max_seq_length
+        self.metric = "spearman" if self._is_similarity(split) else "ndcg@10"
 
     @property
     def _is_labeled(self) -> bool:
-        return self._options["loss"] in (*_RANGES, "softmax")
+        return self._options["loss"] in (*_OF_NUMBERS, "softmax")
 
     @property
     def _has_scores(self) -> bool:
@@ -218,15 +195,9 @@ class EmbeddingTask(Task):
         """
         return self._options["loss"] != "softmax" and bool(self._options["positive_column"])
 
-    def _kind(self, split: str) -> str:
-        """Returns how a split is scored, a key of METRICS."""
-        kinds = {"validation_retrieval": _RETRIEVAL, "validation_sts": _SIMILARITY}
-        kinds["validation"] = _SIMILARITY if self._is_labeled else _RETRIEVAL
-        return (
-            _TRIPLET
-            if self._options["loss"] == "triplet" and split == "validation"
-            else kinds[split]
-        )
+    def _is_similarity(self, split: str) -> bool:
+        """Whether a split is scored by correlations, rather than as retrieval."""
+        return split == "validation_sts" or split == "validation" and self._is_labeled
 
     def open_sources(self, source: str) -> dict[str, epath.Path]:
         sources = super().open_sources(source)
@@ -255,13 +226,12 @@ class EmbeddingTask(Task):
         return [*filter(None, (self._options[name] for name in names))]
 
     def _negatives(self, values: Mapping[str, str]) -> list[str]:
-        """Lists the columns of negatives, in the order of their numbers."""
+        """Lists the columns of negatives."""
         if self._is_labeled or not self._options["positive_column"]:
             return []
         if self._options["negative_columns"]:
             return list(self._options["negative_columns"])
-        found = filter(None, map(_NEGATIVE.fullmatch, values))
-        return [match[0] for match in sorted(found, key=lambda match: int(match[2] or 0))]
+        return sorted(filter(_NEGATIVE.fullmatch, values))
 
     def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
         """Yields the rows of a file."""
@@ -289,26 +259,16 @@ class EmbeddingTask(Task):
             if text not in self.labels:
                 raise BadRecord("unknown label", f"{column} is {text!r}, which is no label")
             return self.labels.index(text)
-        number, (low, high) = as_number(text), _RANGES[self._loss]
-        if number is not None:
-            number /= self._options["label_divisor"]
-        is_wrong = number is None or not low <= number <= high
-        if is_wrong or self._loss == "contrastive" and number not in (0, 1):
-            wanted = {"cosine": "a number from 0 to 1", "contrastive": "0 or 1"}
-            advice = " (config.embedding.label_divisor=5 divides it by 5)" * (
-                self._loss == "cosine"
-            )
-            raise BadRecord(
-                "not a label",
-                f"{column} is {text!r}, not {wanted.get(self._loss, 'a number')}{advice}",
-            )
+        number = as_number(text)
+        if number is None:
+            raise BadRecord("not a number", f"{column} is {text!r}, not a number")
+        number /= self._options["label_divisor"]
+        if self._loss == "cosine" and not 0 <= number <= 1:
+            advice = "config.embedding.label_divisor=5 divides it by 5"
+            raise BadRecord("not a cosine", f"{column} is {text!r}, not from 0 to 1 ({advice})")
+        if self._loss == "contrastive" and number not in (0, 1):
+            raise BadRecord("not 0 or 1", f"{column} is {text!r}, not 0 or 1")
         return number
-
-    def _queries(self, texts: Sequence[str]) -> Side:
-        return Side(texts, self._options["query_prompt"], self._query_length)
-
-    def _documents(self, texts: Sequence[str]) -> Side:
-        return Side(texts, self._options["document_prompt"], self._max_seq_length)
 
     def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> TextRows:
         if split == "validation_retrieval":
@@ -331,22 +291,11 @@ class EmbeddingTask(Task):
         self.check_not_empty(source, split, tuples)
         if split == "train":
             return self._training_rows(source, tuples)
-        if self._kind(split) == _RETRIEVAL:
+        if not self._is_similarity(split):
             return self._retrieval_rows(_retrieval_of(tuples))
-        first, *others = zip(*(row.texts for row in tuples), strict=True)
-        if self._kind(split) == _SIMILARITY:
-            labels_N = np.array([row.label for row in tuples])
-            return self._similarity_rows(first, others[0], labels_N)
-        documents = list(itertools.chain(*others))
-
-        def scores(queries_QxD: np.ndarray, documents_NxD: np.ndarray) -> dict[str, float]:
-            columns = documents_NxD.reshape(len(others), *queries_QxD.shape)
-            positive_Q, *negatives = (cosine_similarities(queries_QxD, x) for x in columns)
-            return {"triplet_accuracy": float(np.mean([positive_Q > x for x in negatives]))}
-
-        return ScoredRows(
-            [self._queries(first), self._documents(documents)], self._tokenizer, scores, ()
-        )
+        first, second = zip(*(row.texts for row in tuples), strict=True)
+        labels_N = np.array([row.label for row in tuples])
+        return self._similarity_rows(first, second, labels_N)
 
     def _training_rows(self, source: epath.Path, tuples: list[TextTuple]) -> TupleRows:
         labels = {row.label for row in tuples}
@@ -355,9 +304,13 @@ class EmbeddingTask(Task):
                 f"{source}: all values of {self._options['label_column']} are {labels.pop():g}, so "
                 f"that the loss {self._loss} has no pairs to rank"
             )
-        types = {"softmax": np.int32} | dict.fromkeys(_RANGES, np.float32)
-        sides = self._queries, self._documents
-        return TupleRows(tuples, sides, self._tokenizer, types.get(self._loss))
+        types = {"softmax": np.int32} | dict.fromkeys(_OF_NUMBERS, np.float32)
+        label_type = types.get(self._loss)
+        return TupleRows(tuples, self._prompts, self._tokenizer, self._max_seq_length, label_type)
+
+    def _scored_rows(self, *sides: Sequence[str], **scored: Any) -> ScoredRows:
+        """Makes rows of queries and documents; see `ScoredRows` for `scores` and `facts`."""
+        return ScoredRows(sides, self._prompts, self._tokenizer, self._max_seq_length, **scored)
 
     def _retrieval_rows(self, data: Retrieval) -> ScoredRows:
         @functools.cache
@@ -369,19 +322,17 @@ class EmbeddingTask(Task):
             found = retrieval_scores(data, similarity)
             return found | {f"{BASELINE_PREFIX}ndcg@10": baseline()}
 
-        sides = self._queries(data.queries), self._documents(data.documents)
         facts = itertools.chain(*(documents.tolist() for documents in data.relevant))
-        return ScoredRows(sides, self._tokenizer, scores, facts)
+        return self._scored_rows(data.queries, data.documents, scores=scores, facts=facts)
 
     def _similarity_rows(
         self, first: Sequence[str], second: Sequence[str], labels_N: np.ndarray
     ) -> ScoredRows:
         def scores(first_NxD: np.ndarray, second_NxD: np.ndarray) -> dict[str, float]:
             found = regression_scores(labels_N, cosine_similarities(first_NxD, second_NxD))
-            return {name: found[name] for name in METRICS[_SIMILARITY]}
+            return {name: found[name] for name in ("spearman", "pearson")}
 
-        sides = self._queries(first), self._documents(second)
-        return ScoredRows(sides, self._tokenizer, scores, labels_N.tolist())
+        return self._scored_rows(first, second, scores=scores, facts=labels_N.tolist())
 
     def score(self, rows: ScoredRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Scores the vectors, and with `config.embedding.dims` also those that are cut."""

@@ -11,11 +11,14 @@ from bert_jax import config as config_lib
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import terminal
+from bert_jax.config.finetuning import filled_in
+from bert_jax.finetuning import task_setup
+from bert_jax.interop.formats import describe
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.pretraining.weights import read_teacher
 from bert_jax.tpu import topologies
-from bert_jax.tpu.compilation import Compiled, compile_step, gib
+from bert_jax.tpu.compilation import Compiled, compile_step, compile_trainer, gib
 from bert_jax.tpu.report import bill, print_bill, print_report, report
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage, numbered_stage, resolve_stages
@@ -51,6 +54,33 @@ def check(
     compiled = tried.get(size) or compile_step(config, topology, devices, stage)
     results = report(stage, compiled, topology)
     results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
+    print_report(results, topology, terminal())
+    _write(results, config, output)
+    refuse_too_large(stage, compiled, topology)
+
+
+def check_embedding(
+    config: ConfigDict, topology: Topology, *, output: str = "", hlo_output: str = ""
+) -> None:
+    """Compiles the train step of sentence embeddings for a slice and prints a report.
+
+    Args:
+      config: A validated config of fine-tuning. Rows have as many negatives as it names columns.
+      output, hlo_output: See `check`.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    described = describe(config.init_from)
+    # The width of a layer for classes is of no account.
+    labels = ("0", "1", "2") if config.embedding.loss == "softmax" else ()
+    config = filled_in(config, described.model, "embedding", labels, described.family)
+    num_documents = 1 + len(config.embedding.negative_columns)
+    stage = task_setup.embedding_stage(config, 1, num_documents)
+    trainer = task_setup.make_trainer(config, stage, devices=topologies.devices(topology))
+    batch = task_setup.abstract_embedding_batch(config, num_documents, trainer)
+    compiled = compile_trainer(trainer, batch, topology, stage)
+    if hlo_output and compiled.fits:
+        files.write_whole(hlo_output, compiled.text.encode())
+    results = report(stage, compiled, topology)
     print_report(results, topology, terminal())
     _write(results, config, output)
     refuse_too_large(stage, compiled, topology)

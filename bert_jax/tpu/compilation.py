@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 import time
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -14,6 +15,7 @@ from bert_jax.pretraining.build import make_trainer
 from bert_jax.pretraining.weights import read_teacher
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage
+from bert_jax.training.trainer import Trainer
 
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 # The TPU compiler's messages with the size of a program that is too large.
@@ -67,7 +69,12 @@ def compile_step(
     trainer = make_trainer(config, devices, read_teacher(config))
     hosts = len({device.process_index for device in devices})
     config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
-    arguments = trainer.abstract_state(), trainer.abstract_batch(stage), trainer.abstract_frozen()
+    return compile_trainer(trainer, trainer.abstract_batch(stage), topology, stage)
+
+
+def compile_trainer(trainer: Trainer, batch: Any, topology: Topology, stage: Stage) -> Compiled:
+    """Compiles the train step of a trainer for an abstract batch; see `compile_step`."""
+    arguments = trainer.abstract_state(), batch, trainer.abstract_frozen()
     started = time.monotonic()
     try:
         train_step = trainer.with_model(stage.model_keys).compiled_train_step

@@ -21,7 +21,6 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.names import export_weights, foreign_names
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import flatten, model_shapes, unflatten
-from bert_jax.tasks.sts import read_pairs
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import Stage, curve_of_run
 from tests.golden.inputs import embedding_batch, read_golden, section
@@ -30,7 +29,6 @@ from tests.interop.small_bert import make_pretrained, same_weights
 OVERRIDES = {
     "dtype": "float32",
     "data.max_seq_length": 16,
-    "embedding.max_query_length": 8,
     "embedding.query_prompt": "the ",
     "embedding.dims": (0, 12),
     "train.batch_size": 16,
@@ -122,30 +120,35 @@ def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):
     assert not again.head and all(name.startswith("bert/") for name in again.weights)
 
 
-def test_similarity_and_classes(trained, tmp_path, bert):
-    """Scored pairs decide by Spearman; a loss with classes by another file."""
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory):
+    """Writes pairs with a score and a class; returns the file and the keys of its columns."""
     letters, rows = random.Random(1), []
     for _ in range(64):
         first, second = (letters.choices("abcdef", k=3) for _ in range(2))
         score = len({*first} & {*second})
         rows.append((" ".join(first), " ".join(second), score, "yes" if score else "no"))
-    names = ("sentence1", "sentence2", "score", "label")
-    lines = ["\t".join(names), *("\t".join(map(str, row)) for row in rows)]
-    (tmp_path / "sts.tsv").write_text("".join(f"{line}\n" for line in lines))
-    columns = {"anchor_column": "sentence1", "positive_column": "sentence2"}
-    columns = {f"embedding.{key}": value for key, value in columns.items()}
-    data, short = f"train={tmp_path}/sts.tsv", {"train.num_epochs": 1.0, "embedding.dims": (0,)}
-    scored = {"embedding.loss": "cosent", "embedding.label_column": "score"}
-    finetune(config(bert, data, **short, **columns, **scored), tmp_path / "scored")
-    results = json.loads((tmp_path / "scored" / "results.json").read_text())
+    lines = ["sentence1\tsentence2\tscore\tlabel", *("\t".join(map(str, row)) for row in rows)]
+    path = tmp_path_factory.mktemp("sentences") / "sts.tsv"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    columns = {"embedding.anchor_column": "sentence1", "embedding.positive_column": "sentence2"}
+    return path, columns | {"train.num_epochs": 1.0, "embedding.dims": (0,)}
+
+
+def test_pairs_with_numbers_decide_by_spearman(sentences, tmp_path, bert):
+    path, values = sentences
+    values |= {"embedding.loss": "cosent", "embedding.label_column": "score"}
+    results = finetune(config(bert, f"train={path}", **values), tmp_path / "run")
     assert results["metric"] == "spearman" and -1 <= results["score"] <= 1
-    classes = {"embedding.loss": "softmax", "embedding.sts": f"{tmp_path}/sts.tsv"}
-    finetune(config(bert, data, **short, **columns, **classes), tmp_path / "classes")
-    results = json.loads((tmp_path / "classes" / "results.json").read_text())
+
+
+@pytest.mark.slow
+def test_classes_need_another_file_and_leave_no_layer(sentences, tmp_path, bert):
+    path, values = sentences
+    values |= {"embedding.loss": "softmax", "embedding.sts": str(path)}
+    results = finetune(config(bert, f"train={path}", **values), tmp_path / "run")
     assert results["validation_sts"].keys() == {"spearman", "pearson"}
-    # The layer of the classes is neither exported nor read.
-    assert all(name.startswith("bert/") for name in formats.read(tmp_path / "classes").weights)
-    assert len(read_pairs(tmp_path / "sts.tsv").first) == 64
+    assert all(name.startswith("bert/") for name in formats.read(tmp_path / "run").weights)
 
 
 def test_twenty_steps_are_those_of_sentence_transformers():
@@ -164,11 +167,10 @@ def test_twenty_steps_are_those_of_sentence_transformers():
             "model.hidden_dropout_prob": 0.0,
             "model.attention_probs_dropout_prob": 0.0,
             "data.max_seq_length": 9,
-            "embedding.max_query_length": 6,
         }
     )
     given = filled_in(given, pretrained.model, "embedding", (), dtype="float32")
-    stage = Stage(0, 0, 20, 6 + 3 * 9, 0, 8, 0.0, 0.01, curve_of_run(given.schedule, 20))
+    stage = Stage(0, 0, 20, 9, 0, 4 * 8, 0.0, 0.01, curve_of_run(given.schedule, 20))
     trainer = task_setup.make_trainer(given, stage)
     names = foreign_names(BERT.names, "huggingface", 3)
     shapes = model_shapes(trainer.model)
@@ -197,7 +199,6 @@ def test_twenty_steps_are_those_of_sentence_transformers():
         ({"embedding.dim_weights": (1.0, 2.0, 3.0)}, "dim_weights is .* one weight for each of"),
         ({"embedding.loss": "cosent", "embedding.symmetric": True}, "symmetric is True, which has"),
         ({"embedding.symmetric": True, "embedding.same_side": True}, "both True; same_side incl"),
-        ({"embedding.max_query_length": 17}, "max_query_length is 17; it must be 0, or from 5 to"),
         (
             {
                 "embedding.positive_column": "",

@@ -15,6 +15,7 @@ import pytest
 from bert_jax.models import BertConfig
 from bert_jax.models.embedding_model import EmbeddingModel
 from bert_jax.objectives.contrastive import LOSSES, Contrastive, same_texts
+from bert_jax.training.state import init_params
 from tests import runs
 from tests.golden.inputs import read_golden, section
 
@@ -126,14 +127,46 @@ def test_a_batch_of_copies_has_no_loss_and_finite_gradients():
         assert np.isfinite(of_zeros).all(), name
 
 
-ROWS, NEGATIVES, LENGTH = 16, 2, 6
+ROWS, NEGATIVES, LENGTH, WIDTH = 16, 2, 6, 16
 
 
-def small_model():
-    """Returns a model without dropout, parameters, a batch with duplicates and hard negatives."""
+class Words:
+    """Stands for an encoder: the vector of a text is a function of the mean of its words."""
+
+    INPUTS = EmbeddingModel.INPUTS
+
+    def apply(self, variables, batch, deterministic, rngs):
+        words = (
+            variables["params"]["table"][batch["input_ids"]] * batch["attention_mask"][..., None]
+        )
+        return {"embeddings": jnp.tanh(words.mean(1) @ variables["params"]["kernel"])}
+
+
+def make_batch():
+    """Returns a batch with duplicates and hard negatives."""
+    rng = np.random.default_rng(0)
+    shape = ROWS, 1 + NEGATIVES, LENGTH
+    lengths = rng.integers(2, LENGTH + 1, shape[:2])
+    return {
+        "input_ids": rng.integers(5, 40, (ROWS, LENGTH)).astype(np.int32),
+        "attention_mask": (np.arange(LENGTH) < lengths[:, :1]).astype(np.int32),
+        "document_ids": rng.integers(5, 40, shape).astype(np.int32),
+        "document_mask": (np.arange(LENGTH) < lengths[..., None]).astype(np.int32),
+        "query_numbers": rng.integers(0, 30, ROWS).astype(np.int32),
+        "document_numbers": rng.integers(0, 60, shape[:2]).astype(np.int32),
+    }
+
+
+def make_model(name):
+    """Returns `Words` ("words") or an encoder without dropout ("encoder"), and its parameters."""
+    if name == "words":
+        rng = np.random.default_rng(1)
+        shapes = {"table": (40, WIDTH), "kernel": (WIDTH, WIDTH)}
+        params = {key: rng.standard_normal(shape) for key, shape in shapes.items()}
+        return Words(), jax.tree.map(np.float32, params)
     config = BertConfig(
         vocab_size=40,
-        hidden_size=16,
+        hidden_size=WIDTH,
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=16,
@@ -142,26 +175,9 @@ def small_model():
         attention_probs_dropout_prob=0.0,
         dtype=jnp.float32,
     )
-    model, rng = EmbeddingModel(config), np.random.default_rng(0)
-    shape = ROWS, 1 + NEGATIVES, LENGTH
-    lengths = rng.integers(2, LENGTH + 1, shape[:2])
-    batch = {
-        "input_ids": rng.integers(5, 40, (ROWS, LENGTH)).astype(np.int32),
-        "attention_mask": (np.arange(LENGTH) < lengths[:, :1]).astype(np.int32),
-        "document_ids": rng.integers(5, 40, shape).astype(np.int32),
-        "document_mask": (np.arange(LENGTH) < lengths[..., None]).astype(np.int32),
-        "query_numbers": rng.integers(0, 30, ROWS).astype(np.int32),
-        "document_numbers": rng.integers(0, 60, shape[:2]).astype(np.int32),
-    }
-    inputs = {name: batch["input_ids"] for name in model.INPUTS}
-    params = nn.unbox(model.init(jax.random.key(1), inputs, deterministic=True))["params"]
+    model = EmbeddingModel(config)
     # Larger values: at the initial ones, all vectors are alike.
-    return model, jax.tree.map(lambda x: 4 * x, params), batch
-
-
-@pytest.fixture(scope="module")
-def small():
-    return small_model()
+    return model, jax.tree.map(lambda x: 4 * x, nn.unbox(init_params(model, 0)))
 
 
 def gradients(model, params, batch, num_chunks):
@@ -176,9 +192,9 @@ def assert_same(found, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=2e-6)
 
 
-def test_chunks_change_nothing_and_accumulation_would(small):
-    model, params, batch = small
-    step = jax.jit(functools.partial(gradients, model), static_argnums=2)
+def test_chunks_change_nothing_and_accumulation_would():
+    model, params = make_model("words")
+    batch, step = make_batch(), jax.jit(functools.partial(gradients, model), static_argnums=2)
     expected = step(params, batch, 1)
     for num_chunks in (4, 16):
         assert_same(step(params, batch, num_chunks), expected)
@@ -186,21 +202,21 @@ def test_chunks_change_nothing_and_accumulation_would(small):
     assert np.mean([part[0] for part in parts]) < 0.8 * expected[0]
 
 
-def test_the_negatives_are_those_of_all_devices(small, tmp_path):
+@pytest.mark.parametrize("name", ["words", pytest.param("encoder", marks=pytest.mark.slow)])
+def test_the_negatives_are_those_of_all_devices(name, tmp_path):
     """Also hard ones. What moves between devices is as large as the vectors, not their products."""
-    expected = jax.jit(functools.partial(gradients, small[0], num_chunks=1))(*small[1:])
-    program = [sys.executable, "-m", "tests.objectives.eight_devices", str(tmp_path)]
+    model, params = make_model(name)
+    expected = jax.jit(functools.partial(gradients, model, num_chunks=1))(params, make_batch())
+    program = [sys.executable, "-m", "tests.objectives.eight_devices", name, str(tmp_path)]
     done = subprocess.run(program, env=runs.environment(8), cwd=runs.ROOT, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
-    for file in tmp_path.glob("*.npz"):
-        with np.load(file) as found:
-            loss, *leaves = (found[f"arr_{i}"] for i in range(len(found)))
+    found = sorted(tmp_path.glob("*.npz"))
+    assert [file.stem for file in found] == ["dp"] + ["fsdp"] * (name == "encoder")
+    for file in found:
+        with np.load(file) as arrays:
+            loss, *leaves = (arrays[f"arr_{i}"] for i in range(len(arrays)))
         assert_same((loss, leaves), expected)
-        sizes = [
-            math.prod(map(int, re.findall(r"\d+", shape)))
-            for shape in re.findall(
-                r"\w+\[([\d,]*)\]\S* all-gather\(", file.with_suffix(".hlo").read_text()
-            )
-        ]
-        assert 0 < max(sizes) <= ROWS * (1 + NEGATIVES) * 16, file.name
-    assert len(list(tmp_path.glob("*.npz"))) == 3
+    text = (tmp_path / "dp.hlo").read_text()
+    shapes = re.findall(r"\w+\[([\d,]*)\]\S* all-gather\(", text)
+    sizes = [math.prod(map(int, re.findall(r"\d+", shape))) for shape in shapes]
+    assert 0 < max(sizes) <= ROWS * (1 + NEGATIVES) * WIDTH
