@@ -69,8 +69,7 @@ def main(_) -> None:
 
     topology = topologies.find(args.topology, args.num_slices)
     if is_embedding:
-        outputs = {"output": args.output, "hlo_output": args.hlo_output}
-        check.check_embedding(args.config, topology, **outputs)
+        check.check_embedding(args.config, topology, output=args.output)
         return
     if args.plan:
         check.plan(

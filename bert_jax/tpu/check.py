@@ -59,14 +59,12 @@ def check(
     refuse_too_large(stage, compiled, topology)
 
 
-def check_embedding(
-    config: ConfigDict, topology: Topology, *, output: str = "", hlo_output: str = ""
-) -> None:
+def check_embedding(config: ConfigDict, topology: Topology, *, output: str = "") -> None:
     """Compiles the train step of sentence embeddings for a slice and prints a report.
 
     Args:
       config: A validated config of fine-tuning. Rows have as many negatives as it names columns.
-      output, hlo_output: See `check`.
+      output: See `check`.
     """
     jax.config.update("jax_platforms", "cpu")
     described = describe(config.init_from)
@@ -78,8 +76,6 @@ def check_embedding(
     trainer = task_setup.make_trainer(config, stage, devices=topologies.devices(topology))
     batch = task_setup.abstract_embedding_batch(config, num_documents, trainer)
     compiled = compile_trainer(trainer, batch, topology, stage)
-    if hlo_output and compiled.fits:
-        files.write_whole(hlo_output, compiled.text.encode())
     results = report(stage, compiled, topology)
     print_report(results, topology, terminal())
     _write(results, config, output)
