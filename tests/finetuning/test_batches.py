@@ -22,6 +22,9 @@ class FakeRows:
     def __len__(self):
         return self.size
 
+    def of_examples(self, outputs):
+        return outputs
+
     def take(self, indices):
         self.taken.append(list(indices))
         mask = (np.arange(16) <= indices[:, None]).astype(np.int32)

@@ -55,10 +55,3 @@ def test_values_that_do_not_fit_weights_or_data(bert, data, tmp_path, values, wo
     config = small.config(bert, data, **values)
     with pytest.raises(UserError, match=words):
         finetune(config, tmp_path / "run")
-
-
-def test_work_directory_that_is_a_file_is_refused(bert, data, tmp_path):
-    (tmp_path / "file").write_text("")
-    config = small.config(bert, data)
-    with pytest.raises(UserError, match=f"{tmp_path}/file is a file; it must be a directory"):
-        finetune(config, tmp_path / "file")

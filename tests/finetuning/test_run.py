@@ -323,5 +323,5 @@ class TestRefusals:
     def test_evaluation_and_pretraining_are_refused(self, uninterrupted):
         with pytest.raises(UserError, match="fine-tuned.*results.json"):
             evaluation.evaluate_workdir(uninterrupted)
-        with pytest.raises(UserError, match="holds a fine-tuning run; choose another"):
+        with pytest.raises(UserError, match="holds a run of fine-tuning; choose another"):
             bert_jax.train("tiny", uninterrupted)
