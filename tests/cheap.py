@@ -1,6 +1,7 @@
 """What makes the small runs of the tests cheap, in the process of a test or a forked one."""
 
 import contextlib
+import dataclasses
 import os
 from unittest import mock
 
@@ -47,7 +48,10 @@ def shared_steps():
         # A test may replace these.
         functions = trainer_lib.make_train_step, trainer_lib.compiler_options
         options = str(config.optimizer), made.seed, made.accumulation_steps, functions
-        key = made.model, made.objective, made.layout, tuple(made.stages), options
+        # The options of some objectives are dicts.
+        objective = made.objective
+        objective = repr(objective) if dataclasses.is_dataclass(objective) else objective
+        key = made.model, objective, made.layout, tuple(made.stages), options
         while len(trainers) >= _MAX_TRAINERS:
             trainers.pop(next(iter(trainers)))
         equal = trainers.setdefault(key, made)
