@@ -122,7 +122,7 @@ def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):
 
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory):
-    """Writes pairs with a score and a class; returns the file and the keys of its columns."""
+    """Writes pairs with a score and a class; returns the file, and its columns as keys."""
     letters, rows = random.Random(1), []
     for _ in range(64):
         first, second = (letters.choices("abcdef", k=3) for _ in range(2))
@@ -137,7 +137,7 @@ def sentences(tmp_path_factory):
 
 def test_pairs_with_numbers_decide_by_spearman(sentences, tmp_path, bert):
     path, values = sentences
-    values |= {"embedding.loss": "cosent", "embedding.label_column": "score"}
+    values = {**values, "embedding.loss": "cosent", "embedding.label_column": "score"}
     results = finetune(config(bert, f"train={path}", **values), tmp_path / "run")
     assert results["metric"] == "spearman" and -1 <= results["score"] <= 1
 
@@ -145,7 +145,7 @@ def test_pairs_with_numbers_decide_by_spearman(sentences, tmp_path, bert):
 @pytest.mark.slow
 def test_classes_need_another_file_and_leave_no_layer(sentences, tmp_path, bert):
     path, values = sentences
-    values |= {"embedding.loss": "softmax", "embedding.sts": str(path)}
+    values = {**values, "embedding.loss": "softmax", "embedding.sts": str(path)}
     results = finetune(config(bert, f"train={path}", **values), tmp_path / "run")
     assert results["validation_sts"].keys() == {"spearman", "pearson"}
     assert all(name.startswith("bert/") for name in formats.read(tmp_path / "run").weights)
