@@ -20,6 +20,8 @@ from bert_jax.text.tables import read_rows
 
 # Examples are predicted in chunks, which bound the memory, and after which progress is shown.
 _CHUNK = 256
+# What the names of tables end in.
+_TABLES = (".tsv", ".csv", ".parquet", ".arrow")
 
 Item = dict[str, Any]
 
@@ -90,8 +92,8 @@ def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, I
     Args:
       name: The command. `answer` also reads SQuAD's JSON, and `tag` CoNLL files; a .txt or .tsv
         is one if each line has a tag in its last column.
-      source: A TSV or CSV, FILE.txt with a text on each line, or JSON lines, where blank lines are
-        ignored. The last two may be compressed.
+      source: A TSV, CSV, Parquet or Arrow file, FILE.txt with a text on each line, or JSON lines,
+        where blank lines are ignored. The last two may be compressed.
     """
     path = files.checked_path(source, "--input")
     is_empty = True
@@ -99,27 +101,42 @@ def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, I
         is_empty = False
         yield example
     if is_empty:
-        is_table = path.suffix in (".tsv", ".csv")
+        is_table = path.suffix in _TABLES
         hint = " (the first line of a table names its columns)" if is_table else ""
         raise UserError(f"{path} has no example{hint}")
 
 
-def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
+def format_of(name: str, path: Any) -> str:
+    """Returns the format that a command takes a file for, in words."""
     suffix = path.suffix.lower()
     if name == "answer" and suffix == ".json":
+        return "SQuAD's JSON"
+    if name == "tag" and ner.is_conll(path):
+        return "CoNLL"
+    if suffix in _TABLES:
+        return "a table"
+    return (
+        "a text on each line" if without_compression(path.name).endswith(".txt") else "JSON lines"
+    )
+
+
+def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
+    format = format_of(name, path)
+    if format == "SQuAD's JSON":
         for where, context, raw in squad_data.read_file(path):
             asked = raw if isinstance(raw, dict) else {}
             fields = {key: asked.get(key) for key in ("id", "question")}
             yield where, fields | {"context": context}
-    elif name == "tag" and ner.is_conll(path):
+    elif format == "CoNLL":
         for sentence in ner.read_file(path):
             yield sentence.where[0], {"words": sentence.words}
-    elif suffix in (".tsv", ".csv"):
+    elif format == "a table":
         rows = read_rows(path, (), BadRecords("refuse", ""), is_required=True)
         yield from ((row.where, row.values) for row in rows)
     else:
-        is_plain = without_compression(path.name).endswith(".txt")
-        hint = "" if is_plain else "; what is not JSON lines must be named .txt, .tsv or .csv"
+        is_plain = format == "a text on each line"
+        names = ", ".join((".txt", *_TABLES))
+        hint = "" if is_plain else f"; what is not JSON lines must be named {names}"
         with open_text(path) as (_, stream):
             for line in text_lines(stream) if is_plain else json_lines(stream):
                 where = f"{path}:{line.number}"

@@ -3,12 +3,14 @@
 import json
 import warnings
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.finetuned import FineTuned
-from bert_jax.inference.verbs import predict_file
+from bert_jax.inference.verbs import predict_file, read_examples
 from tests.interop.small_bert import make_finetuned, make_pretrained
 
 
@@ -108,6 +110,13 @@ def test_tag_takes_a_file_for_conll_only_if_each_line_ends_in_a_tag(predict):
     assert [word["word"] for word in line["prediction"]] == ["a", "bc"]
     (line,) = predict("tag", bert, "x.jsonl", jsonl({"tokens": ["a", "bc"]}))
     assert len(line["prediction"]) == 2
+
+
+def test_examples_of_parquet_have_all_columns_but_lists(tmp_path):
+    columns = {"id": [7, 8], "text": ["a", "b"], "tags": [["x"], []]}
+    parquet.write_table(pa.table(columns), tmp_path / "x.parquet")
+    found = [item for _, item in read_examples("classify", tmp_path / "x.parquet")]
+    assert found == [{"id": "7", "text": "a"}, {"id": "8", "text": "b"}]
 
 
 def test_choices(predict):
