@@ -182,7 +182,7 @@ def test_steps_and_epochs(files):
 
 def test_missing_inputs_are_named(files):
     for key in ("init_from", "data.input"):
-        with pytest.raises(UserError, match=f"config.{key} is missing"):
+        with pytest.raises(UserError, match=f"config.{key} is '':"):
             begin(files, **{key.replace(".", "__"): ""})
     (files / "hf" / "vocab.txt").unlink()
     (files / "hf" / "tokenizer.json").unlink()

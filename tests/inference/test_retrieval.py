@@ -67,7 +67,7 @@ def test_the_command(tmp_path):
 
 def test_flags_that_do_not_fit():
     for arguments, words in (
-        (["--sts=x", "--query_prompt=y"], "--query_prompt is for --retrieval, which is missing"),
+        (["--sts=x", "--query_prompt=y"], "--query_prompt has no effect without --retrieval"),
         (["--retrieval=x", "--sts=y"], "--sts is not for --retrieval; give one of the two"),
         (["--retrieval=x", "--data=y"], "--data is not for --retrieval; give one of the two"),
         (["--retrieval=nowhere"], "--retrieval is nowhere, which has no corpus.jsonl"),
