@@ -236,7 +236,8 @@ class EmbeddingTask(Task):
     def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
         """Yields the rows of a file."""
         columns = self._columns()
-        first = next(read_rows(source, columns, BadRecords("skip", "")), None)
+        # With all columns: those of the negatives are not known yet.
+        first = next(read_rows(source, (), BadRecords("skip", "")), None)
         negatives = self._negatives(first.values) if first else []
         if self._loss == "triplet" and not negatives:
             raise UserError(f"{source} has no column named negative, which the loss triplet needs")

@@ -3,8 +3,10 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.stats
+from pyarrow import parquet
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
@@ -54,6 +56,13 @@ def test_tuples_have_each_text_once_and_equal_texts_have_one_number(tmp_path):
     numbers = np.concatenate([every["query_numbers"], every["document_numbers"].ravel()])
     assert len(set(numbers)) == len({text for pair in PAIRS for text in pair.values()})
     assert "labels" not in batch
+
+
+def test_negatives_of_parquet(tmp_path):
+    parquet.write_table(pa.Table.from_pylist(PAIRS), tmp_path / "pairs.parquet")
+    source = f"train={tmp_path}/pairs.parquet,validation={tmp_path}/pairs.parquet"
+    rows = make_task(finetune_config("embedding"), source, make_tokenizer()).rows("train")
+    assert rows.take(np.arange(3))["document_ids"].shape[:2] == (3, 3)
 
 
 def test_questions_are_not_padded_to_their_paragraphs(tmp_path):
