@@ -68,8 +68,8 @@ def test_the_command(tmp_path):
 def test_flags_that_do_not_fit():
     for arguments, words in (
         (["--sts=x", "--query_prompt=y"], "--query_prompt has no effect without --retrieval"),
-        (["--retrieval=x", "--sts=y"], "--sts is not for --retrieval; give one of the two"),
-        (["--retrieval=x", "--data=y"], "--data is not for --retrieval; give one of the two"),
+        (["--retrieval=x", "--sts=y"], "--retrieval has no effect with --sts"),
+        (["--retrieval=x", "--data=y"], "--data has no effect with --sts and --retrieval"),
         (["--retrieval=nowhere"], "--retrieval is nowhere, which has no corpus.jsonl"),
     ):
         assert words in command("evaluate", "--workdir=w", *arguments)

@@ -146,5 +146,5 @@ def test_flops_count_the_generator():
 
 
 def test_a_generator_needs_a_width():
-    with pytest.raises(UserError, match="generator_size is 0.0; the term generator needs"):
+    with pytest.raises(UserError, match="generator_size is 0.0: the generator needs"):
         validate(small_config(**ELECTRA | {"model.generator_size": 0.0}))
