@@ -78,7 +78,7 @@ def test_columns_of_a_file_without_header(write):
         ("x.tsv", "a\tb\r" + "1\t2\r" * 10_000, "x.tsv:1: no column is named 'b'; .{,400}$"),
         ("x.csv", "a,b,b\n1,2,3\n", "x.csv:1: 2 columns are named 'b'"),
         ("x.csv", 'a,b\nx,"y', "x.csv:2: not valid CSV"),
-        ("x.txt", "a\tb\n", "must be named .tsv, .csv, .jsonl or .json"),
+        ("x.txt", "a\tb\n", "must be named .tsv, .csv, .jsonl, .json, .parquet, .arrow"),
     ],
 )
 def test_files_that_are_not_tables(write, name, content, message):
