@@ -22,7 +22,8 @@ from bert_jax.training.stages import resolve_stages, stage_of
 
 # Kinds of fine-tuning scores: plain numbers and percentages. More is better in both.
 _KINDS = ("score", "accuracy")
-_CONSTANT = "the most common class or the mean of the training rows"
+# The most common class of the training rows, or their mean, for each row.
+_CONSTANT = "constant guess"
 _OTHER = OTHER_TEXT.removesuffix("_")
 
 
