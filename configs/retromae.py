@@ -3,7 +3,7 @@
 Paper: Xiao et al. 2022, "RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked
 Auto-Encoder" (arXiv:2205.12035); values are from the README of the authors' program. Masked LM with
 30 % of the words, and a decoder of one block, which rebuilds each text from its [CLS] and half of
-its other tokens. The paper continues BERT-base on English Wikipedia and books:
+its other tokens. The authors begin with BERT-base:
 
     python -m bert_jax.main --config=configs/retromae.py:base --workdir=/runs/retromae \\
         --config.init_from=BERT --config.data.store=/data/corpus
@@ -18,7 +18,7 @@ What differs from the authors' program:
 
 Hardware: one TPU slice or 8 GPUs for `base`, with 8 epochs in the paper; two CPU cores and 2 GB of
 memory for `tiny`, which follows configs/tiny.py.
-Expected: MRR@10 of 0.416 on MS MARCO after fine-tuning (the paper); not reproduced here.
+Expected: the paper has scores on MS MARCO and BEIR after fine-tuning; not reproduced here.
 """
 
 from bert_jax import load_config
@@ -35,7 +35,7 @@ def get_config(arg: str = "base"):
     c.data.whole_word_masking = True
     if arg == "base":
         c.train.batch_size = 256
-        # The authors' 8 epochs, if Wikipedia and the books have 4.3 B tokens.
+        # The authors take 8 epochs; this is as much for 4.3 B tokens.
         c.train.num_steps = 262_000
         c.train.stages = (stage(fraction=1.0, max_seq_length=512),)
         c.schedule.peak_learning_rate = 1e-4

@@ -1,7 +1,10 @@
 """Keeps compiled programs on disk, so that a command that starts again need not compile."""
 
+import contextlib
+import hashlib
 import os
 import platform
+import re
 import time
 from pathlib import Path
 
@@ -34,19 +37,33 @@ def keep_compiled_programs(directory: str | None = None) -> None:
     if not jax.config.jax_enable_compilation_cache or jax.__version_info__ < _FIRST_VERSION:
         return
     try:
-        # Programs for the CPU have instructions that other machines may lack, and as many tasks as
-        # there are cores. Not every version of JAX compares these.
-        machine = f"{jax.__version__}-{platform.node()}-{num_cores()}"
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(home, "bert_jax", "compiled", machine)
+        folder = _folder(jax.__version__)
         folder.mkdir(parents=True, exist_ok=True)
         _remove_old(folder.parent)
     except (OSError, RuntimeError):
         # There is no home, or it is read-only.
         return
+    if not os.access(folder, os.W_OK):
+        return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def _folder(version: str) -> Path:
+    """Returns a folder for this version of JAX and this machine.
+
+    Programs for the CPU have instructions that other CPUs may lack, and as many tasks as this
+    machine has cores. Not every version of JAX compares these.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    machine = f"{platform.machine()} {platform.processor()} {num_cores()}"
+    with contextlib.suppress(OSError):
+        # The names of processors and their instruction sets; other lines change with time.
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        machine += str(sorted({x for x in lines if re.match(r"model name|flags|CPU|Features", x)}))
+    name = f"{version}-{hashlib.sha256(machine.encode()).hexdigest()[:16]}"
+    return Path(home, "bert_jax", "compiled", name)
 
 
 def _remove_old(folder: Path) -> None:

@@ -46,7 +46,6 @@ class Progress:
         self._first = self._done = done
         self._started: float | None = None
         self._last_line = time.monotonic()
-        self._note = ""
         self._console = terminal()
         self._bar: RichProgress | None = None
 

@@ -55,7 +55,7 @@ class ExampleTask(Task):
 
     def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """See `label_scores`, `class_scores` and `regression_scores`."""
-        return self._score(rows, self.predictions(outputs), outputs["logits"])
+        return self.score_predictions(rows, self.predictions(outputs), outputs["logits"])
 
     def baseline(self, rows: ExampleRows) -> dict[str, float]:
         """Scores the most common class of the training rows, or their mean, for each row."""
@@ -63,10 +63,10 @@ class ExampleTask(Task):
         if self.multi_label:
             # A label is predicted if most rows have it; its share is its score.
             constant = labels.mean(axis=0, keepdims=True)
-            predictions = np.broadcast_to(constant > 0.5, rows.labels_N.shape)
-            return self._score(rows, predictions, np.broadcast_to(constant, predictions.shape))
+            shares = np.broadcast_to(constant, rows.labels_N.shape)
+            return self.score_predictions(rows, shares > 0.5, shares)
         constant = np.bincount(labels).argmax() if self.labels else labels.mean()
-        return self._score(rows, np.full(len(rows.ids), constant), None)
+        return self.score_predictions(rows, np.full(len(rows.ids), constant), None)
 
     def class_table(
         self, rows: ExampleRows, outputs: dict[str, np.ndarray]
@@ -93,9 +93,10 @@ class ExampleTask(Task):
     def _right(self, rows: ExampleRows) -> np.ndarray:
         return rows.labels_N > 0 if self.multi_label else rows.labels_N
 
-    def _score(
+    def score_predictions(
         self, rows: ExampleRows, predictions: np.ndarray, logits: np.ndarray | None
     ) -> dict[str, float]:
+        """Scores the result of `predictions`; the logits are needed for sets of labels only."""
         if self.multi_label:
             return label_scores(self._right(rows), predictions, logits)
         if self.labels:

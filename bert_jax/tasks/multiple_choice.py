@@ -73,9 +73,11 @@ class MultipleChoiceTask(ExampleTask):
                         values = line.parse()
                         yield self._example(values.get("id"), *commonsense_qa(values), is_test)
 
-    def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Computes "accuracy", from 0 to 1."""
-        return {"accuracy": super().score(rows, outputs)["accuracy"]}
+    def score_predictions(
+        self, rows: ExampleRows, predictions: np.ndarray, logits: np.ndarray | None
+    ) -> dict[str, float]:
+        """Computes "accuracy", from 0 to 1: the places of the choices are no classes."""
+        return {"accuracy": super().score_predictions(rows, predictions, logits)["accuracy"]}
 
     def write_predictions(
         self, rows: ExampleRows, outputs: dict[str, np.ndarray], path: epath.PathLike

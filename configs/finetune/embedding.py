@@ -1,6 +1,7 @@
 """Sentence embeddings for retrieval and similarity: `embedding.py:RECIPE`.
 
-RECIPE is pairs, sts, nli, simcse or e5. The files are TSV, CSV or JSON lines with named columns:
+RECIPE is pairs, sts, nli, simcse or e5. The files are TSV, CSV, JSON lines, Parquet or Arrow with
+named columns:
 
     pairs   anchor and positive, and any negative or negative_1, negative_2, ...
     sts     sentence1, sentence2 and score
