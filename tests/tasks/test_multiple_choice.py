@@ -81,6 +81,7 @@ def test_scores_and_predictions(tmp_path, write, tokenizer):
     task = make(tmp_path / "dev.jsonl", tokenizer)
     outputs = {"logits": np.array([[0, 1, 0], [0, 1, 2]], np.float32)}
     assert task.score(task.rows("validation"), outputs) == {"accuracy": 0.5}
+    assert task.baseline(task.rows("validation")).keys() == {"accuracy"}
     path = tmp_path / task.predictions_name("validation")
     task.write_predictions(task.rows("validation"), outputs, path)
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
