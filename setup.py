@@ -21,7 +21,7 @@ class BuildWithConfigs(build_py):
 
 setup(
     name="bert_jax",
-    version="0.1.0",
+    version="0.2.0",
     description="Pre-train BERT on your own text, in JAX, on TPU, GPU or CPU",
     packages=find_packages(include=["bert_jax", "bert_jax.*"]),
     package_data={

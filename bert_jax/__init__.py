@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
     from bert_jax.inference.finetuned import FineTuned
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 # The functions import what they need when they are called, because `import bert_jax` alone must not

@@ -72,6 +72,16 @@ class Bert:
             self._missing[self._mlm] = f"{self.source} has no row for {mask}"
         self._params = jax.device_put(unflatten(pretrained.weights, self.config))
 
+    def __getattr__(self, name: str):
+        # Python comes here for a name that neither the object nor its class has.
+        if name in ("classify", "answer", "tag", "choose"):
+            raise UserError(
+                f"{self.source} has no task head: {name} needs a work directory of python -m "
+                "bert_jax.finetune, or a Hugging Face directory of a BertForSequenceClassification, "
+                "...TokenClassification, ...QuestionAnswering or ...MultipleChoice"
+            )
+        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+
     def fill_mask(
         self,
         text: str | Sequence[Text],
