@@ -4,8 +4,8 @@
     python -m bert_jax.evaluate --workdir=MODEL --sts=FILE [--pooling=cls] [--output=FILE.json]
     python -m bert_jax.evaluate --workdir=MODEL --retrieval=FOLDER [--output=FILE.json]
 
-DIR is the work directory of a run or, with --data, any pre-trained model that `predict` can load.
-For a fine-tuning run, --data is a labeled file in the format of its validation split. --sts scores
+DIR is the work directory of a run or, with --data, any model that `predict` can load. For a
+fine-tuned model, --data is a labeled file in the format of its validation split. --sts scores
 the sentence embeddings of any model on pairs with a similarity, such as STS-B, and --retrieval on
 queries and the documents that are relevant to them, such as BEIR's.
 """
@@ -13,6 +13,7 @@ queries and the documents that are relevant to them, such as BEIR's.
 from typing import Any
 
 from absl import flags
+from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.progress import Progress, empty_table, say, terminal
@@ -25,6 +26,8 @@ _OF_TEXT = ("format", "bad_documents")
 # The flags of --sts and --retrieval, and those of --retrieval alone.
 _OF_EMBEDDINGS = ("pooling", "max_length")
 _OF_RETRIEVAL = ("query_prompt", "document_prompt")
+# The flags of a fine-tuned model and a table.
+_OF_TABLES = ("text_columns", "label_column")
 
 
 def define_flags() -> None:
@@ -46,6 +49,16 @@ def define_flags() -> None:
         None,
         ["refuse", "skip"],
         "What to do with unreadable documents of --data; by default as in config.data.",
+    )
+    flags.DEFINE_list(
+        "text_columns",
+        [],
+        "The columns of one or two texts in a table of --data; by default as in training, or text.",
+    )
+    flags.DEFINE_string(
+        "label_column",
+        "",
+        "The column of the label in a table of --data; by default as in training, or label.",
     )
     flags.DEFINE_string(
         "sts",
@@ -95,7 +108,7 @@ def main(_) -> None:
     for name in ("data", "sts", "retrieval", "output"):
         files.checked_path(args[name].value, f"--{name}")
     if not args.data:
-        cli.refuse_flags(_OF_TEXT, "without --data")
+        cli.refuse_flags((*_OF_TEXT, *_OF_TABLES), "without --data")
     if not args.retrieval:
         cli.refuse_flags(_OF_RETRIEVAL, "without --retrieval")
     if args.sts or args.retrieval:
@@ -108,13 +121,14 @@ def main(_) -> None:
         if args.sts or args.retrieval:
             _write(_score_embeddings())
             return
-        if args.data and workdir.holds_finetuning(args.workdir):
+        if args.data and _is_fine_tuned(args.workdir):
             cli.refuse_flags((*_OF_TEXT, "max_sequences"), "on the score of a fine-tuned model")
             from bert_jax.finetuning.predictions import score_file
             from bert_jax.finetuning.summary import print_classes
             from bert_jax.training.metrics import CLASSES
 
-            results = score_file(args.workdir, args.data, args.step)
+            columns = args.text_columns, args.label_column
+            results = score_file(args.workdir, args.data, args.step, *columns)
             for name, value in results.items():
                 if name != CLASSES:
                     is_score = isinstance(value, float)
@@ -122,6 +136,7 @@ def main(_) -> None:
             print_classes(results[CLASSES])
             _write(results)
             return
+        cli.refuse_flags(_OF_TABLES, "on a model that is not fine-tuned")
         from bert_jax.pretraining.build import make_objective
         from bert_jax.pretraining.evaluation import (
             as_workdir,
@@ -146,6 +161,17 @@ def main(_) -> None:
         if BY_SOURCE in results:
             terminal().print(source_table(metrics, results))
         _write(results)
+
+
+def _is_fine_tuned(model: str) -> bool:
+    from bert_jax.interop.formats import read
+    from bert_jax.interop.native import is_native
+
+    path = epath.Path(model)
+    if workdir.holds_finetuning(path):
+        return True
+    is_workdir = is_native(path) or (path / workdir.CORPUS).exists()
+    return not is_workdir and bool(read(path).head)
 
 
 def _score_embeddings() -> dict[str, Any]:

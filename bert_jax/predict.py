@@ -31,7 +31,7 @@ from rich.table import Table
 
 from bert_jax import inference
 from bert_jax.base import compilation_cache, cpu_allocator, files
-from bert_jax.base.errors import UserError, printable
+from bert_jax.base.errors import printable
 from bert_jax.base.progress import Progress, terminal
 from bert_jax.config import cli
 from bert_jax.inference.verbs import TEXT_OR_PAIR, VERBS, Item, Verb, format_of, predict_file
@@ -52,14 +52,16 @@ def features(bert: "Bert") -> None:
     # Arguments are checked before the file is read.
     files.check_output(args.output, SUFFIXES, args.input)
     bert.layers(layers)
-    embedding = bert.embedding_with(*(args[name].value for name in _FEATURES_OPTIONS[1:]))
-    with Progress("features", count_texts(bert, args.input), "texts") as progress:
+    embedding = bert.embedding_with(*(args[name].value for name in _EMBEDDING_OPTIONS))
+    total = count_texts(bert, args.input, args.text_columns)
+    with Progress("features", total, "texts") as progress:
         count = write_features(
             bert,
             args.input,
             args.output,
             layers=layers,
             embedding=embedding,
+            text_columns=args.text_columns,
             advance=progress.advance,
         )
     kind = f"{embedding.pooling}, {'normalized' if embedding.normalize else 'not normalized'}"
@@ -79,15 +81,8 @@ def attention(bert: "Bert", text: str, text_b: str | None = None) -> None:
 
 
 # These commands have no results: each takes the fields of one example and writes a file of its own.
-_FEATURES_OPTIONS = (
-    "layers",
-    "pooling",
-    "normalize",
-    "max_length",
-    "stride",
-    "prompt",
-    "prompt_name",
-)
+_EMBEDDING_OPTIONS = ("pooling", "normalize", "max_length", "stride", "prompt", "prompt_name")
+_FEATURES_OPTIONS = ("layers", "text_columns", *_EMBEDDING_OPTIONS)
 _WRITERS = {
     "features": Verb(features, inspect.Signature(), _FEATURES_OPTIONS),
     "attention": Verb(attention, TEXT_OR_PAIR, ("top_k", "max_length")),
@@ -122,6 +117,12 @@ def define_flags() -> None:
         'A file of examples: JSON lines such as {"text": ..., "text_b": ...}, TSV or CSV with such '
         "columns, FILE.txt with a text on each line, or a format that fine-tuning reads; not for "
         "attention.",
+    )
+    flags.DEFINE_list(
+        "text_columns",
+        [],
+        "fill-mask, detect, classify, features: names of the columns or fields of one or two texts "
+        "in --input; by default as in training, or text and text_b.",
     )
     flags.DEFINE_string(
         "output",

@@ -1,29 +1,43 @@
-"""Predicts the splits of a finished run, and scores it on labeled files."""
+"""Predicts the splits of a finished run, and scores fine-tuned models on labeled files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+import jax
 import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
+from bert_jax.config.finetuning import filled_in
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.batches import predict
+from bert_jax.interop.formats import read_pretrained
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.weights import unflatten
 from bert_jax.parallel import multihost
 from bert_jax.tasks import make_task
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecords
+from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import CLASSES
 from bert_jax.training.trainer import fit_to_devices
 
+# The task that reads the labeled files for each head.
+_TASKS = {
+    "sequence_classification": "table",
+    "token_classification": "ner",
+    "question_answering": "squad",
+    "multiple_choice": "multiple_choice",
+}
 PREDICTIONS = "predictions"
 # The SHA-256 of the rows of each split that was predicted. The file is beside the folder of
 # predictions, which holds only the files of a submission.
@@ -106,28 +120,40 @@ def _predicted(directory: epath.Path) -> dict[str, str]:
 
 
 def score_file(
-    directory: epath.PathLike, file: epath.PathLike, step: int | None = None
+    directory: epath.PathLike,
+    file: epath.PathLike,
+    step: int | None = None,
+    text_columns: Sequence[str] = (),
+    label_column: str = "",
 ) -> dict[str, Any]:
-    """Scores a run on a labeled file in the format of its validation split.
+    """Scores a fine-tuned model on a labeled file in the format of its validation split.
 
     Args:
-      directory: The work directory of a fine-tuning run.
+      directory: The work directory of a run, or a directory of `transformers` with a task head.
       file: The labeled file.
-      step: The step of the checkpoint; None for the best.
+      step: The step of a run's checkpoint; None for the best.
+      text_columns: The columns of the one or two texts of a table, instead of the model's own.
+      label_column: The column of the label of a table, instead of the model's own.
 
     Returns:
-      The scores of the task, `step`, `num_rows`, the number of sequences, and `classes`, the
-      scores of each class.
+      The scores of the task, `step` of a run, `num_rows`, the number of sequences, and `classes`,
+      the scores of each class.
 
     Raises:
       UserError: The directory has no such checkpoint, or a row cannot be used.
     """
     directory = epath.Path(directory)
-    config = workdir.load_config(directory)
     path = files.checked_path(file, "--data")
     if not path.is_file():
         raise UserError(f"--data is {file}; it must be a labeled file that exists")
-    task, rows = _read_labeled(config, directory, path)
+    is_run = workdir.holds_finetuning(directory)
+    pretrained = None if is_run else read_pretrained(directory, step)
+    config = _config_of(pretrained) if pretrained else workdir.load_config(directory)
+    folder = directory / workdir.TOKENIZER
+    tokenizer = pretrained.tokenizer if pretrained else tokenizers.load(folder)
+    if text_columns or label_column:
+        _set_columns(config, text_columns, label_column)
+    task, rows = _read_labeled(config, tokenizer, path)
     if text := rows.truncated():
         say(f"warning: {text}")
     with config.unlocked():
@@ -135,12 +161,17 @@ def score_file(
         config.train.num_epochs = float(config.train.batch_size)
         fit_to_devices(config)
     trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
-    folder = workdir.checkpoint_folder(directory, step)
-    with closing(Checkpointer(folder, read_only=True)) as checkpoints:
-        restored = checkpoints.restore_params(trainer.abstract_state().params, step)
-    if restored is None:
-        raise UserError(f"{directory} has no checkpoint yet")
-    step, params = restored
+    if pretrained:
+        weights = unflatten(pretrained.weights, trainer.model_config)
+        found, params = {}, jax.device_put(weights, trainer.shardings.params)
+    else:
+        folder = workdir.checkpoint_folder(directory, step)
+        with closing(Checkpointer(folder, read_only=True)) as checkpoints:
+            restored = checkpoints.restore_params(trainer.abstract_state().params, step)
+        if restored is None:
+            raise UserError(f"{directory} has no checkpoint yet")
+        step, params = restored
+        found = {"step": step}
     outputs = predict(
         trainer,
         params,
@@ -149,7 +180,40 @@ def score_file(
         length_multiple=config.data.length_multiple,
     )
     scores, classes = task.score(rows, outputs), task.class_table(rows, outputs)
-    return {"step": step, "num_rows": len(rows), **scores, CLASSES: classes}
+    return {**found, "num_rows": len(rows), **scores, CLASSES: classes}
+
+
+def _config_of(pretrained: Pretrained) -> ConfigDict:
+    """Makes the config of a model that has a task head but no work directory."""
+    stored = pretrained.training.get("config")
+    if stored and workdir.is_finetuning(stored):
+        return config_lib.from_stored(stored)
+    if pretrained.head not in _TASKS:
+        raise UserError(f"{pretrained.source} has no task head that can score a labeled file")
+    config, labels = config_lib.finetune_config(_TASKS[pretrained.head]), pretrained.labels
+    if labels == tuple(f"LABEL_{i}" for i in range(len(labels))):
+        # `transformers` gives these names to labels without a name, which are numbers in files.
+        labels = tuple(map(str, range(len(labels))))
+    with config.unlocked():
+        config.init_from = pretrained.source
+        config.data.max_seq_length = min(config.data.max_seq_length, pretrained.max_length)
+        if config.task == "table":
+            config.table.multi_label = pretrained.multi_label
+            config.table.regression = not labels
+    described = pretrained.model, pretrained.head, labels, pretrained.family
+    return filled_in(config, *described, dtype="float32")
+
+
+def _set_columns(config: ConfigDict, text_columns: Sequence[str], label_column: str) -> None:
+    if config.task != "table":
+        raise UserError(
+            f"--text_columns and --label_column have no effect on the task {config.task}; they are "
+            "for tables"
+        )
+    with config.unlocked():
+        if text_columns:
+            config.table.text_column, config.table.text_b_column = (*text_columns, "")[:2]
+        config.table.label_column = label_column or config.table.label_column
 
 
 def score_test(
@@ -168,7 +232,8 @@ def score_test(
     if not split.startswith("test"):
         return {}
     try:
-        labeled, rows = _read_labeled(config, directory, task.sources[split])
+        tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
+        labeled, rows = _read_labeled(config, tokenizer, task.sources[split])
     except UserError as error:
         say(f"the {split} split is not scored: {error}")
         return {}
@@ -176,12 +241,11 @@ def score_test(
 
 
 def _read_labeled(
-    config: ConfigDict, directory: epath.PathLike, source: epath.PathLike
+    config: ConfigDict, tokenizer: Tokenizer, source: epath.PathLike
 ) -> tuple[Task, TokenRows]:
-    """Returns the task of a run, and the rows of a source with labels."""
+    """Returns the task of a config, and the rows of a source with labels."""
     # The file itself names the choices.
     labels = () if config.head == "multiple_choice" else tuple(config.labels)
-    tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     task = make_task(config, "", tokenizer, labels)
     # `evaluate` has no flag that skips bad rows, so the key is empty.
     return task, task.read(source, "validation", BadRecords(config.data.bad_rows, ""))

@@ -77,8 +77,9 @@ class Bert:
         if name in ("classify", "answer", "tag", "choose"):
             raise UserError(
                 f"{self.source} has no task head: {name} needs a work directory of python -m "
-                "bert_jax.finetune, or a Hugging Face directory of a BertForSequenceClassification, "
-                "...TokenClassification, ...QuestionAnswering or ...MultipleChoice"
+                "bert_jax.finetune, or a Hugging Face directory of a "
+                "BertForSequenceClassification, ...TokenClassification, ...QuestionAnswering or "
+                "...MultipleChoice"
             )
         raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 

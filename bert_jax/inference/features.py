@@ -10,7 +10,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,19 +31,22 @@ SUFFIXES = (".npz", ".jsonl")
 _DECIMALS = 6
 
 
-def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
+def count_texts(
+    bert: Bert, source: str | os.PathLike, text_columns: Sequence[str] = ()
+) -> int | None:
     """Counts the texts of a file and checks every line, before hours of computation.
 
     Args:
       bert: The model that will read them.
       source: See `write_features`.
+      text_columns: See `texts_of`.
 
     Returns:
       The number; None if `source` is a pipe or another file that can be read only once.
     """
     if not files.checked_path(source, "--input").is_file():
         return None
-    return sum(1 for _ in _texts(bert, source))
+    return sum(1 for _ in _texts(bert, source, text_columns))
 
 
 def write_features(
@@ -53,6 +56,7 @@ def write_features(
     *,
     layers: tuple[int, ...],
     embedding: Embedding,
+    text_columns: Sequence[str] = (),
     advance: Callable[[int], None] = lambda texts: None,
 ) -> int:
     """Writes the features of every line of a file, in the same order.
@@ -69,6 +73,7 @@ def write_features(
         the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
       layers: See `Bert.encode`.
       embedding: From `Bert.embedding_with`.
+      text_columns: See `texts_of`.
       advance: Called with the number of texts just written.
 
     Returns:
@@ -79,7 +84,7 @@ def write_features(
     vector = (len(chosen), bert.width(embedding))[len(chosen) == 1 :]
     vectors = embedding.max_length if embedding.pooling == "tokens" else 1
     size = min(_WINDOW_TEXTS, max(1, _WINDOW_BYTES // (4 * math.prod(vector) * vectors)))
-    texts, num_texts, num_cut, first_cut = _texts(bert, source), 0, 0, ""
+    texts, num_texts, num_cut, first_cut = _texts(bert, source, text_columns), 0, 0, ""
     blank: list[str] = []
     with files.new_file(output) as stream:
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, embedding.pooling)
@@ -104,11 +109,13 @@ def write_features(
     return num_texts
 
 
-def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
+def _texts(
+    bert: Bert, source: str | os.PathLike, text_columns: Sequence[str]
+) -> Iterator[tuple[str, Text]]:
     """Yields FILE:LINE and each text; see `write_features`."""
     for where, example in read_examples("features", source):
         try:
-            (text,) = texts_of(bert, [example])
+            (text,) = texts_of(bert, [example], text_columns)
             if isinstance(text, tuple):
                 bert.require_segments()
         except UserError as error:

@@ -8,7 +8,7 @@ import inspect
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.base import files
@@ -159,17 +159,21 @@ def _values(items: list[Item], name: str) -> list[str]:
     return [_value(item, name) for item in items]
 
 
-def texts_of(bert: Any, items: list[Item]) -> list[str | tuple[str, ...]]:
+def texts_of(
+    bert: Any, items: list[Item], text_columns: Sequence[str] = ()
+) -> list[str | tuple[str, ...]]:
     """Finds the text or pair of each example.
 
-    They are in the columns that the model was trained on, or in `text` and `text_b`.
+    They are in `text_columns`. If this is empty, they are in the columns that the model was trained
+    on, or in `text` and `text_b`.
     """
     texts = []
     for item in items:
-        columns = getattr(bert, "text_columns", ())
+        columns = tuple(text_columns) or getattr(bert, "text_columns", ())
         # Files and command lines may always use `text`, whatever the columns in training.
         own = set(columns) - {"text"}
-        if not columns or "text" in item and not (own and own <= item.keys()):
+        is_other = "text" in item and not (own and own <= item.keys())
+        if not columns or (is_other and not text_columns):
             # Tables without a second sentence often have a null for it.
             columns = ("text", "text_b")[: 1 + (item.get("text_b") is not None)]
         sides = tuple(_value(item, column) for column in columns)
@@ -177,8 +181,10 @@ def texts_of(bert: Any, items: list[Item]) -> list[str | tuple[str, ...]]:
     return texts
 
 
-def _fill_mask(bert: Any, items: list[Item], top_k: int = 5) -> list[Item]:
-    found = bert.fill_mask(texts_of(bert, items), top_k=top_k)
+def _fill_mask(
+    bert: Any, items: list[Item], top_k: int = 5, text_columns: Sequence[str] = ()
+) -> list[Item]:
+    found = bert.fill_mask(texts_of(bert, items, text_columns), top_k=top_k)
     return [{"masks": [_objects(guesses) for guesses in masks]} for masks in found]
 
 
@@ -201,16 +207,17 @@ def _score(bert: Any, items: list[Item]) -> list[Item]:
     ]
 
 
-def _detect(bert: Any, items: list[Item]) -> list[Item]:
-    return [{"tokens": _objects(tokens)} for tokens in bert.detect(texts_of(bert, items))]
+def _detect(bert: Any, items: list[Item], text_columns: Sequence[str] = ()) -> list[Item]:
+    found = bert.detect(texts_of(bert, items, text_columns))
+    return [{"tokens": _objects(tokens)} for tokens in found]
 
 
-def _classify(bert: Any, items: list[Item]) -> list[Item]:
+def _classify(bert: Any, items: list[Item], text_columns: Sequence[str] = ()) -> list[Item]:
     return [
         {"prediction": labels}
         if isinstance(labels, float)
         else {"prediction": labels[0].label, "probabilities": dict(labels)}
-        for labels in bert.classify(texts_of(bert, items))
+        for labels in bert.classify(texts_of(bert, items, text_columns))
     ]
 
 
@@ -275,11 +282,11 @@ TEXT_OR_PAIR = inspect.signature(lambda text, text_b=None: None)
 _QUESTION = inspect.signature(lambda question, context: None)
 _CHOICES = inspect.signature(lambda context, *choices: None)
 VERBS = {
-    "fill-mask": Verb(_fill_mask, TEXT_OR_PAIR, ("top_k",)),
+    "fill-mask": Verb(_fill_mask, TEXT_OR_PAIR, ("top_k", "text_columns")),
     "next-sentence": Verb(_next_sentence, _PAIR),
     "score": Verb(_score, _TEXT),
-    "detect": Verb(_detect, TEXT_OR_PAIR),
-    "classify": Verb(_classify, TEXT_OR_PAIR),
+    "detect": Verb(_detect, TEXT_OR_PAIR, ("text_columns",)),
+    "classify": Verb(_classify, TEXT_OR_PAIR, ("text_columns",)),
     "answer": Verb(_answer, _QUESTION, ("n_best", "with_no_answer")),
     "tag": Verb(_tag, _TEXT),
     "choose": Verb(_choose, _CHOICES),

@@ -49,9 +49,9 @@ def read(
     return _read(_directory_or_prefix(path.absolute()), lowercase, family)
 
 
-def read_pretrained(path: str | Path) -> Pretrained:
-    """Reads the model that a run begins with or learns from, without rows beyond its vocabulary."""
-    pretrained = read(path)
+def read_pretrained(path: str | Path, step: int | None = None) -> Pretrained:
+    """Reads a model without rows beyond its vocabulary; see `read`."""
+    pretrained = read(path, step=step)
     pretrained.cut_padding()
     return pretrained
 

@@ -161,6 +161,23 @@ class TestUninterruptedRun:
         with pytest.raises(UserError, match=r"two.csv:2: not valid UTF-8$"):
             score_file(uninterrupted, tmp_path / "two.csv")
 
+    @pytest.mark.parametrize("has_config", [True, False])
+    def test_scores_an_export_as_the_run(self, uninterrupted, data, has_config, tmp_path):
+        pretrained = formats.read(uninterrupted)
+        if not has_config:
+            # As from another program, whose labels often have no names.
+            pretrained.training, pretrained.labels = {}, ("LABEL_0", "LABEL_1")
+        formats.write(pretrained, tmp_path / "export", "huggingface")
+        numbers = {"no": "no", "yes": "yes"} if has_config else {"no": "0", "yes": "1"}
+        lines = (data / "validation.tsv").read_text().splitlines()[1:]
+        rows = [line.split("\t") for line in lines]
+        table = "".join(f"{text}\t{numbers[label]}\n" for text, label in rows)
+        (tmp_path / "renamed.tsv").write_text("review\tmark\n" + table)
+        columns = {"text_columns": ["review"], "label_column": "mark"}
+        found = score_file(tmp_path / "export", tmp_path / "renamed.tsv", **columns)
+        assert found["num_rows"] == 48 and "step" not in found
+        assert found["accuracy"] == results(uninterrupted)["validation"]["accuracy"]
+
     def test_a_second_start_reprints_the_results(self, uninterrupted, bert, data, capsys):
         before = (uninterrupted / "metrics.jsonl").read_bytes()
         found = bert_jax.finetune(small.config(bert, data, eval__predict="test"), uninterrupted)

@@ -51,6 +51,10 @@ def test_classes_of_a_table(predict, tmp_path):
     # Every file may have the names `text` and `text_b`.
     (line,) = predict("classify", bert, "x.jsonl", jsonl({"text": "a b", "text_b": "c"}))
     assert line["prediction"] == first["prediction"]
+    # Columns that are given take precedence.
+    content, columns = jsonl({"text": "d", "q": "a b", "p": "c"}), ("q", "p")
+    (line,) = predict("classify", bert, "x.jsonl", content, text_columns=columns)
+    assert line["probabilities"] == pytest.approx(expected, abs=1e-4)
     with pytest.warns(UserWarning, match="fine-tuned on pairs of sentences"):
         assert len(predict("classify", bert, "x.txt", "a b\nc\n")) == 2
     with pytest.raises(UserError, match="x.jsonl:2: it has no field `review`; its fields: line"):
