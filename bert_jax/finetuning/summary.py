@@ -97,7 +97,8 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     splits = {name: scores for name, scores in results.items() if scores and type(scores) is dict}
     # The baseline is the last column.
     splits |= {BASELINE: splits.pop(BASELINE)} if BASELINE in splits else {}
-    table = empty_table("", "", *splits)
+    # A terminal wraps words.
+    table = empty_table("", "", *(name.replace("_", " ") for name in splits))
     # A test split may lack, for example, an entity type.
     for name in dict.fromkeys(name for scores in splits.values() for name in scores):
         cells = (f"{scores[name]:.4f}" if name in scores else "" for scores in splits.values())

@@ -267,7 +267,7 @@ class TestInterruptedRun:
     @pytest.mark.slow
     def test_resumed_run_does_not_need_its_initial_weights(self, bert, data, tmp_path):
         weights = shutil.copytree(bert, tmp_path / "moved")
-        config = small.config(weights, data, train__num_epochs=1.0)
+        config = small.config(weights, data, train__num_epochs=1.0, checkpoint__every_steps=10)
         assert finetune(config, tmp_path / "run")["step"] == 20
         shutil.rmtree(weights)
         (tmp_path / "run" / "results.json").unlink()

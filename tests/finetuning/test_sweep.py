@@ -125,7 +125,7 @@ def test_a_killed_sweep_continues(tmp_path):
     with pytest.raises(UserError, match="sweep holds a sweep .*, not a run; choose another"):
         start.check(directory, config)
     with pytest.raises(UserError, match="holds a run, not a sweep; choose another --workdir"):
-        start.check_no_run(directory / "runs" / summary["best_run"])
+        start.check_no_run(directory / "runs" / summary["best_run"], "a sweep")
 
 
 class TestAllOfGlue:
