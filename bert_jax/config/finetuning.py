@@ -86,8 +86,9 @@ FINETUNING: Section = {
         ),
         "length_multiple": Field(
             32,
-            "Each batch is padded to its longest sequence, rounded up to a multiple of this. The "
-            "step is compiled once per length. 0 pads all batches to the same length.",
+            "Each batch is padded to its longest sequence, rounded up to a multiple of this; with "
+            "embeddings to a half, a quarter and so on of data.max_seq_length, but at least this. "
+            "The step is compiled once per length. 0 pads all batches to the same length.",
             bounds=">= 0",
         ),
         "bad_rows": Field(

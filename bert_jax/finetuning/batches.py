@@ -48,14 +48,20 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
 
     Args:
       multiple: The batch is cut to the length of its longest sequence, rounded up to a multiple of
-        this; 0 cuts nothing.
+        this; 0 cuts nothing. Two lengths that vary independently would compile a program for each
+        pair of multiples, so those of embeddings are halves, quarters and so on of the full length
+        instead, and at least `multiple`.
     """
     if not multiple:
         return batch
 
     def length_of(mask: np.ndarray) -> int:
-        longest = int(mask.sum(axis=-1).max())
-        return min(mask.shape[-1], -(-longest // multiple) * multiple)
+        longest, length = int(mask.sum(axis=-1).max()), mask.shape[-1]
+        if "document_mask" not in batch:
+            return min(length, -(-longest // multiple) * multiple)
+        while -(-length // 2) >= max(longest, multiple):
+            length = -(-length // 2)
+        return length
 
     full, length = batch["attention_mask"].shape[-1], length_of(batch["attention_mask"])
     short = {
