@@ -174,12 +174,6 @@ class EmbeddingTask(Task):
         super().__init__(*args, **kwargs)
         self._loss = self._options["loss"]
         self._prompts = tuple(self._options[f"{side}_prompt"] for side in ("query", "document"))
-        for prompt in self._tokenizer.encode_batch(self._prompts):
-            if len(self._tokenizer.join(prompt).input_ids_L) >= self._max_seq_length:
-                raise UserError(
-                    f"a prompt of config.embedding has {len(prompt)} tokens, which leaves no room "
-                    f"for a text in config.data.max_seq_length, {self._max_seq_length}"
-                )
         split = next((split for split in self.splits if split != "train"), "validation")
         self.metric = "spearman" if self._is_similarity(split) else "ndcg@10"
 
@@ -291,23 +285,16 @@ class EmbeddingTask(Task):
             tuples = [row for row, is_held_out in pairs if is_held_out == (split != "train")]
         self.check_not_empty(source, split, tuples)
         if split == "train":
-            return self._training_rows(source, tuples)
+            types = {"softmax": np.int32} | dict.fromkeys(_OF_NUMBERS, np.float32)
+            label_type = types.get(self._loss)
+            return TupleRows(
+                tuples, self._prompts, self._tokenizer, self._max_seq_length, label_type
+            )
         if not self._is_similarity(split):
             return self._retrieval_rows(_retrieval_of(tuples))
         first, second = zip(*(row.texts for row in tuples), strict=True)
         labels_N = np.array([row.label for row in tuples])
         return self._similarity_rows(first, second, labels_N)
-
-    def _training_rows(self, source: epath.Path, tuples: list[TextTuple]) -> TupleRows:
-        labels = {row.label for row in tuples}
-        if self._loss in ("cosent", "angle") and len(labels) < 2:
-            raise UserError(
-                f"{source}: all values of {self._options['label_column']} are {labels.pop():g}, so "
-                f"that the loss {self._loss} has no pairs to rank"
-            )
-        types = {"softmax": np.int32} | dict.fromkeys(_OF_NUMBERS, np.float32)
-        label_type = types.get(self._loss)
-        return TupleRows(tuples, self._prompts, self._tokenizer, self._max_seq_length, label_type)
 
     def _scored_rows(self, *sides: Sequence[str], **scored: Any) -> ScoredRows:
         """Makes rows of queries and documents; see `ScoredRows` for `scores` and `facts`."""

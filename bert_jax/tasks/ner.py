@@ -363,8 +363,7 @@ def _read_json(path: Any) -> Iterator[TaggedSentence]:
                 f"{where}: its tags are numbers, whose names are not in the file; write the "
                 "names, such as B-PER"
             )
-        is_list = isinstance(words, list) and (tags is None or isinstance(tags, list))
-        if not is_list or tags is not None and len(tags) != len(words):
+        if words is None or tags is not None and len(tags) != len(words):
             raise UserError(
                 f"{where}: it must have a list `tokens` and a list `ner_tags` of as many tags"
             )

@@ -94,8 +94,6 @@ def read_retrieval(source: epath.PathLike, key: str) -> Retrieval:
                 raise UserError(f"{row.where}: {name} has no {id!r}")
         if float(score) > 0:
             relevant.setdefault(query, set()).add(document)
-    if not relevant:
-        raise UserError(f"{found[0]} names no relevant document")
     return make_retrieval(documents, queries, relevant)
 
 
@@ -108,11 +106,7 @@ def _texts(folder: epath.Path, name: str, key: str) -> dict[str, str]:
     texts: dict[str, str] = {}
     for row in read_rows(path, ("_id", "text"), BadRecords("refuse", "")):
         id, title = row.values["_id"], row.values.get("title", "")
-        if id in texts:
-            raise UserError(f"{row.where}: {id!r} has two texts")
         texts[id] = f"{title} {row.values['text']}".strip()
-    if not texts:
-        raise UserError(f"{path} has no texts")
     return texts
 
 

@@ -13,7 +13,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tasks.token_rows import TokenRows
-from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.bad_records import BadRecords
 from bert_jax.text.readers import INVALID_UTF8, json_lines, open_text
 from bert_jax.tokenizers import Tokenizer
 
@@ -76,8 +76,6 @@ def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, e
                 f"different split out of {', '.join(names)}"
             )
         found[split] = files.checked_path(name, "config.data.input")
-        if not found[split].is_file():
-            raise UserError(f"config.data.input has {item!r}, but there is no such file")
     return found
 
 
@@ -86,10 +84,8 @@ def json_objects(path: epath.Path) -> Iterator[tuple[str, dict[str, Any]]]:
     with open_text(path) as (_, stream):
         for line in json_lines(stream):
             where = f"{path}:{line.number}"
-            try:
+            with BadRecords("refuse", "").catching(where):
                 yield where, line.parse()
-            except BadRecord as bad:
-                raise UserError(f"{where}: {bad.detail}") from None
 
 
 # The fraction of the training examples that is held out if there is no validation split.

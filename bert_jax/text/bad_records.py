@@ -22,6 +22,9 @@ class BadRecord(Exception):
         super().__init__(reason, detail)
         self.reason, self.detail = reason, detail
 
+    def __str__(self) -> str:
+        return self.detail
+
 
 class BadRecords:
     """Refuses bad records, or skips and counts them.
@@ -62,11 +65,17 @@ class BadRecords:
 
     @contextlib.contextmanager
     def catching(self, where: object, *, is_required: bool = False) -> Iterator[None]:
-        """Passes a `BadRecord` raised inside the block to `add`."""
+        """Passes a `BadRecord` raised inside the block to `add`.
+
+        A record of another form than the block expects, such as one without a field, is bad too.
+        """
         try:
             yield
         except BadRecord as bad:
             self.add(bad, where, is_required=is_required)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            self.add(BadRecord("another form", problem), where, is_required=is_required)
 
 
 def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> list[str]:

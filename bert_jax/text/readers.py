@@ -27,8 +27,8 @@ else:
 
 # The most bytes of one document or line. Each is held in memory; hardly any real text is longer.
 MAX_RECORD_BYTES = 2**26
-# The reason of a `BadRecord` that is not in the encoding of its file.
-INVALID_UTF8 = "invalid UTF-8"
+# The reasons of a `BadRecord` that is not in the encoding of its file, or no object of JSON.
+INVALID_UTF8, BROKEN_JSON = "invalid UTF-8", "broken JSON"
 # Encodings are tried in blocks of this size.
 _BLOCK_BYTES = 2**20
 # zstd's default limit of the window is 128 MiB; text archives often have larger ones.
@@ -190,9 +190,9 @@ class Line(NamedTuple):
         try:
             values = json.loads(self.text())
         except (ValueError, RecursionError) as error:
-            raise BadRecord("broken JSON", f"not a JSON object: {error}") from None
+            raise BadRecord(BROKEN_JSON, f"not a JSON object: {error}") from None
         if not isinstance(values, dict):
-            raise BadRecord("broken JSON", "not a JSON object")
+            raise BadRecord(BROKEN_JSON, "not a JSON object")
         return values
 
 
