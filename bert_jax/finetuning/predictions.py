@@ -67,15 +67,12 @@ def write_predictions(
     scores: dict[str, dict[str, float]] = {}
     if not splits:
         return scores
-    with closing(Checkpointer(directory / workdir.BEST, read_only=True)) as checkpoints:
-        restored = checkpoints.restore_params(abstract_params)
-    if restored is None:
-        say(
-            f"warning: no predictions are written: the best weights of {directory} have been "
-            "removed"
-        )
+    if not workdir.saved_steps(directory / workdir.BEST):
+        # A sweep keeps the weights of its best run only.
+        say(f"warning: no predictions are written: the best weights of {directory} were removed")
         return scores
-    _, params = restored
+    with closing(Checkpointer(directory / workdir.BEST, read_only=True)) as checkpoints:
+        _, params = checkpoints.restore_params(abstract_params)
     (directory / PREDICTIONS).mkdir(parents=True, exist_ok=True)
     for split, fingerprint in splits.items():
         outputs = predict(params, task.rows(split))
@@ -138,14 +135,9 @@ def score_file(
     Returns:
       The scores of the task, `step` of a run, `num_rows`, the number of sequences, and `classes`,
       the scores of each class.
-
-    Raises:
-      UserError: The directory has no such checkpoint, or a row cannot be used.
     """
     directory = epath.Path(directory)
     path = files.checked_path(file, "--data")
-    if not path.is_file():
-        raise UserError(f"--data is {file}; it must be a labeled file that exists")
     is_run = workdir.holds_finetuning(directory)
     pretrained = None if is_run else read_pretrained(directory, step)
     config = _config_of(pretrained) if pretrained else workdir.load_config(directory)
@@ -167,10 +159,7 @@ def score_file(
     else:
         folder = workdir.checkpoint_folder(directory, step)
         with closing(Checkpointer(folder, read_only=True)) as checkpoints:
-            restored = checkpoints.restore_params(trainer.abstract_state().params, step)
-        if restored is None:
-            raise UserError(f"{directory} has no checkpoint yet")
-        step, params = restored
+            step, params = checkpoints.restore_params(trainer.abstract_state().params, step)
         found = {"step": step}
     outputs = predict(
         trainer,

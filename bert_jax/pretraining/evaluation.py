@@ -71,10 +71,7 @@ def evaluate_workdir(
     trainer = make_trainer(config, teacher=read_teacher(config))
     folder = workdir.checkpoint_folder(directory, step)
     with contextlib.closing(Checkpointer(folder, read_only=True)) as checkpointer:
-        restored = checkpointer.restore_params(trainer.abstract_state().params, step)
-    if restored is None:
-        raise UserError(f"{directory} has no checkpoint yet")
-    step, params = restored
+        step, params = checkpointer.restore_params(trainer.abstract_state().params, step)
     with _store_to_evaluate(directory, config, tokenizer, data) as (store, characters_per_token):
         if data or token_counts_V is None:
             token_counts = {"": store.token_counts if token_counts_V is None else token_counts_V}

@@ -102,9 +102,7 @@ class Checkpointer:
         restored = self._newest(ocp.args.StandardRestore(abstract_state))
         return restored and restored[1:]
 
-    def restore_params(
-        self, abstract_params: Any, step: int | None = None
-    ) -> tuple[int, Any] | None:
+    def restore_params(self, abstract_params: Any, step: int | None = None) -> tuple[int, Any]:
         """Restores the parameters alone, without reading the optimizer's state.
 
         Args:
@@ -113,7 +111,7 @@ class Checkpointer:
           step: The step to restore; None for the newest undamaged checkpoint.
 
         Returns:
-          The checkpoint's step and its parameters; None if nothing was saved.
+          The checkpoint's step and its parameters.
         """
 
         def restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
@@ -127,7 +125,9 @@ class Checkpointer:
             partial_restore=True,
         )
         restored = self._newest(args) if step is None else (step, *self._at(step, args))
-        return restored and (restored[0], restored[1]["params"])
+        if restored is None:
+            raise UserError(f"{self._directory.parent} has no checkpoint yet")
+        return restored[0], restored[1]["params"]
 
     def _newest(self, args: ocp.args.CheckpointArgs) -> tuple[int, Any, dict[str, Any]] | None:
         """Restores the step, state and `resume` of the newest undamaged checkpoint.
