@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +37,15 @@ from bert_jax.config.command_line import (
 # The status of one of several processes after an unexpected error. The usual cause is that
 # another process died, and a restart continues the run; status 1 would mean a mistake.
 CRASHED = 70
+# How to install the packages that only some commands need, by the names of their modules.
+_INSTALLED_BY = {
+    "apache_beam": "pip install -e '.[beam]'",
+    "gcsfs": "pip install -e '.[gcs]'",
+    "huggingface_hub": "pip install -e '.[hub]'",
+    "libtpu": "pip install -e '.[tpu]'",
+    "tensorflow": "with Python 3.11 to 3.13, it is installed with bert_jax",
+    "wandb": "pip install -e '.[wandb]'",
+}
 
 # --help shows the flags of the main module. Flags that this module defines count as the caller's.
 flags.disclaim_key_flags()
@@ -253,6 +263,14 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             # The reader of stdout (`| head`) has ended. Python's flush at exit would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return "", 1
+        case ModuleNotFoundError() if error.name in _INSTALLED_BY:
+            return f"error: the package {error.name} is missing: {_INSTALLED_BY[error.name]}", 1
+        case BrokenProcessPool():
+            return (
+                "error: a tokenizing process was killed, perhaps for lack of memory: lower "
+                "data.num_processes and start again",
+                1,
+            )
         # XLA raises a RuntimeError with a list of buffers that fills pages.
         case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
             lines = str(error).rpartition("RESOURCE_EXHAUSTED: ")[2].splitlines()

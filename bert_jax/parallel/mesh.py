@@ -101,12 +101,6 @@ def _arranged(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.nda
         return mesh_utils.create_device_mesh(
             tuple(shape.values()), devices, allow_split_physical_axes=True
         )
-    if shape[SLICE_AXIS] % slices:
-        raise UserError(
-            f"config.mesh.{SLICE_AXIS} is {shape[SLICE_AXIS]}, but the {len(devices)} devices are "
-            f"in {slices} slices and only this axis may run between them: make it a multiple of "
-            f"{slices}"
-        )
     within = shape | {SLICE_AXIS: shape[SLICE_AXIS] // slices}
     between = dict.fromkeys(shape, 1) | {SLICE_AXIS: slices}
     return mesh_utils.create_hybrid_device_mesh(

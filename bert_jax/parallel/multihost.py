@@ -71,9 +71,6 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
 
     Args:
       coordinator: HOST:PORT of process 0.
-
-    Raises:
-      UserError: JAX refuses the arguments or cannot connect.
     """
     # JAX's own service would catch SIGTERM before PreemptionGuard does.
     jax.config.update("jax_enable_preemption_service", False)

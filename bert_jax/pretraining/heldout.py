@@ -68,7 +68,6 @@ def evaluate(
       `by_source` has the metrics of each.
 
     Raises:
-      UserError: The text yields no sequence.
       DivergedError: A metric is not finite.
     """
     num_shards = num_data_shards(trainer.mesh)

@@ -6,13 +6,11 @@ import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax import tokenizers
-from bert_jax.base.errors import UserError
 from bert_jax.base.processes import worker_processes
 from bert_jax.text.corpus import Document
 from bert_jax.text.sentences import split_sentences
@@ -25,11 +23,6 @@ CHUNK_CHARACTERS = 2**20
 _IN_FLIGHT = 3
 # The accents of Latin, Greek and Cyrillic are U+0300 to U+036F.
 _LAST_ACCENT = 0x36F
-# The message when a worker process ends before its work.
-KILLED = (
-    "a tokenizing process was killed, perhaps for lack of memory: lower data.num_processes and "
-    "start again"
-)
 
 
 class TokenizedDocument(NamedTuple):
@@ -129,9 +122,9 @@ def tokenize_documents(
             while in_flight >= max_size and len(waiting) > 1:
                 future, size = waiting.popleft()
                 in_flight -= size
-                yield from _result(future)
+                yield from future.result()
         while waiting:
-            yield from _result(waiting.popleft()[0])
+            yield from waiting.popleft()[0].result()
 
 
 def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -194,13 +187,6 @@ def _num_lost(text: str) -> int:
 def _is_lost(character: str) -> bool:
     parts = unicodedata.normalize("NFD", character)
     return any(unicodedata.category(c) == "Mn" and not "\u0300" <= c < "\u0370" for c in parts)
-
-
-def _result(future: Future) -> list[TokenizedDocument]:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise UserError(KILLED) from None
 
 
 # The tokenizer of a worker process.

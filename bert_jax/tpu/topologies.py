@@ -5,7 +5,6 @@ it on a machine without a TPU.
 """
 
 import dataclasses
-import importlib.util
 import math
 import os
 import re
@@ -94,14 +93,10 @@ def devices(topology: Topology) -> list[jax.Device]:
     """Describes the slice's devices, for which programs can be compiled but not run.
 
     Sets environment variables that the TPU compiler reads when it is loaded.
-
-    Raises:
-      UserError: The TPU compiler is not installed.
-      jax.errors.JaxRuntimeError: The compiler knows no slice of this shape.
     """
-    if importlib.util.find_spec("libtpu") is None:
-        raise UserError("the TPU compiler is not installed: pip install -e '.[tpu]'")
     os.environ.update(_COMPILER_ENVIRONMENT)
+    import libtpu  # noqa: F401
+
     options = {"num_slices": topology.num_slices} if topology.num_slices > 1 else {}
     # The hosts of all other slices have four chips in a square, the default.
     if topology.num_chips == 1:

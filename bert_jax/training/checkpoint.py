@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +18,6 @@ from bert_jax.parallel import multihost
 from bert_jax.training import workdir
 from bert_jax.training.state import TrainState
 
-# The first words of errors of reads and writes that orbax abandons after another one failed.
-_NOISE = ("Event loop is closed", "Encountered error while reading array")
 _log = logging.getLogger(__name__)
 
 
@@ -230,13 +227,6 @@ def _hush_orbax() -> None:
 
     absl.logging.get_absl_logger().addFilter(is_wanted)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    show = sys.unraisablehook
-
-    def show_others(unraisable: Any) -> None:
-        if not str(unraisable.exc_value).startswith(_NOISE):
-            show(unraisable)
-
-    sys.unraisablehook = show_others
 
 
 def _reason(error: BaseException) -> str:

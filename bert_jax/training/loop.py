@@ -144,7 +144,6 @@ def train_loop(
 
     Raises:
       DivergedError: The loss, the gradient or the update of a step is not finite.
-      UserError: A checkpoint could not be written.
     """
     trainer, step, is_first = run.trainer, int(state.step), multihost.is_first()
     # The run was stopped before this evaluation, or before its results were written.
@@ -154,15 +153,7 @@ def train_loop(
     evaluated_step = min(run.evaluated_step, step - is_unevaluated)
     with ExitStack() as stack:
         progress = stack.enter_context(
-            Progress(
-                run.label,
-                run.num_steps,
-                "steps",
-                done=step,
-                enabled=is_first,
-                # Steps of later stages may take longer.
-                cost=trainer.flops_until,
-            )
+            Progress(run.label, run.num_steps, "steps", done=step, enabled=is_first)
         )
         writer = MetricsWriter(
             run.directory, step, evaluated_step, tracker=tracker, enabled=is_first

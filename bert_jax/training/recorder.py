@@ -66,9 +66,6 @@ class Recorder:
         Args:
           step: The number of the step, from 1.
           metrics: The metrics, on the devices.
-
-        Raises:
-          NonFiniteError: The loss or the gradient of a finished step is not finite.
         """
         self.flush()
         self._stage, self._pending = stage, (step, length, metrics)
@@ -82,7 +79,7 @@ class Recorder:
             self._meter.since = None
 
     def flush(self) -> None:
-        """Waits for the pending step, if any, and counts it; raises like `dispatched`."""
+        """Waits for the pending step, if any, and counts it; raises NonFiniteError."""
         if self._pending is None:
             return
         (step, length, metrics), self._pending = self._pending, None
@@ -120,10 +117,8 @@ class Recorder:
         """Stops the clock of training time during the block.
 
         Args:
-          step, state: The last step and the state after it, if the block uses the state.
-
-        Raises:
-          NonFiniteError: The step's update made the state not finite, or as `dispatched`.
+          step, state: The last step and the state after it, if the block uses the state. A state
+            that is not finite raises NonFiniteError, as an earlier step does.
         """
         self.flush()
         with self._meter.paused():
