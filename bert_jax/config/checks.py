@@ -352,12 +352,6 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
         "train.batch_size embedding.loss",
         "the other rows of a batch are the negatives; set a larger batch",
     )
-    for key in ("symmetric", "same_side"):
-        yield (
-            own[key] and own.loss != "mnr",
-            f"embedding.{key} embedding.loss",
-            "the former has no effect unless the latter is mnr, so leave it at False",
-        )
     yield (
         own.symmetric and own.same_side,
         "embedding.symmetric embedding.same_side",

@@ -126,29 +126,6 @@ def batch_ramp(tokens: float, batch_sizes: Sequence[int], **values: Any) -> list
     return [{"tokens": share * size, "batch_size": size, **values} for size in batch_sizes]
 
 
-def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
-    """Makes the mixed-batch stages of You et al. 2020 (arXiv:1904.00962): 7,038 + 1,563 steps."""
-    first_steps, second_steps = 7038, 1563
-    return (
-        stage(
-            fraction=first_steps / (first_steps + second_steps),
-            max_seq_length=128,
-            max_predictions_per_seq=20,
-            batch_size=65536,
-            peak_learning_rate=6e-3,
-            warmup_steps=0.2843,
-        ),
-        stage(
-            fraction=second_steps / (first_steps + second_steps),
-            max_seq_length=512,
-            max_predictions_per_seq=80,
-            batch_size=32768,
-            peak_learning_rate=4e-3,
-            warmup_steps=0.128,
-        ),
-    )
-
-
 def has_own_schedule(stage: ConfigDict) -> bool:
     """Returns whether a stage does not follow the schedule of the run."""
     return bool(stage.peak_learning_rate or stage.shape)

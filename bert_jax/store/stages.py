@@ -41,7 +41,6 @@ from bert_jax.store.plan import (
 from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.token_store import SPLITS, store_path
 from bert_jax.store.tokenization import (
-    SentenceRules,
     TokenizedDocument,
     document_sentences,
     tokenize_documents,
@@ -211,7 +210,7 @@ def tokenized(
 
     The counts of each document are added to `counts`.
     """
-    rules = SentenceRules(data.language, data.word_boundaries)
+    rules = data.language, data.word_boundaries
     with contextlib.closing(
         tokenize_documents(documents, tokenizer_dir, num_processes, rules)
     ) as results:

@@ -48,14 +48,6 @@ class TokenizedDocument(NamedTuple):
     is_heldout: bool = False
 
 
-class SentenceRules(NamedTuple):
-    """How a document is divided into sentences and words; keys of `config.data`."""
-
-    language: str = ""
-    word_boundaries: str = "vocabulary"
-
-
-DEFAULT_RULES = SentenceRules()
 # The ids of a sentence, int32 [T], and whether each begins a word, bool [T], or None.
 _Sentence = tuple[np.ndarray, np.ndarray | None]
 
@@ -68,10 +60,10 @@ def document_sentences(document: Document, language: str = "") -> list[str]:
 
 
 def _encode(
-    sentences: list[str], tokenizer: tokenizers.Tokenizer, rules: SentenceRules
+    sentences: list[str], tokenizer: tokenizers.Tokenizer, word_boundaries: str
 ) -> list[_Sentence]:
     """Returns the sentences that have tokens."""
-    if rules.word_boundaries == "spaces":
+    if word_boundaries == "spaces":
         encoded = [words_of_spaces(text, tokenizer) for text in sentences]
     else:
         encoded = [(ids, None) for ids in tokenizer.encode_batch(sentences)]
@@ -95,7 +87,7 @@ def tokenize_documents(
     documents: Iterable[Document],
     tokenizer_directory: str | os.PathLike,
     num_processes: int,
-    rules: SentenceRules = DEFAULT_RULES,
+    rules: tuple[str, str] = ("", "vocabulary"),
 ) -> Iterator[TokenizedDocument]:
     """Tokenizes a stream of documents, in order and in bounded memory.
 
@@ -103,7 +95,7 @@ def tokenize_documents(
       tokenizer_directory: A saved tokenizer, which every process loads.
       num_processes: The number of worker processes, which does not affect the result. With 1,
         the calling process does the work.
-      rules: See `SentenceRules`.
+      rules: `language` and `word_boundaries` of `config.data`.
     """
     if num_processes == 1:
         tokenizer = tokenizers.load(tokenizer_directory)
@@ -145,15 +137,15 @@ def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _tokenize(
-    document: Document, tokenizer: tokenizers.Tokenizer, rules: SentenceRules
+    document: Document, tokenizer: tokenizers.Tokenizer, rules: tuple[str, str]
 ) -> TokenizedDocument:
-    text = document.text
-    sentences = _encode(document_sentences(document, rules.language), tokenizer, rules)
+    text, (language, word_boundaries) = document.text, rules
+    sentences = _encode(document_sentences(document, language), tokenizer, word_boundaries)
     ids, flags = zip(*sentences, strict=True) if sentences else ((), ())
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     tokens = np.concatenate(ids) if ids else np.zeros(0, np.int32)
     begins_word = None
-    if rules.word_boundaries == "spaces":
+    if word_boundaries == "spaces":
         begins_word = np.concatenate(flags) if flags else np.zeros(0, bool)
     counts = {
         "tokens": len(tokens),
@@ -198,5 +190,5 @@ def _load_tokenizer(directory: str) -> None:
     _tokenizer = tokenizers.load(directory)
 
 
-def _tokenize_chunk(chunk: list[Document], rules: SentenceRules) -> list[TokenizedDocument]:
+def _tokenize_chunk(chunk: list[Document], rules: tuple[str, str]) -> list[TokenizedDocument]:
     return [_tokenize(document, _tokenizer, rules) for document in chunk]

@@ -243,17 +243,13 @@ def _column_rows(
         values = []
         for column in columns:
             texts = batch.column(column)
-            if column in needed[:1] and pa.types.is_primitive(texts.type):
-                raise UserError(
-                    f"{path}: the column {column!r} has the type {texts.type}: it must be text"
-                )
             if column in lists and texts.type.num_fields:
                 values.append([json.dumps(value).encode() for value in texts.to_pylist()])
                 continue
-            if texts.type.num_fields:
+            is_number = pa.types.is_primitive(texts.type)
+            if texts.type.num_fields or is_number and column in needed[:1]:
                 raise UserError(
-                    f"{path}: the column {column!r} has the type {texts.type}: it must be text or "
-                    "a number"
+                    f"{path}: the column {column!r} has the type {texts.type}: it must be text"
                 )
             # Bytes are text that is decoded later.
             if not pa.types.is_large_binary(texts.type) and not pa.types.is_binary(texts.type):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.retrieval import score_retrieval
+from bert_jax.inference.embeddings import score_retrieval
 from bert_jax.interop import formats
 from bert_jax.tasks.retrieval import make_retrieval, retrieval_scores, similarities
 from tests import runs

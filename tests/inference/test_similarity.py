@@ -9,7 +9,7 @@ import scipy.stats
 
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.similarity import score_pairs
+from bert_jax.inference.embeddings import score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tasks.sts import read_pairs

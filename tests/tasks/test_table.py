@@ -210,5 +210,5 @@ def test_parquet_and_arrow(tmp_path):
         assert task.rows(split).labels_N.tolist() == [[1, 0], [1, 1]]
     task = open_task("table", tmp_path, TOKENIZER, label_column="stars")
     assert task.labels == ("1", "5") and task.rows("train").labels_N.tolist() == [0, 1]
-    with pytest.raises(UserError, match="'label' has the type list<.*: it must be text or"):
+    with pytest.raises(UserError, match="'label' has the type list<.*: it must be text"):
         open_task("table", tmp_path, TOKENIZER)
