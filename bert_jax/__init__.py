@@ -38,7 +38,6 @@ def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
 
     Args:
       config: A pre-training config, such as `load_config("tiny")`, or the name of one.
-      workdir: The work directory.
 
     Returns:
       The contents of results.json; None if a signal stopped the run before its end.

@@ -37,7 +37,6 @@ def load_part(name: str, builtin: Mapping[str, str], key: str) -> Any:
     Args:
       name: A key of `builtin`, or "MODULE:ATTRIBUTE" for a part defined outside this package.
       builtin: Maps short names to "MODULE:ATTRIBUTE".
-      key: The config key or flag that holds the name, for messages.
     """
     path = builtin.get(name, name)
     module, separator, attribute = path.partition(":")

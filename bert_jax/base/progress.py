@@ -24,7 +24,6 @@ class Progress:
 
     Args:
       total: The number of units of work, or an estimate; None if it is unknown.
-      unit: The name of a unit ("sequences"), for the rate.
       done: Units that were finished in an earlier run.
       enabled: False shows nothing, for processes other than the first.
     """

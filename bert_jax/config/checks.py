@@ -26,11 +26,7 @@ Rule = tuple[Any, str, str]
 
 
 def check_rules(rules: Iterable[Rule], config: ConfigDict, before: str = "") -> None:
-    """Raises a `UserError` with the values of the keys of the first rule that is broken.
-
-    Args:
-      before: What precedes the sentence, such as the name of the file that has the values.
-    """
+    """Raises a `UserError` with the values of the keys of the first rule that is broken."""
     for is_broken, keys, right in rules:
         if is_broken:
             values = (
@@ -42,12 +38,7 @@ def check_rules(rules: Iterable[Rule], config: ConfigDict, before: str = "") -> 
 def unused_keys(
     config: ConfigDict, section: Section, prefix: str = "", path: str = ""
 ) -> Iterator[Rule]:
-    """Yields a rule for each key that needs a value of another key; see `Field.only_with`.
-
-    Args:
-      prefix: What precedes the keys of the section.
-      path: What precedes the keys in `only_with`.
-    """
+    """Yields a rule for each key that needs a value of another key; see `Field.only_with`."""
     values = dict(flatten(config, prefix))
     for key, field in flatten(section, prefix):
         owner, _, choices = field.only_with.partition("=")
@@ -393,12 +384,7 @@ def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
 
 
 def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> None:
-    """Refuses batches that cannot be split evenly over the devices.
-
-    Args:
-      data_shards: The product of the mesh axes that the batch is sharded over.
-      num_processes: The number of processes; each reads its own part of the batch.
-    """
+    """Refuses batches that cannot be split evenly over the devices."""
     accumulation = config.train.gradient_accumulation_steps
     parts = math.lcm(data_shards, num_processes) * accumulation
     sizes = {

@@ -221,11 +221,7 @@ def _same_on_all(values: flags.FlagValues) -> list[Any]:
 
 
 def _report(error: BaseException, unforeseen: int) -> int:
-    """Prints an error in one sentence; returns the exit status.
-
-    Args:
-      unforeseen: The exit status of an error that is none of the expected ones.
-    """
+    """Prints an error in one sentence; returns the exit status."""
     message, status = _ending(error) or (f"error: {_in_one_line(error)}", unforeseen)
     if message and flags.FLAGS.is_parsed() and flags.FLAGS.traceback:
         traceback.print_exception(error)

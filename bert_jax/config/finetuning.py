@@ -213,9 +213,6 @@ def filled_in(
     Args:
       model: The `config.model` of the weights, except that the user's dropout probabilities
         take precedence.
-      labels: The labels of the task in the order of the logits. Empty for regression and
-        question answering.
-      family: The family of the weights, as in `config.family` of pre-training.
       dtype: The value that replaces dtype=auto.
     """
     config = config.copy_and_resolve_references()

@@ -132,11 +132,7 @@ def has_own_schedule(stage: ConfigDict) -> bool:
 
 
 def max_predictions(stage: ConfigDict, masked_lm_prob: float, max_pairs_per_row: int = 1) -> int:
-    """Returns the largest number of predictions in a row of a stage.
-
-    Args:
-      masked_lm_prob: The masking rate of the run; the stage may have its own.
-    """
+    """Returns the largest number of predictions in a row of a stage."""
     rate = stage.masked_lm_prob or masked_lm_prob
     return stage.max_predictions_per_seq or derived_predictions(
         stage.max_seq_length, rate, max_pairs_per_row

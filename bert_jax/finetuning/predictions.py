@@ -56,7 +56,6 @@ def write_predictions(
     Adds the scores of test splits with labels to results.json.
 
     Args:
-      abstract_params: The shapes, dtypes and shardings of the parameters.
       predict: (params, rows) -> outputs, or None if the run must stop.
 
     Returns:
@@ -127,7 +126,6 @@ def score_file(
 
     Args:
       directory: The work directory of a run, or a directory of `transformers` with a task head.
-      file: The labeled file.
       step: The step of a run's checkpoint; None for the best.
       text_columns: The columns of the one or two texts of a table, instead of the model's own.
       label_column: The column of the label of a table, instead of the model's own.
@@ -216,7 +214,6 @@ def score_test(
 
     Args:
       task: The task of the run, which does not read the labels of a test split.
-      outputs: The model's outputs for all rows of the split.
     """
     if not split.startswith("test"):
         return {}

@@ -47,7 +47,6 @@ def finetune(
     """Runs or resumes fine-tuning, up to the end of the last epoch.
 
     Args:
-      config: A config like those of configs/finetune/.
       directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
         metrics.jsonl, tensorboard/, and at the end curves.png, results.json and report.html.
       setup: The result of `task_setup.open_task_setup`, if several runs share it (a sweep).

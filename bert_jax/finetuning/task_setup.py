@@ -49,8 +49,6 @@ class TaskSetup:
     Attributes:
       model: The model keys of the weights, as in `config.model`.
       family: The family of the weights, as in `config.family`.
-      tokenizer: The tokenizer of the weights.
-      task: The task with its data.
       pretrained: The weights; None if the run continues from its own checkpoint.
     """
 
@@ -76,7 +74,6 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
     """Reads the weights and opens the data.
 
     Args:
-      config: The config as the user gave it.
       directory: The work directory of the run. If it has checkpoints, its config and tokenizer
         are used, and the initial weights need not exist.
     """

@@ -32,7 +32,6 @@ def score_pairs(
 
     Args:
       embedding: From `Bert.embedding_with`, with pooling "mean" or "cls".
-      advance: Called with the number of sentences just embedded.
 
     Returns:
       SCORES of the model and, with BASELINE_PREFIX, of the cosine similarity of the two sentences'
@@ -71,7 +70,6 @@ def score_retrieval(
     Args:
       embedding: From `Bert.embedding_with`, with pooling "mean" or "cls". Its prompts for queries
         and documents are put before them.
-      advance: Called with the number of texts just embedded.
 
     Returns:
       The scores of `retrieval_scores` and, beside them, those of BM25; `num_queries`,

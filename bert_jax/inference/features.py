@@ -36,11 +36,6 @@ def count_texts(
 ) -> int | None:
     """Counts the texts of a file and checks every line, before hours of computation.
 
-    Args:
-      bert: The model that will read them.
-      source: See `write_features`.
-      text_columns: See `texts_of`.
-
     Returns:
       The number; None if `source` is a pipe or another file that can be read only once.
     """
@@ -64,20 +59,12 @@ def write_features(
     Texts that are cut, and blank ones, are counted in a warning.
 
     Args:
-      bert: The model.
       source: A file of `text` and optionally `text_b`; see `read_examples`.
       output: FILE.jsonl or FILE.npz, which appears once it is complete. FILE.jsonl has a
         line with `features` for each text, rounded to six decimals; with "tokens", `features` has
         a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
         [N, D]; with "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and
         the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
-      layers: See `Bert.encode`.
-      embedding: From `Bert.embedding_with`.
-      text_columns: See `texts_of`.
-      advance: Called with the number of texts just written.
-
-    Returns:
-      The number of texts.
     """
     files.check_output(output, SUFFIXES, source)
     chosen = bert.layers(layers)

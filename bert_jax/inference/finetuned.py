@@ -78,7 +78,6 @@ class FineTuned(Bert):
 
     Attributes:
       head: A key of `bert_jax.models.task_models.TASK_MODELS`.
-      labels: The label names in the order of the logits.
       multi_label: Whether the labels are independent: any number of them may be right.
       text_columns: The columns of the one or two sentences of a training example; empty if they
         are not known.

@@ -38,7 +38,6 @@ class Verb(NamedTuple):
     Attributes:
       predict: (model, examples, **options) -> results, one for each example.
       words: The words of a command line as parameters, named by the fields of an example.
-      options: The options of `predict`, which are flags of the command.
     """
 
     predict: Callable[..., list[Item]]
@@ -57,15 +56,7 @@ def predict_file(
     """Writes a line with the fields of each example and its result, in the same order.
 
     Args:
-      name: A key of VERBS.
-      bert: A `Bert` or `FineTuned`.
-      source: See `read_examples`.
       output: FILE.jsonl, which appears once it is complete.
-      advance: Called with the number of examples just predicted.
-      **options: Options of the verb, such as `top_k`.
-
-    Returns:
-      The number of examples.
     """
     files.check_output(output, (".jsonl",), source)
     verb, count = VERBS[name], 0

@@ -68,9 +68,6 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
 
     All arguments are None if the cluster provides them. If some processes are missing after
     JOIN_SECONDS, the program ends with a sentence.
-
-    Args:
-      coordinator: HOST:PORT of process 0.
     """
     # JAX's own service would catch SIGTERM before PreemptionGuard does.
     jax.config.update("jax_enable_preemption_service", False)
@@ -107,9 +104,6 @@ def check_equal(values: Any) -> None:
     """Refuses to go on if the processes were started with different values, such as flags.
 
     A collective function could give a wrong result, or not end.
-
-    Args:
-      values: Values that JSON can hold.
     """
     own = np.array(zlib.crc32(json.dumps(values).encode()), np.uint32)
     if (multihost_utils.process_allgather(own) != own).any():

@@ -37,11 +37,7 @@ PRESETS: dict[str, Rules] = {
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the arrays of a model are laid out on a mesh.
-
-    Attributes:
-      preset: A key of `PRESETS`.
-    """
+    """How the arrays of a model are laid out on a mesh."""
 
     mesh: Mesh
     preset: str
@@ -78,9 +74,6 @@ class Layout:
 
         Args:
           boxed: Abstract arrays in flax's boxes of logical names.
-
-        Returns:
-          A tree of NamedShardings, without boxes.
         """
         shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
         # Fails for an axis whose size is not a multiple of its devices.

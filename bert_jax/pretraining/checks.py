@@ -31,9 +31,6 @@ def check(
 ) -> list[str]:
     """Checks that pre-training can start, before any work is done. Writes nothing.
 
-    Args:
-      pretrained: The model of `config.init_from`, if the run begins with it.
-
     Returns:
       Warnings, one sentence each.
     """
@@ -96,11 +93,7 @@ def _check_other_run(config: ConfigDict) -> None:
 
 
 def _check_teacher(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> None:
-    """Refuses a teacher that has no trained masked-LM head or does not fit the student.
-
-    Args:
-      model: The student.
-    """
+    """Refuses a teacher that has no trained masked-LM head or does not fit the student."""
     theirs = teacher.model
     length = max(stage.max_seq_length for stage in resolve_stages(config))
     problem = teacher.missing_head("masked_lm")
@@ -127,11 +120,7 @@ def _check_teacher(config: ConfigDict, teacher: Pretrained, model: nn.Module) ->
 
 
 def _check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer, name: str) -> None:
-    """Refuses a vocabulary other than the one that the weights were trained with.
-
-    Args:
-      name: The name of the vocabulary in messages.
-    """
+    """Refuses a vocabulary other than the one that the weights were trained with."""
     theirs, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
     if theirs is not None and theirs.fingerprint == tokenizer.fingerprint:
         return

@@ -45,8 +45,6 @@ def evaluate_workdir(
 
     Args:
       data: Globs of other texts; if empty, the run's held-out documents are used.
-      max_sequences: Overrides `config.eval.max_sequences`.
-      step: The step of the checkpoint; None for the newest.
       data_options: Values of `config.data` that replace the run's; None keeps a value. The format
         of other texts is guessed unless it is given.
 
@@ -143,7 +141,6 @@ def results_table(
 
     Args:
       before: The results of the initial weights, for another column.
-      prefix: The prefix of the names in the results.
     """
     columns = {"initial weights": before} if before else {}
     columns["this model"] = results

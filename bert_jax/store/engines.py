@@ -74,12 +74,7 @@ Engine = LocalProcesses | Cluster
 
 
 def beam_runner(name: str, options: Sequence[str]) -> Cluster:
-    """Returns a runner of Apache Beam, such as DataflowRunner, with one pipeline for each stage.
-
-    Args:
-      name: The name of the runner.
-      options: The flags of the runner.
-    """
+    """Returns a runner of Apache Beam, such as DataflowRunner, with one pipeline for each stage."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 

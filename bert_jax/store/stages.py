@@ -50,16 +50,7 @@ from bert_jax.text.corpus import Corpus, Document
 
 
 class _Part(NamedTuple):
-    """One part of the input, as the stages see it.
-
-    Attributes:
-      output: The directory of the store.
-      plan: The plan of the store.
-      number: The number of the part.
-      corpus: The whole input.
-      data: The `data` section of the config.
-      num_processes: The number of processes that tokenize the part.
-    """
+    """One part of the input, as the stages see it."""
 
     output: Directory
     plan: Plan
@@ -100,11 +91,7 @@ def run_part(
     """Writes the result of a stage for one part; a user's mistake is written too, not raised.
 
     Args:
-      output: The directory of an unfinished store.
-      stage: One of `STAGES`.
-      number: The number of the part.
       num_processes: The number of processes that tokenize, which does not affect the result.
-      advance: See `Corpus`.
     """
     output, name = store_path(output), result_name(stage, number)
     plan = read_plan(output)

@@ -30,9 +30,7 @@ class TokenizedDocument(NamedTuple):
 
     Attributes:
       place, is_heldout: See `Document`.
-      num_bytes: The size of the text in UTF-8.
       tokens: The ids of all sentences, concatenated, int32 [T]; may be empty.
-      sentence_lengths: int64 [S].
       counts: `tokens`; `unknown_tokens`; `characters` of the text; `lost_characters`, see
         `num_lost`; `heldout_tokens` and `heldout_characters`, 0 unless the document is held out.
       begins_word: Whether each token begins a word, bool [T]; None if its vocabulary entry

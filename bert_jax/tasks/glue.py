@@ -24,8 +24,6 @@ class Spec:
 
     Attributes:
       folder: The name of the task's folder in the standard download, and of its submission.
-      texts: The columns of the one or two sentences.
-      label: The column of the label.
       labels: The label names in the order of the logits; empty for a number from 0 to 5.
       values: The spelling of the labels in files and submissions, in the same order.
       metric: The score on the leaderboard; if it has two, their mean.

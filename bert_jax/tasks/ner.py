@@ -46,7 +46,6 @@ class TaggedSentence(NamedTuple):
 
     Attributes:
       where: The position of each word, FILE:LINE.
-      words: At least one.
       tags: The tag of each word; None if they are not known.
     """
 

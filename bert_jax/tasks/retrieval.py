@@ -37,7 +37,6 @@ class Retrieval(NamedTuple):
 
     Attributes:
       document_ids: The ids of the documents, in ascending order.
-      documents: The texts of the documents.
       queries: The texts of the queries, each with a relevant document.
       relevant: The indices of the relevant documents of each query.
       num_left_out: The number of queries without a relevant document, which are left out.
@@ -76,7 +75,6 @@ def read_retrieval(source: epath.PathLike, key: str) -> Retrieval:
 
     Args:
       source: The folder, whose split is test if there is one; or the file of a split in it.
-      key: The flag or config key that names the source, for messages.
     """
     path = files.checked_path(source, key)
     folder = path.parent.parent if path.is_file() else path

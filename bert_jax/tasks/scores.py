@@ -109,7 +109,6 @@ def class_table(
 
     Args:
       labels, predictions: See `count`.
-      names: The names of the classes.
 
     Returns:
       For each class its name as "class", "precision", "recall", "f1" and "support", the number of

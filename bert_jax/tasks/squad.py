@@ -22,7 +22,6 @@ class SquadTask(Task):
       source: A folder with train-v1.1.json, dev-v1.1.json, test-v1.1.json (or v2.0), or with
         train.jsonl, validation.jsonl and test.jsonl, as `datasets` exports them; or files as
         "train=FILE,validation=FILE".
-      options: `config.squad`.
     """
 
     head = "question_answering"

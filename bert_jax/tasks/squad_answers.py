@@ -53,7 +53,6 @@ class Ranking(NamedTuple):
     """The answers to one question.
 
     Attributes:
-      question: Its id.
       answers: The answers, best first, each text once. "" (no answer) is included only if
         allowed.
       null_odds: The score of no answer minus the score of the best span, if both exist.
@@ -195,7 +194,6 @@ def score_1(
 
     Args:
       answers: The right answers to each question, at least one.
-      predictions: The answer to each question.
 
     Returns:
       "exact_match" and "f1".

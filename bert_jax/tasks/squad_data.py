@@ -22,7 +22,6 @@ class Context(NamedTuple):
     """A text that contains answers to questions.
 
     Attributes:
-      text: The text.
       ids: Its tokens, int32 [T].
       characters_Tx2: The position of each token in the text, [start, end).
     """
@@ -36,9 +35,6 @@ class Question(NamedTuple):
     """One question.
 
     Attributes:
-      id: The name in the data set.
-      ids: The tokens of the question.
-      context: The text with the answer.
       answers: The texts of the right answers, none if there is no answer; None if not known.
       span: The first and last token of the first answer in the context; None without one.
     """
@@ -111,7 +107,6 @@ def tokenized_questions(
     """Checks and tokenizes questions.
 
     Args:
-      questions: From `read_file`.
       bad_rows: Handles questions that lack a field, or have an answer that is not in the
         context, or not at its `answer_start`. An answer that occurs once is used where it occurs.
       version: "1.1"; or "2.0", in which questions may have no answer.
@@ -200,11 +195,8 @@ class Windows(TokenRows):
       questions: At least one.
       max_seq_length: The length of a row; at least `max_query_length` plus the special
         tokens plus one.
-      doc_stride: The number of tokens from the start of one window to the start of the next.
-      max_query_length: Longer questions are truncated to this number of tokens.
 
     Attributes:
-      questions: As given.
       question_N: The question of each row.
       first_token_N, num_tokens_N: The first of the row's tokens in the context, and their number.
       prefix_N: The position in the row at which the context starts.

@@ -19,7 +19,6 @@ class Pairs(NamedTuple):
     """Sentences whose similarity people have judged.
 
     Attributes:
-      path: The file.
       first, second: The sentences of each pair.
       scores_N: The similarities, float64 [N], in any unit.
     """
@@ -35,7 +34,6 @@ def read_pairs(source: epath.PathLike, key: str = "--sts") -> Pairs:
 
     Args:
       source: The file, or a folder whose validation split it is.
-      key: The flag or config key that names the source, for messages.
     """
     path = files.checked_path(source, key)
     if path.is_dir():

@@ -97,11 +97,9 @@ class Task(abc.ABC):
     """A task and its data. Most files are read when they are first needed.
 
     Args:
-      name: The value of `config.task`.
       source: The value of `config.data.input`; see `find_files`. Empty for a task that only
         reads and scores other sources.
       options: The task's section of the config, such as `config.squad`; empty if it has none.
-      max_seq_length: The length of rows.
       bad_rows: "refuse" or "skip"; what to do with examples that cannot be used.
       long_texts: "truncate" or "windows"; see `config.data.long_texts`.
       labels: The labels of an earlier run; by default `find_labels` gives them.
@@ -113,7 +111,6 @@ class Task(abc.ABC):
       labels: The label names in the order of the logits. Empty for regression and question
         answering.
       metric: The score that selects the best checkpoint. Higher is better.
-      file_names: The file names that each split may have in a folder.
       sources: The file of each split.
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
         "validation_mismatched". Splits that begin with "validation" are scored; those that

@@ -30,7 +30,6 @@ class BadRecords:
     """Refuses bad records, or skips and counts them.
 
     Args:
-      policy: "refuse" or "skip".
       key: The config key that holds the policy, for messages; empty if no key can change it.
       advice: What else the user can do, by reason.
 
@@ -79,11 +78,7 @@ class BadRecords:
 
 
 def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns a sentence for each reason for which documents were skipped.
-
-    Args:
-      dropped, first: The attributes `dropped` and `first_dropped` of `BadRecords`.
-    """
+    """Returns a sentence for each reason for which documents were skipped."""
     texts = []
     for reason, number in dropped.items():
         found = ", ".join(first[reason]) + (", ..." if number > len(first[reason]) else "")

@@ -56,17 +56,12 @@ class Corpus:
     """The documents of `data.input`.
 
     Args:
-      inputs: See `find_sources`.
-      format: The format of the files, as in `config.data`. "auto" guesses it for each file.
       text_field: The field of a JSON line or TFDS example, or the column of a table, that holds
         the text.
       document_field, table_rows: See `Rows`.
       characters_apart: Whether spaces are put between the characters; see `sequences.apart`.
       encoding: The encoding of the files, as Python names it, or several; see `open_text`.
         Parquet has its own.
-      bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
-        it in `bad.dropped`.
-      sources: What `find_sources` has found earlier, instead of `inputs`.
 
     Attributes:
       sources: One dict per file or data set, as recorded in a store's metadata.

@@ -10,9 +10,7 @@ class Document(NamedTuple):
     """A text and its place.
 
     Attributes:
-      source: The file or data set.
       line: The line at which the text starts, or the number of the example or page; see `Place`.
-      text: The text.
       is_split: Whether each line of the text is one sentence.
       is_heldout: Whether the text is set aside for evaluation.
       start: The first byte of the piece of the file; see `Place`.

@@ -76,12 +76,7 @@ def source_weights(weights: Sequence[str]) -> dict[str, float]:
 
 
 def check_weights(names: Iterable[str], weights: Sequence[str]) -> None:
-    """Refuses weights for other sources than those of the text.
-
-    Args:
-      names: The names of the sources; empty if the texts have none.
-      weights: `data.source_weights`.
-    """
+    """Refuses weights for other sources than those of the text."""
     names, weighted = list(filter(None, dict.fromkeys(names))), source_weights(weights)
     if weighted and set(weighted) != set(names):
         raise UserError(

@@ -130,7 +130,6 @@ def open_text(
     Errors of the block name the file; see `files.naming`.
 
     Args:
-      path: The file.
       encoding: Its encoding, or several separated by commas: the first in which the whole file is
         valid is used. A byte order mark in the file takes precedence.
 

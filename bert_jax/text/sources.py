@@ -47,7 +47,6 @@ class Place(NamedTuple):
     """A line of a file. Its text is FILE:LINE.
 
     Attributes:
-      source: The file or data set.
       line: The number of the line or example, from 1. In a piece that begins inside the file, it
         is counted from the byte before the piece, because the lines before that were not read.
       start: The first byte of the piece.

@@ -45,7 +45,6 @@ class TableRow(NamedTuple):
     Attributes:
       where: Where the row begins: its line, or its number in Parquet and Arrow.
       number: The position among the rows, from 0. Skipped rows count, blank lines do not.
-      values: The values by column.
     """
 
     where: Place
@@ -88,9 +87,7 @@ def table_rows(
     is an empty text.
 
     Args:
-      path: The name of the file, for messages.
       stream: The content, of text in UTF-8; for Parquet, it must be seekable.
-      format: "tsv", "csv", "jsonl", "parquet" or "arrow".
       needed: The columns that must exist. Of Parquet and Arrow, only they are read, or all without
         lists if there are none; the first must be text.
       bad_rows: Handles rows that lack a column or are not text.

@@ -34,8 +34,6 @@ class Compiled:
       argument_bytes: Memory of state and batch.
       temporary_bytes: All other memory: activations, gradients, results that do not replace
         an argument, and the program itself.
-      compile_seconds: The time for tracing and compiling.
-      mesh: The size of each axis of the mesh.
       flops: The FLOPs of a step; see `bert_jax.training.flops`.
       state_bytes: The size of the whole state, as a checkpoint holds it.
     """

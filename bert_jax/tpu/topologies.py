@@ -60,7 +60,6 @@ class Topology:
 
     Attributes:
       name: The name, such as "v5e:16x16".
-      chip: The kind of chip.
       shape: Chips along each dimension of a slice.
       num_slices: The number of slices, connected by the data center's network.
     """

@@ -62,12 +62,7 @@ class Checkpointer:
         self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def save(self, step: int, state: TrainState, resume: dict[str, Any]) -> None:
-        """Starts saving; training continues once the arrays are copied to the host.
-
-        Args:
-          step: Steps taken so far; the folder's name.
-          resume: JSON-able values to continue from, such as the position in the data.
-        """
+        """Starts saving; training continues once the arrays are copied to the host."""
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             resume=ocp.args.JsonSave(resume),
@@ -106,9 +101,6 @@ class Checkpointer:
           abstract_params: Shapes, dtypes and shardings; leaves without a sharding become numpy
             arrays.
           step: The step to restore; None for the newest undamaged checkpoint.
-
-        Returns:
-          The checkpoint's step and its parameters.
         """
 
         def restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:

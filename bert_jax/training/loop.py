@@ -87,9 +87,7 @@ class Run(Protocol):
     """What the loop needs from a run of pre-training or fine-tuning.
 
     Attributes:
-      label: The label of the progress bar, such as "train".
       config: The config of the run; the loop reads `log`, `checkpoint` and `profile`.
-      num_steps: The last step of the run.
       evaluated_step: The last step that was evaluated; -1 if there is none.
       results: The results of the run so far; empty if the run must be evaluated for them.
       is_over: Whether the latest evaluation ended the run before its last step.

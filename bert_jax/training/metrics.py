@@ -43,7 +43,6 @@ class MetricsWriter:
     Args:
       resumed_step: Lines after this step are removed first, because their steps run again.
       evaluated_step: Lines of evaluations after this step are removed too.
-      tracker: Gets the numbers of each line.
       enabled: False writes nothing, for processes other than the first.
     """
 
@@ -180,7 +179,6 @@ class Meter:
     one would have written.
 
     Args:
-      averaged: Names of the metrics to average.
       sums, count: The `state()` to continue from.
 
     Attributes:

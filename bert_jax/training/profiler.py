@@ -43,12 +43,7 @@ class StepProfiler:
 
     @contextlib.contextmanager
     def step(self, number: int, state: Any) -> Iterator[None]:
-        """Wraps the dispatch of a step, and traces the step if it is to be traced.
-
-        Args:
-          number: The step, counted from 1.
-          state: The state after the previous step.
-        """
+        """Wraps the dispatch of a step, and traces the step if it is to be traced."""
         if number == self._steps.stop:
             self.close(state)
         if number not in self._steps:

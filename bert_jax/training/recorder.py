@@ -28,7 +28,6 @@ class Recorder:
     """Turns the metrics of single steps into log lines, curves and a progress bar.
 
     Args:
-      trainer: Supplies the objective, the FLOPs of a step and the peak of the devices.
       meter_state: `state()` of the run that this one continues; empty for a new run.
     """
 
@@ -61,12 +60,7 @@ class Recorder:
         self._compile_seconds += time.monotonic() - started
 
     def dispatched(self, step: int, stage: Stage, metrics: Any, length: int) -> None:
-        """Keeps the metrics of a step just dispatched, and reads the previous step's.
-
-        Args:
-          step: The number of the step, from 1.
-          metrics: The metrics, on the devices.
-        """
+        """Keeps the metrics of a step just dispatched, and reads the previous step's."""
         self.flush()
         self._stage, self._pending = stage, (step, length, metrics)
         if self._meter.since is None:

@@ -47,10 +47,6 @@ class Tracker:
 
     Only process 0 sends. After an error there is a warning, nothing more is sent, and the run
     continues. `WANDB_MODE=offline` keeps everything on disk.
-
-    Args:
-      config: The config of the run, which is sent first.
-      directory: The work directory; its name is the name of the tracked run.
     """
 
     def __init__(self, config: ConfigDict, directory: epath.Path):
