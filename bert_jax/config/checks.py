@@ -322,14 +322,21 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
     )
     if config.task == "table":
         yield (
-            config.table.regression and (config.table.multi_label or config.table.class_weights),
-            "table.regression table.multi_label table.class_weights",
-            "a number has no labels; leave the last two out",
+            config.table.regression
+            and (config.table.multi_label or config.table.class_weights or config.table.labels),
+            "table.regression table.multi_label table.class_weights table.labels",
+            "a number has no labels; leave the last three out",
         )
         yield (
             config.table.multi_label and config.table.class_weights,
             "table.multi_label table.class_weights",
             "several labels of a row are independent; leave the weights empty",
+        )
+    if config.task == "squad":
+        yield (
+            config.data.max_seq_length < config.squad.max_query_length + 4,
+            "data.max_seq_length squad.max_query_length",
+            "the former must be larger by 4 at least, for special tokens and a context",
         )
     if config.task == "embedding":
         yield from embedding_rules(config)

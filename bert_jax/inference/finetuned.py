@@ -268,9 +268,6 @@ class FineTuned(Bert):
         """
         self._require_head("choose")
         pairs = as_texts(context, choices)
-        for _, texts in pairs:
-            if isinstance(texts, str) or len(texts) < 2:
-                raise UserError("choose takes a list of two choices or more")
         rows = self.rows([(text, choice) for text, texts in pairs for choice in texts])
         logits = iter(self._outputs(rows))
         found = []

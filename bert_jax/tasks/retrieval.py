@@ -79,13 +79,11 @@ def read_retrieval(source: epath.PathLike, key: str) -> Retrieval:
     path = files.checked_path(source, key)
     folder = path.parent.parent if path.is_file() else path
     judged = [path] if path.is_file() else [folder / "qrels" / f"{s}.tsv" for s in _SPLITS]
-    found = [file for file in judged if file.exists()]
-    documents, queries = (_texts(folder, name, key) for name in ("corpus", "queries"))
-    if not found:
-        raise UserError(f"{key} is {folder}, which has none of qrels/{', '.join(_SPLITS)}.tsv")
+    judgements = next((file for file in judged if file.exists()), judged[0])
+    documents, queries = (_texts(folder, name) for name in ("corpus", "queries"))
     relevant: dict[str, set[str]] = {}
     columns = ("query-id", "corpus-id", "score")
-    for row in read_rows(found[0], columns, BadRecords("refuse", "")):
+    for row in read_rows(judgements, columns, BadRecords("refuse", "")):
         query, document, score = (row.values[column].strip() for column in columns)
         for id, known, name in ((query, queries, "queries"), (document, documents, "corpus")):
             if id not in known:
@@ -95,12 +93,10 @@ def read_retrieval(source: epath.PathLike, key: str) -> Retrieval:
     return make_retrieval(documents, queries, relevant)
 
 
-def _texts(folder: epath.Path, name: str, key: str) -> dict[str, str]:
+def _texts(folder: epath.Path, name: str) -> dict[str, str]:
     """Reads the texts of a file by id, each after its title, if it has one."""
     found = [folder / f"{name}.{suffix}" for suffix in FORMATS]
-    path = next((path for path in found if path.exists()), None)
-    if path is None:
-        raise UserError(f"{key} is {folder}, which has no {name}.jsonl; a folder of BEIR has one")
+    path = next((path for path in found if path.exists()), folder / f"{name}.jsonl")
     texts: dict[str, str] = {}
     for row in read_rows(path, ("_id", "text"), BadRecords("refuse", "")):
         id, title = row.values["_id"], row.values.get("title", "")

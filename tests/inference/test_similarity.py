@@ -91,7 +91,10 @@ def test_an_undefined_correlation_is_0(folder):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (HEADER + "x\ta\tb\tfive\n", r"dev.tsv:2: score is 'five', not a number"),
+        (
+            HEADER + "x\ta\tb\tfive\n",
+            "dev.tsv:2: ValueError: could not .* 'five'",
+        ),
         ("a\tb\tscore\n", "sentence1"),
     ],
 )
@@ -102,7 +105,7 @@ def test_files_that_are_refused(folder, content, words):
 
 
 def test_a_folder_without_a_dev_file_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"a folder without any of validation.tsv, .* dev.tsv"):
+    with pytest.raises(FileNotFoundError, match="dev.tsv"):
         read_pairs(tmp_path)
 
 
