@@ -212,7 +212,6 @@ def _score_embeddings() -> dict[str, Any]:
 
 
 def _write(results: dict[str, Any]) -> None:
-    """Writes the results to the file of --output, if any."""
     from bert_jax.parallel import multihost
 
     output = flags.FLAGS.output

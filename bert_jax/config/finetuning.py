@@ -30,7 +30,6 @@ _DROPOUT = MODEL["hidden_dropout_prob"]
 
 
 def _common(path: str, default: Any, comment: str = "") -> Field:
-    """Copies a field of COMMON with another default, and perhaps another comment."""
     section, key = path.split(".")
     field = COMMON[section][key]
     return dataclasses.replace(field, default=default, comment=comment or field.comment)

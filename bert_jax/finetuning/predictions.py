@@ -107,7 +107,6 @@ def _unpredicted(config: ConfigDict, directory: epath.Path, task: Task) -> dict[
 
 
 def _predicted(directory: epath.Path) -> dict[str, str]:
-    """Returns the fingerprint of the rows of each split that was predicted."""
     try:
         return dict(files.read_json(directory / PREDICTED))
     except (FileNotFoundError, UserError):

@@ -102,7 +102,6 @@ def _read_pretrained(config: ConfigDict) -> Pretrained:
 
 
 def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
-    """Refuses positions that the weights do not have."""
     positions = model["max_position_embeddings"]
     if config.data.max_seq_length > positions:
         raise UserError(

@@ -454,7 +454,6 @@ class Bert:
         )
 
     def _windows(self, row: TokenRow, embedding: Embedding) -> list[TokenRow]:
-        """Splits the row of a text into windows; see `Embedding.stride`."""
         template = self.tokenizer.template
         ids = row.input_ids_L[len(template.before) : len(row.input_ids_L) - len(template.after)]
         size = embedding.max_length - template.num_special(is_pair=False)
@@ -462,7 +461,6 @@ class Bert:
         return [self.tokenizer.join(ids[start : start + size]) for start in starts]
 
     def _guess_masks(self, rows: Sequence[TokenRow], top_k: int) -> list[dict[int, list[Guess]]]:
-        """Predicts the most likely tokens at each masked position of each row."""
         tokenizer = self.tokenizer
 
         def masks(ids_L: np.ndarray) -> np.ndarray:

@@ -111,8 +111,6 @@ def _texts(
 
 
 class _JsonlWriter:
-    """Writes a line for each text."""
-
     def __init__(self, stream: BinaryIO, bert: Bert, vector: tuple[int, ...], pooling: str):
         self._stream = stream
         self._tokenizer = bert.tokenizer if pooling == "tokens" else None

@@ -94,7 +94,6 @@ def _chosen_fsdp(
 
 
 def _arranged(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.ndarray:
-    """Arranges the devices in an array of this shape."""
     slices = num_slices(devices)
     if slices == 1:
         return mesh_utils.create_device_mesh(

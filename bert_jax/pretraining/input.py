@@ -114,7 +114,6 @@ def options_of_text(data: ConfigDict, texts: Sequence[str], format: str) -> Conf
 
 
 def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
-    """Opens the input that process 0 has prepared."""
     deadline = time.monotonic() + _VISIBLE_WITHIN_SECONDS
     names = [workdir.CORPUS, *([workdir.OTHER_TEXT_RECORD] if config.eval.other_text else [])]
     for needed in (path, *(epath.Path(directory) / name for name in names)):
@@ -129,7 +128,6 @@ def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Ru
 
 
 def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
-    """Opens a finished token store, and checks that it fits the config."""
     heldout = TokenStore(path / "heldout") if (path / "heldout").exists() else None
     tokenizer = tokenizers.load(path / "tokenizer")
     run_input = RunInput(TokenStore(path / "train"), heldout, tokenizer, read_metadata(path))

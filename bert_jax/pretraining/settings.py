@@ -149,7 +149,6 @@ def _of_store(
 def _of_weights(
     config: ConfigDict, directory: epath.PathLike, flags: Collection[str], pretrained: Pretrained
 ) -> dict[str, Any]:
-    """Finds the keys and values that the weights and their tokenizer determine."""
     tokenizer = pretrained.tokenizer
     values = {f"model.{key}": value for key, value in pretrained.model.items()}
     if "family" not in flags:

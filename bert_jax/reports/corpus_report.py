@@ -209,7 +209,6 @@ def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> T
 
 
 def _texts(report: Mapping[str, Any]) -> dict[str, str]:
-    """Formats the values of a report by the names of the rows of the table."""
     texts = {
         "format": ", ".join(report["formats"]),
         "rules for sentences": report["language"] or "en, or el in Greek text",

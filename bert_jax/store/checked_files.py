@@ -122,7 +122,6 @@ class FetchedVector:
             self._copy(new_N)
 
     def _copy(self, chunk_N: np.ndarray) -> None:
-        """Copies chunks, in ascending order, to the local file: adjacent ones by one request."""
         # Two threads may do this for the same chunk, which does no harm.
         size = self._chunk_items * self._values.itemsize
         runs = np.split(chunk_N, np.flatnonzero(np.diff(chunk_N) > 1) + 1)

@@ -131,7 +131,6 @@ def prepare(
 
 
 def _run(engine: Engine, output: Directory, plan: Plan, data: ConfigDict, vocab_size: int) -> None:
-    """Runs the stages and what one process computes between them."""
     parts = range(len(plan.parts))
     run_stage(engine, output, plan, "count", parts)
     computed_once(output, "heldout.json", lambda: choose_heldout(output, plan, data))

@@ -71,7 +71,6 @@ def _is_finished(run: epath.Path) -> bool:
 
 
 def _report(runs: Sequence[Run], path: epath.Path) -> None:
-    """Writes a page and prints a table about the pre-trainings, and about each task."""
     console = terminal()
     if not console.is_terminal:
         console = terminal(width=_FILE_WIDTH)

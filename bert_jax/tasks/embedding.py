@@ -45,7 +45,6 @@ class TextTuple(NamedTuple):
 
 
 def _rows(texts: Iterable[str], prompt: str, tokenizer: Tokenizer, length: int) -> Iterator[Any]:
-    """Tokenizes texts, each after the prompt."""
     return tokenized(((prompt + text, None) for text in texts), tokenizer, length)
 
 
@@ -215,12 +214,10 @@ class EmbeddingTask(Task):
         return tuple(sorted({row.values[column].strip() for row in rows}))
 
     def _columns(self) -> list[str]:
-        """Lists the columns that every file must have."""
         names = ["anchor_column", "positive_column", *(["label_column"] * self._is_labeled)]
         return [*filter(None, (self._options[name] for name in names))]
 
     def _negatives(self, values: Mapping[str, str]) -> list[str]:
-        """Lists the columns of negatives."""
         if self._is_labeled or not self._options["positive_column"]:
             return []
         if self._options["negative_columns"]:
@@ -297,7 +294,6 @@ class EmbeddingTask(Task):
         return self._similarity_rows(first, second, labels_N)
 
     def _scored_rows(self, *sides: Sequence[str], **scored: Any) -> ScoredRows:
-        """Makes rows of queries and documents; see `ScoredRows` for `scores` and `facts`."""
         return ScoredRows(sides, self._prompts, self._tokenizer, self._max_seq_length, **scored)
 
     def _retrieval_rows(self, data: Retrieval) -> ScoredRows:

@@ -253,7 +253,6 @@ class NerTask(Task):
         return np.array(right), np.array(predicted)
 
     def _predictions(self, rows: TaggedRows, outputs: dict[str, np.ndarray]) -> list[list[str]]:
-        """Returns the predicted tags of each sentence."""
         best_W = outputs["logits"][rows.word_row_W, rows.word_position_W].argmax(axis=-1)
         tags = [self.labels[i] for i in best_W]
         ends = np.cumsum([0, *map(len, rows.words)])
@@ -344,7 +343,6 @@ def is_conll(path: Any) -> bool:
 
 
 def _columns(line: str) -> list[str]:
-    """Returns the columns of a line of a CoNLL file."""
     if "\t" in line:
         return [cell.strip(" ") for cell in line.split("\t")]
     return [cell for cell in line.split(" ") if cell]

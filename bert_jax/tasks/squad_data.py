@@ -151,7 +151,6 @@ def tokenized_questions(
 
 
 def _answers(question: dict[str, Any], version: str) -> list[tuple[str, Any]]:
-    """Reads the text and the `answer_start` of each answer."""
     answers = [(answer["text"], answer.get("answer_start")) for answer in question["answers"]]
     if not answers and version != "2.0":
         detail = 'it has no answer, which only SQuAD 2.0 ("version": "v2.0") allows'
@@ -295,7 +294,6 @@ class Windows(TokenRows):
 
 
 def _cut(total: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Yields the first token and the number of tokens of each window."""
     start = 0
     while True:
         length = min(total - start, room)

@@ -13,8 +13,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tasks.token_rows import TokenRows
-from bert_jax.text.bad_records import BadRecords
-from bert_jax.text.readers import INVALID_UTF8, json_lines, open_text
+from bert_jax.text.bad_records import INVALID_UTF8, BadRecords
+from bert_jax.text.readers import json_lines, open_text
 from bert_jax.tokenizers import Tokenizer
 
 

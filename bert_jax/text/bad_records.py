@@ -8,6 +8,8 @@ from bert_jax.base.errors import UserError
 
 # The number of skipped records whose file and line are reported.
 NUM_FIRST = 3
+# The reason of a `BadRecord` that is not in the encoding of its file.
+INVALID_UTF8 = "invalid UTF-8"
 
 
 class BadRecord(Exception):
@@ -72,6 +74,8 @@ class BadRecords:
             yield
         except BadRecord as bad:
             self.add(bad, where, is_required=is_required)
+        except UnicodeError:
+            self.add(BadRecord(INVALID_UTF8, "not valid UTF-8"), where, is_required=is_required)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
             self.add(BadRecord("another form", problem), where, is_required=is_required)

@@ -33,14 +33,6 @@ class Document(NamedTuple):
         return Place(self.source, self.line, self.start)
 
 
-def text_of(content: bytes) -> str:
-    """Returns the text of an example or a row; raises BadRecord if it is not UTF-8."""
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise BadRecord("invalid text", "the text is not valid UTF-8") from None
-
-
 def checked(text: str) -> str:
     """Returns a text; raises BadRecord if it is blank."""
     if not text.strip():

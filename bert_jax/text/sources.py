@@ -62,7 +62,6 @@ class Place(NamedTuple):
 
 
 def _num_lines(path: str, stop: int) -> int:
-    """Counts the ends of lines before a byte of a file."""
     number = 0
     with files.open_input(path) as file:
         while stop > 0 and (block := file.read(min(stop, _BLOCK_BYTES))):
@@ -221,7 +220,6 @@ def _remote_files(pattern: str, scheme: str, remote: AbstractFileSystem) -> dict
 
 
 def _texts(names: Iterable[str], directory: str) -> list[str]:
-    """Returns the files of a directory that are read, judging by their names."""
     texts = [name for name in names if is_text(name)]
     # A directory saved by `datasets` also has JSON files, which describe the data.
     texts = [name for name in texts if name.endswith(".arrow")] or texts

@@ -12,12 +12,9 @@ from etils import epath
 
 from bert_jax.base.errors import UserError
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.document import text_of
 from bert_jax.text.readers import (
-    INVALID_UTF8,
     MAX_RECORD_BYTES,
     Line,
-    is_unicode,
     json_lines,
     open_text,
 )
@@ -118,7 +115,7 @@ def table_rows(
         found = _column_rows(path, batches, columns, first, needed, lists)
 
         def values_of(row: Sequence[bytes | None]) -> dict[str, str]:
-            return {c: text_of(value or b"") for c, value in zip(columns, row, strict=True)}
+            return {c: (value or b"").decode() for c, value in zip(columns, row, strict=True)}
     else:
         found = _tsv_rows(stream) if format == "tsv" else _csv_rows(path, stream)
         columns = list(header) or next(found, (1, []))[1]
@@ -136,8 +133,8 @@ def _named_fields(columns: Sequence[str], fields: Sequence[str]) -> dict[str, st
     if len(fields) != len(columns):
         detail = f"{len(fields)} columns instead of {len(columns)}"
         raise BadRecord("wrong number of columns", detail)
-    if not is_unicode("".join(fields)):
-        raise BadRecord(INVALID_UTF8, "not valid UTF-8")
+    # Fails if bytes of the line were not UTF-8.
+    "".join(fields).encode()
     return dict(zip(columns, fields, strict=True))
 
 
@@ -158,8 +155,8 @@ def _json_values(line: Line, needed: Sequence[str], lists: Sequence[str]) -> dic
         if not isinstance(value, dict | list)
     }
     for column in needed or texts:
-        if not is_unicode(texts[column]):
-            raise BadRecord("lone surrogate", f"field {column!r} has a lone surrogate")
+        # Fails for a lone surrogate ("\\ud800").
+        texts[column].encode()
     return texts
 
 

@@ -35,7 +35,6 @@ _COMPILER_ENVIRONMENT = {
 
 
 def _accelerators() -> dict[str, str]:
-    """Maps Google's accelerator names to topologies."""
     names = {}
     # From v2 to v5p a name counts cores, two per chip; v5e and v6e count chips.
     for chip, prefix, cores, slices in (

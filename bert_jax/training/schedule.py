@@ -48,7 +48,6 @@ def make_schedule(stages: Sequence[Stage]) -> Schedule:
 
 
 def _rate(curve: Curve, step: jax.Array) -> jax.Array:
-    """Computes the learning rate at a step of a curve."""
     peak, total, warmup_steps = curve.peak_learning_rate, curve.num_steps, curve.num_warmup_steps
     if curve.shape == "inverse_root":
         rising = _INVERSE_ROOT_START + (peak - _INVERSE_ROOT_START) * step / warmup_steps

@@ -106,7 +106,6 @@ def check_installed(config: ConfigDict) -> None:
 
 
 def _start(config: ConfigDict, directory: epath.Path, run_id: str) -> Any:
-    """Starts or continues a run of wandb."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
