@@ -37,7 +37,6 @@ def read_batch(
     Args:
       directory: The work directory of the token store. If empty, the store is config.data.store,
         or is prepared in a temporary directory.
-      source: The file and the flags that the config comes from, if any.
 
     Returns:
       The arrays of the batch by name, the number of its first example, and the tokenizer.

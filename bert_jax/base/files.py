@@ -53,10 +53,6 @@ def checked_path(path: epath.PathLike, what: str) -> Path | epath.Path:
     """Returns a path that is ready for use; its bucket is checked once per process.
 
     s3://, hdfs:// and other schemes, which pathlib would treat as directories, are refused.
-
-    Args:
-      path: A local path or gs://BUCKET/NAME.
-      what: The key or flag that gave it, for messages.
     """
     scheme, separator, rest = os.fspath(path).partition("://")
     if not separator:
@@ -185,10 +181,6 @@ def local_copy(path: epath.PathLike, names: Sequence[str] | None = None) -> Iter
 
     Memory maps of the copy stay valid after the block; its disk space is freed when they are
     closed.
-
-    Args:
-      path: A file or a directory.
-      names: The files of the directory to copy; None copies all.
     """
     if not is_remote(path):
         yield Path(path)

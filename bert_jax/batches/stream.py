@@ -96,8 +96,6 @@ class Stream:
     """The batches of one stage on one host, made on demand.
 
     Args:
-      store: The `TokenStore` of a split.
-      spec: See `StreamSpec`.
       shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
         the parts `shards`, in ascending order.
 

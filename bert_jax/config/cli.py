@@ -56,10 +56,6 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
 
     An error ends the process at once. Python would first wait for all threads, and orbax's
     threads end only 20 minutes after a failed save.
-
-    Args:
-      main: Takes the program's name and, with `words`, the arguments that are not flags.
-      words: Whether arguments that are not flags are allowed, anywhere among the flags.
     """
     # Imports and JAX's tracing create many objects that stay. At Python 3.11's default of 700, the
     # collector would visit them again and again, which takes a tenth of the time of a start.

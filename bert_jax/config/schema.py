@@ -162,7 +162,6 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
     Args:
       values: Values that replace defaults, nested like the section. Lists may stand for tuples,
         as in JSON.
-      prefix: The path of the section, such as "train.", for messages.
     """
     _refuse_unknown(values, section, f"config.{prefix}")
     config = _Section()

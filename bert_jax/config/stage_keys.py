@@ -118,9 +118,7 @@ def batch_ramp(tokens: float, batch_sizes: Sequence[int], **values: Any) -> list
     entry reads the text in another order, as stages do.
 
     Args:
-      tokens: The tokens of the whole ramp.
       batch_sizes: The batch sizes, which should have equal distances.
-      values: Keys of `STAGE` for all entries.
     """
     share = tokens / sum(batch_sizes)
     return [{"tokens": share * size, "batch_size": size, **values} for size in batch_sizes]

@@ -50,7 +50,6 @@ def finetune(
       directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
         metrics.jsonl, tensorboard/, and at the end curves.png, results.json and report.html.
       setup: The result of `task_setup.open_task_setup`, if several runs share it (a sweep).
-      source: The file and the flags that the config comes from, if any.
 
     Returns:
       The contents of results.json, or None if the run was stopped before its end.
@@ -122,11 +121,7 @@ def finetune(
 
 
 class FinetuningRun:
-    """The batches and evaluations of fine-tuning; see `Run` for what the loop does with them.
-
-    Attributes:
-      best: The best scores on the first validation split; `finetune` sets it.
-    """
+    """The batches and evaluations of fine-tuning; see `Run` for what the loop does with them."""
 
     label = "finetune"
     best: Best

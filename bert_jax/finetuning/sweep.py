@@ -36,7 +36,6 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     continues without it.
 
     Args:
-      config: As for `finetune`; each run gets its own learning rate, batch size and seed.
       directory: The directory of the sweep. It gets a work directory runs/NAME/ for each run,
         sweep.json and report.html.
 
@@ -186,7 +185,6 @@ def finetune_all(
       config: The config of the task "all", whose values apply to every task. `data.input` is
         the folder with the tasks' folders.
       directory: It gets TASK/ for each task, and glue.json.
-      is_sweep: Whether to run a sweep for each task; the best run of the sweep counts.
 
     Returns:
       The contents of glue.json: `scores`, 100 times the validation score of each task, and their

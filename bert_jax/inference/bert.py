@@ -265,11 +265,7 @@ class Bert:
         masks: bool = False,
         whole: bool = False,
     ) -> list[TokenRow]:
-        """Tokenizes texts, with a warning if some are cut off; see `tokenize`.
-
-        Args:
-          whole: Whether rows may have any length.
-        """
+        """Tokenizes texts, with a warning if some are cut off; see `tokenize`."""
         length = None if whole else self._length(max_length)
         rows, blank = self.tokenize(texts, length, masks=masks)
         if blank:
@@ -313,8 +309,6 @@ class Bert:
         """Tokenizes sentences and pairs.
 
         Args:
-          texts: The sentences or pairs.
-          max_length: The largest number of tokens in a row; see `SequenceTemplate.join`.
           masks: Whether "[MASK]" in a text is the mask token. Otherwise it is plain text.
           names: The name of each text in messages, such as FILE:LINE.
 

@@ -30,9 +30,6 @@ def score_pairs(
 ) -> dict[str, Any]:
     """Correlates the cosine similarity of sentence embeddings with the scores of pairs.
 
-    Args:
-      embedding: From `Bert.embedding_with`, with pooling "mean" or "cls".
-
     Returns:
       SCORES of the model and, with BASELINE_PREFIX, of the cosine similarity of the two sentences'
       token counts; `num_pairs`, `pooling` and `max_length`. A correlation that is undefined,

@@ -148,12 +148,7 @@ def run_in_batches(
     max_length: int,
     source: str,
 ) -> list[np.ndarray]:
-    """Runs all rows and returns the results of each row.
-
-    Args:
-      rows: Rows of at most `max_length` tokens.
-      program: Returns an array with a result for each row of a batch.
-    """
+    """Runs all rows and returns the results of each row."""
     lengths = [len(row.input_ids_L) for row in rows]
     is_cpu = jax.default_backend() == "cpu"
     batch_tokens = _CPU_BATCH_TOKENS if is_cpu else _ACCELERATOR_BATCH_TOKENS
@@ -180,11 +175,7 @@ def run_in_batches(
 def text_batches(
     lengths: Sequence[int], *, max_length: int, batch_tokens: int
 ) -> Iterator[TextBatch]:
-    """Splits texts into batches, the longest texts first.
-
-    Args:
-      batch_tokens: The number of tokens in a full batch, with padding.
-    """
+    """Splits texts into batches, the longest texts first."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     first = 0
     while first < len(order):

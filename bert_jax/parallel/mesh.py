@@ -37,8 +37,6 @@ def make_mesh(
     Args:
       sizes: The number of devices along each axis, in order. One size may be -1, for all
         remaining devices. The size of `fsdp` may be 0, which chooses one.
-      sharding: `config.sharding`, for the choice of `fsdp`.
-      widths: The sizes of the parameters' axes that `fsdp` shards, for the same choice.
     """
     devices = jax.devices() if devices is None else devices
     shape = dict(sizes)

@@ -133,9 +133,6 @@ def agreed() -> Iterator[None]:
     """Ends the `with` block with an error on every process if it fails on one.
 
     The processes compare at its end, so the block must not communicate.
-
-    Raises:
-      UserError: The block failed on another process. This process's own error is raised unchanged.
     """
     if jax.process_count() == 1:
         yield
@@ -155,9 +152,6 @@ def run_on_process_zero(action: Callable[..., T], *args: Any) -> T:
 
     Args:
       action: A function that returns a value that JSON can hold. It may take hours.
-
-    Raises:
-      UserError: The action failed. Process 0 raises the error unchanged.
     """
     if jax.process_count() == 1:
         return action(*args)

@@ -137,11 +137,7 @@ def results_table(
     before: Mapping[str, float] | None = None,
     prefix: str = "",
 ) -> Table:
-    """Makes a table of the results, each beside its baseline.
-
-    Args:
-      before: The results of the initial weights, for another column.
-    """
+    """Makes a table of the results, each beside its baseline."""
     columns = {"initial weights": before} if before else {}
     columns["this model"] = results
     table = empty_table(title, "", *columns, "baseline")

@@ -50,7 +50,6 @@ def evaluate(
     """Scores `params` on a split of a token store.
 
     Args:
-      stage: Defines the length and the number of predictions of a sequence.
       token_counts: int64 [V] token counts of the *training* text of each source, by name, for the
         baseline.
       characters_per_token: The mean length of the tokens of `store`, for the loss per character; 0

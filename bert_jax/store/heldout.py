@@ -99,7 +99,6 @@ def choose(sizes: Iterable[int], fraction: float) -> HeldOutText:
     Args:
       sizes: The numbers of characters of the documents of the corpus, in order; they are read
         until two documents are chosen.
-      fraction: See `HeldOut`.
     """
     chosen, num_chosen, read = HeldOut(fraction), 0, []
     if not fraction:

@@ -132,9 +132,7 @@ def write_parts(
     """Makes finished parts a split: writes their list and the sum of their token counts.
 
     Args:
-      directory: The directory of the split; each part is a directory in it.
       counts: The `SplitWriter.counts` of each part by its name, in the order of the text.
-      sources: The name of the source of each part, if sources have names.
     """
 
     def token_counts(name: str) -> np.ndarray:

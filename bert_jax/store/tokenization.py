@@ -90,7 +90,6 @@ def tokenize_documents(
     """Tokenizes a stream of documents, in order and in bounded memory.
 
     Args:
-      tokenizer_directory: A saved tokenizer, which every process loads.
       num_processes: The number of worker processes, which does not affect the result. With 1,
         the calling process does the work.
       rules: `language` and `word_boundaries` of `config.data`.

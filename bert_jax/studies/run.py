@@ -31,7 +31,6 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
     changed is refused.
 
     Args:
-      study: A config like those of configs/studies.py.
       directory: It gets a work directory for each run, and at the end report.html about the
         pre-trainings and report_TASK.html about the fine-tunings on each task.
     """

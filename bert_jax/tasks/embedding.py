@@ -60,7 +60,6 @@ class TupleRows(TextRows):
 
     Args:
       tuples: All have the same number of texts.
-      prompts: What is put before each anchor, and before each document.
       label_type: np.int32, np.float32, or None without labels.
 
     Attributes:
@@ -127,8 +126,6 @@ class ScoredRows(TextRows):
     """Texts whose vectors are scored: first all queries, then all documents.
 
     Args:
-      sides: Queries and documents.
-      prompts: See `TupleRows`.
       scores: Computes the scores of queries_QxD and documents_NxD.
       facts: What the scores depend on beside the texts.
     """

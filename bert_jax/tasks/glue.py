@@ -107,7 +107,6 @@ class GlueTask(SentenceTask):
 
     Args:
       name: A key of SPECS. "ax" has the data of "mnli", and the diagnostic set must exist.
-      source: The task's folder, or its files as "train=FILE,validation=FILE,test=FILE".
     """
 
     limits = _LIMITS

@@ -52,12 +52,7 @@ class Retrieval(NamedTuple):
 def make_retrieval(
     documents: dict[str, str], queries: dict[str, str], relevant: dict[str, set[str]]
 ) -> Retrieval:
-    """Numbers the documents in the order of their ids.
-
-    Args:
-      documents, queries: The texts by id.
-      relevant: The ids of the relevant documents by the id of the query.
-    """
+    """Numbers the documents in the order of their ids."""
     ids = sorted(documents)
     number = {id: i for i, id in enumerate(ids)}
     asked = [id for id in queries if relevant.get(id)]

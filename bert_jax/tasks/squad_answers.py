@@ -86,7 +86,6 @@ def rank_answers(
     """Yields the answers to every question in order.
 
     Args:
-      windows: N rows.
       start_logits, end_logits: Floats [L] for each row, or [N, L]. L is at least the row's length.
       n_best: The number of starts and ends per window that are combined, and of answers that
         are kept.

@@ -17,7 +17,6 @@ class TokenRows(abc.ABC):
     """The tokenized examples of one split, which `take` pads.
 
     Args:
-      rows: Sequences of at most `max_seq_length` tokens.
       max_seq_length: The length of padded sequences.
 
     Attributes:

@@ -55,15 +55,12 @@ class Corpus:
     """The documents of `data.input`.
 
     Args:
-      text_field: The field of a JSON line or TFDS example, or the column of a table, that holds
-        the text.
       document_field, table_rows: See `Rows`.
       characters_apart: Whether spaces are put between the characters; see `sequences.apart`.
       encoding: The encoding of the files, as Python names it, or several; see `open_text`.
         Parquet has its own.
 
     Attributes:
-      sources: One dict per file or data set, as recorded in a store's metadata.
       guesses: The guessed format of each file that was read with format="auto", by path.
       bad: The bad documents of the current pass over the corpus.
       advance: Called with the megabytes that were read since the last call.

@@ -97,8 +97,6 @@ def repeats(
 
     Args:
       sizes: The size of each source, above 0, in any unit.
-      exponent: See `data.sampling_exponent`. 1 reads everything once.
-      weights: See `data.source_weights`; if given, `exponent` plays no role.
 
     Returns:
       The repeats in units of 1 / REPEAT_UNIT, at least 1 unit.

@@ -76,7 +76,6 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
       inputs: Strings of items separated by commas. An item is a glob, a directory, "sotu",
         "hf://datasets/OWNER/NAME/FILES" or "tfds:NAME[:FIELD]". A directory stands for the text
         files below it.
-      text_field: The field of a data set that names none.
     """
     found: list[Source] = []
     known: set[str] = set()

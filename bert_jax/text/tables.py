@@ -87,8 +87,6 @@ def table_rows(
       stream: The content, of text in UTF-8; for Parquet, it must be seekable.
       needed: The columns that must exist. Of Parquet and Arrow, only they are read, or all without
         lists if there are none; the first must be text.
-      bad_rows: Handles rows that lack a column or are not text.
-      is_required: See `BadRecords.add`.
       header: The names of the columns if a TSV or CSV file has no header line.
       lists: The columns in which JSON lines, Parquet and Arrow may have a list. Its value is the
         list in JSON.

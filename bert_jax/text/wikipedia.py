@@ -102,7 +102,6 @@ def raw_pages(
     Args:
       stream: The unpacked file, if `stop` is None or the file is not compressed.
       start: The first byte. In a bz2 file, the range means the streams that begin in it.
-      stop: The byte after the last; None for the whole file.
     """
     if stop is not None and path.suffix.lower() == ".bz2":
         blocks = _unpacked(stored, start, stop)

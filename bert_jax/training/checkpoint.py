@@ -100,7 +100,6 @@ class Checkpointer:
         Args:
           abstract_params: Shapes, dtypes and shardings; leaves without a sharding become numpy
             arrays.
-          step: The step to restore; None for the newest undamaged checkpoint.
         """
 
         def restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:

@@ -15,10 +15,6 @@ class StepProfiler:
 
     The trace is written to DIRECTORY/plugins/profile/steps_FIRST_to_LAST/, where both viewers
     expect it. Each traced step is annotated with its number.
-
-    Args:
-      steps: The steps that this process takes, counted from 1.
-      paused: A context for starting or writing a trace, which does not count as training time.
     """
 
     def __init__(

@@ -47,7 +47,6 @@ class Trainer:
     Attributes:
       flops_per_sequence: Computes the analytic FLOPs of training on one sequence of a stage. If
         rows are shared, also takes the mean square of the lengths.
-      fields: The declared fields of a training batch.
       frozen: Parameters that the objective reads but that are not trained. They are an argument
         of the steps, are never donated and are in no checkpoint.
     """
