@@ -252,11 +252,6 @@ def check_embedding(config: ConfigDict, rows: TupleRows) -> list[str]:
             f"config.train.batch_size is {batch_size:,}, but there are only {rows.num_positives:,} "
             "different positives: many rows of a batch have equal texts, which are no negatives"
         )
-    if own.positive_column and rows.num_equal > len(rows) / 2:
-        warnings.append(
-            f"in {rows.num_equal:,} of {len(rows):,} rows, the texts of {own.anchor_column} and "
-            f"{own.positive_column} are equal"
-        )
     return warnings
 
 

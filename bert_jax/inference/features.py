@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.inference.bert import Bert, Text, warn_about_blank
+from bert_jax.inference.bert import Bert, Text
 from bert_jax.inference.verbs import read_examples, texts_of
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tokenizers import TokenRow
@@ -56,7 +56,7 @@ def write_features(
 ) -> int:
     """Writes the features of every line of a file, in the same order.
 
-    Texts that are cut, and blank ones, are counted in a warning.
+    Texts that are cut are counted in a warning.
 
     Args:
       source: A file of `text` and optionally `text_b`; see `read_examples`.
@@ -72,18 +72,16 @@ def write_features(
     vectors = embedding.max_length if embedding.pooling == "tokens" else 1
     size = min(_WINDOW_TEXTS, max(1, _WINDOW_BYTES // (4 * math.prod(vector) * vectors)))
     texts, num_texts, num_cut, first_cut = _texts(bert, source, text_columns), 0, 0, ""
-    blank: list[str] = []
     with files.new_file(output) as stream:
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, embedding.pooling)
         while window := list(itertools.islice(texts, size)):
             names, several = zip(*window, strict=True)
-            rows, blank_ones = bert.tokenize_embedded(several, embedding, names)
+            rows = bert.tokenize_embedded(several, embedding)
             if not num_texts:
                 bert.warn_about_unknown(rows)
             features = bert.features(rows, chosen, embedding)
             for row, x in zip(rows, features, strict=True):
                 writer.write(row, x[..., 0, :] if len(chosen) == 1 else x)
-            blank += blank_ones
             cut = [name for name, row in zip(names, rows, strict=True) if row.num_cut]
             first_cut = first_cut or next(iter(cut), "")
             num_texts, num_cut = num_texts + len(rows), num_cut + len(cut)
@@ -92,7 +90,6 @@ def write_features(
     if num_cut:
         count = f"{num_cut:,} of {num_texts:,} texts are truncated to {embedding.max_length}"
         warnings.warn(f"{count} tokens; the first is {first_cut}", stacklevel=2)
-    warn_about_blank(blank, num_texts)
     return num_texts
 
 

@@ -64,7 +64,6 @@ class TupleRows(TextRows):
 
     Attributes:
       num_positives: The number of distinct positives.
-      num_equal: The number of tuples whose anchor equals the positive.
     """
 
     def __init__(
@@ -78,12 +77,10 @@ class TupleRows(TextRows):
         queries: dict[str, int] = {}
         documents: dict[str, int] = {}
         first, others, labels = [], [], []
-        self.num_equal = 0
         for (anchor, *texts), label in tuples:
             first.append(queries.setdefault(anchor, len(queries)))
             others.append([documents.setdefault(text, len(documents)) for text in texts])
             labels.append(label)
-            self.num_equal += anchor == texts[0]
         options = tokenizer, max_seq_length
         super().__init__(_rows(queries, prompts[0], *options), *options)
         self.documents = TextRows(_rows(documents, prompts[1], *options), *options)
