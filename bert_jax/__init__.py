@@ -1,4 +1,7 @@
-"""Pre-train BERT on your own text, in JAX, on TPU, GPU or CPU."""
+"""Pre-train BERT on your own text, in JAX, on TPU, GPU or CPU.
+
+A value, a text or a directory that cannot be used raises `bert_jax.base.errors.UserError`.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,9 +25,6 @@ def load_config(name: str) -> "ConfigDict":
     Args:
       name: A file such as "my_config.py", or a config of bert_jax such as "tiny", "roberta:tiny" or
         "finetune/glue:mrpc". The part after the colon is the argument of `get_config`.
-
-    Raises:
-      bert_jax.base.errors.UserError: There is no such config, or it cannot be loaded.
     """
     from bert_jax.config.command_line import load_config_file
 
@@ -38,13 +38,9 @@ def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
 
     Args:
       config: A pre-training config, such as `load_config("tiny")`, or the name of one.
-      workdir: The work directory.
 
     Returns:
       The contents of results.json; None if a signal stopped the run before its end.
-
-    Raises:
-      bert_jax.base.errors.UserError: A value, the text or the work directory cannot be used.
     """
     from bert_jax.base import cpu_allocator, parts
     from bert_jax.config import validate
@@ -69,9 +65,6 @@ def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
 
     Returns:
       The contents of results.json; None if a signal stopped the run before its end.
-
-    Raises:
-      bert_jax.base.errors.UserError: A value, the rows or the work directory cannot be used.
     """
     from bert_jax.base import cpu_allocator, parts
     from bert_jax.finetuning.run import finetune
@@ -95,9 +88,6 @@ def load(path: str, step: int | None = None, parts: Sequence[str] = ()) -> "Bert
     Returns:
       A `bert_jax.inference.bert.Bert`, or a `bert_jax.inference.finetuned.FineTuned` for a model
       with a task head, such as the best checkpoint of a fine-tuning run.
-
-    Raises:
-      bert_jax.base.errors.UserError: The path is none of these, is damaged, or has no tokenizer.
     """
     from bert_jax.base.parts import trust
     from bert_jax.inference.finetuned import load_bert

@@ -42,9 +42,6 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
 
     Step n+1 is dispatched before step n is finished, as in training. A step is timed from the end
     of the step before it to its own end.
-
-    Returns:
-      The result of `figures`, and the `loss` of the last step.
     """
     trainer = make_trainer(config, teacher=read_teacher(config))
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
@@ -74,7 +71,6 @@ def benchmark_input(
     Each process makes its part of a batch. The figures count global batches.
 
     Args:
-      stage_number: Which of config.train.stages, counted from 1.
       directory: A work directory whose token store is read, or prepared if it is missing. If
         empty, the corpus is prepared in a temporary directory.
     """

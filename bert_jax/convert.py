@@ -48,9 +48,6 @@ def convert(
     """Reads a model and writes it in another format.
 
     Args:
-      source: The model; see `bert_jax.interop.formats.read`.
-      output: A directory that does not exist yet or is empty.
-      vocab: A vocab.txt, for a source without a tokenizer.
       lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its tokens.
       family: As in `config.family`; by default the family that the source's config names.
       distil_layers: Layers of a BERT, such as "0,2,4,7,9,11", that become a DistilBERT.

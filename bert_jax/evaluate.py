@@ -176,58 +176,42 @@ def _is_fine_tuned(model: str) -> bool:
 
 def _score_embeddings() -> dict[str, Any]:
     """Scores sentence embeddings on --sts or --retrieval, and prints a table."""
+    from bert_jax.inference import embeddings
     from bert_jax.inference.finetuned import load_bert
-    from bert_jax.tasks.retrieval import read_retrieval
+    from bert_jax.tasks import retrieval
     from bert_jax.tasks.sts import read_pairs
 
     args = flags.FLAGS
     # The data are read first, because a model takes longer.
-    data = read_pairs(args.sts) if args.sts else read_retrieval(args.retrieval, "--retrieval")
+    if args.sts:
+        data, score, unit = read_pairs(args.sts), embeddings.score_pairs, "sentences"
+        number, prefix, baseline = 2 * len(data.first), embeddings.BASELINE_PREFIX, "common tokens"
+    else:
+        data = retrieval.read_retrieval(args.retrieval, "--retrieval")
+        if data.num_left_out:
+            say(f"{data.num_left_out:,} queries without a relevant document are left out")
+        score, unit = embeddings.score_retrieval, "texts"
+        number, prefix = len(data.queries) + len(data.documents), retrieval.BASELINE_PREFIX
+        baseline = "BM25"
     bert = load_bert(args.workdir, args.step)
     embedding = bert.embedding_with(args.pooling, None, args.max_length)
     embedding = embedding.with_prompts(query=args.query_prompt, document=args.document_prompt)
-    return (_score_pairs if args.sts else _score_retrieval)(bert, data, embedding)
-
-
-def _score_retrieval(bert: Any, data: Any, embedding: Any) -> dict[str, Any]:
-    from bert_jax.inference.retrieval import score_retrieval
-    from bert_jax.tasks.retrieval import BASELINE_PREFIX
-
-    if data.num_left_out:
-        say(f"{data.num_left_out:,} queries without a relevant document are left out")
-    with Progress("evaluate", len(data.queries) + len(data.documents), "texts") as progress:
-        results = score_retrieval(bert, data, embedding, progress.advance)
+    with Progress("evaluate", number, unit) as progress:
+        results = score(bert, data, embedding, progress.advance)
     title = (
-        f"Retrieval ({embedding.similarity}) by embeddings ({embedding.pooling}) of "
-        f"{len(data.documents):,} documents for {len(data.queries):,} queries"
+        f"Embeddings ({embedding.pooling}, {embedding.similarity}) on {args.sts or args.retrieval}"
     )
-    table = empty_table(title, "", "this model", "BM25")
-    for name in (name for name in results if f"{BASELINE_PREFIX}{name}" in results):
-        values = results[name], results[BASELINE_PREFIX + name]
-        table.add_row(name, *(f"{value:.4f}" for value in values))
-    terminal().print(table)
-    return results
-
-
-def _score_pairs(bert: Any, pairs: Any, embedding: Any) -> dict[str, Any]:
-    from bert_jax.inference.similarity import BASELINE_PREFIX, SCORES, score_pairs
-
-    with Progress("evaluate", 2 * len(pairs.first), "sentences") as progress:
-        results = score_pairs(bert, pairs, embedding, progress.advance)
-    title = (
-        f"Similarity ({embedding.similarity}) of embeddings ({embedding.pooling}) on {pairs.path}"
-    )
-    table = empty_table(title, "", "this model", "common tokens")
-    for name in SCORES:
-        values = results[name], results[BASELINE_PREFIX + name]
-        table.add_row(f"{name.title()} correlation", *(f"{value:.4f}" for value in values))
-    table.add_row("pairs", f"{results['num_pairs']:,}", "")
+    table = empty_table(title, "", "this model", baseline)
+    for name, value in results.items():
+        if f"{prefix}{name}" in results:
+            table.add_row(name, f"{value:.4f}", f"{results[prefix + name]:.4f}")
+        elif name.startswith("num_"):
+            table.add_row(name.removeprefix("num_").replace("_", " "), f"{value:,}", "")
     terminal().print(table)
     return results
 
 
 def _write(results: dict[str, Any]) -> None:
-    """Writes the results to the file of --output, if any."""
     from bert_jax.parallel import multihost
 
     output = flags.FLAGS.output

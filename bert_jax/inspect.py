@@ -35,10 +35,8 @@ def read_batch(
     """Makes the global batch of a training step.
 
     Args:
-      step: A step of the run, from 1 to config.train.num_steps.
       directory: The work directory of the token store. If empty, the store is config.data.store,
         or is prepared in a temporary directory.
-      source: The file and the flags that the config comes from, if any.
 
     Returns:
       The arrays of the batch by name, the number of its first example, and the tokenizer.

@@ -37,7 +37,7 @@ from bert_jax.store.manifest import (
     given_tokenizer,
     open_corpus,
 )
-from bert_jax.store.preparation import is_standard_input, prepare
+from bert_jax.store.preparation import prepare
 from bert_jax.store.preparation_report import show_formats
 from bert_jax.store.token_store import (
     TokenStore,
@@ -146,8 +146,6 @@ def _engine(options: list[str]) -> Engine | None:
 
 def _print_documents(data: ConfigDict, number: int) -> None:
     """Prints the first documents of the input as sentences, or tokens if there is a vocabulary."""
-    if is_standard_input(data):
-        raise UserError("--preview shows the documents of files and data sets: set --input to them")
     tokenizer = given_tokenizer(data) if data.vocab else None
     corpus = open_corpus(data)
     for document in itertools.islice(corpus.documents(), number):

@@ -14,7 +14,7 @@ Expected: SQuAD v1.1 dev F1 90.6 (paper, table 1). Not reproduced with this code
 """
 
 from bert_jax import load_config
-from bert_jax.config import check_argument, lamb_stages
+from bert_jax.config import check_argument, stage
 
 
 def get_config(arg: str = ""):
@@ -29,7 +29,24 @@ def get_config(arg: str = ""):
     c.optimizer.bias_correction = True
     c.schedule.decay_power = 0.5
     c.train.num_steps = 7038 + 1563
-    c.train.stages = lamb_stages()
+    c.train.stages = (
+        stage(
+            fraction=7038 / c.train.num_steps,
+            max_seq_length=128,
+            max_predictions_per_seq=20,
+            batch_size=65536,
+            peak_learning_rate=6e-3,
+            warmup_steps=0.2843,
+        ),
+        stage(
+            fraction=1563 / c.train.num_steps,
+            max_seq_length=512,
+            max_predictions_per_seq=80,
+            batch_size=32768,
+            peak_learning_rate=4e-3,
+            warmup_steps=0.128,
+        ),
+    )
     c.checkpoint.every_steps = 200
     c.eval.every_steps = 500
     return c

@@ -5,6 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_at_most_two_long_documents_are_in_flight(store, monkeypatch):
 def test_a_killed_worker_is_reported(store, monkeypatch):
     monkeypatch.setattr(tokenization, "_tokenize_chunk", exit_at_once)
     documents = [Document("x", 1, "It is.", False)] * 3
-    with pytest.raises(UserError, match="a tokenizing process was killed"):
+    with pytest.raises(BrokenProcessPool):
         list(tokenization.tokenize_documents(documents, store[1] / "tokenizer", 2))
 
 

@@ -61,5 +61,5 @@ def test_the_formats_of_several_files(tmp_path, capsys):
 
 
 def test_standard_input_is_refused():
-    with pytest.raises(UserError, match="--preview shows the documents of files and data sets"):
+    with pytest.raises(UserError, match="no file matches '-'"):
         _print_documents(options("-"), 1)

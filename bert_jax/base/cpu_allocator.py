@@ -17,15 +17,12 @@ def prepare_process() -> None:
     Call this before threads start and before JAX initializes its devices. It imports JAX.
 
     XLA allocates a program's temporaries at every call. By default glibc returns freed blocks of
-    that size to the kernel, which zeroes new ones page by page. This took a third of the CPU time
-    of training BERT-mini in a virtual machine. The drawback is that this process keeps freed
-    memory. Nothing is changed with another C library, or if the user has set `MALLOC_...` or
-    `GLIBC_TUNABLES`.
+    that size to the kernel, which zeroes new ones page by page: a third of the CPU time of training
+    BERT-mini. The drawback is that this process keeps freed memory. Nothing is changed with another
+    C library, or if the user has set `MALLOC_...` or `GLIBC_TUNABLES`.
 
     With asynchronous dispatch, the next step allocates its temporaries while the current step still
-    uses its own: fine-tuning MiniLM with 32 sequences of 256 tokens peaked at 16.0 GiB instead of
-    4.8. Waiting costs no time, because other threads make the batches: BERT-mini trained a sixth
-    faster, with a fifth of the page faults. Programs over several devices are not affected.
+    uses its own, which takes three times the memory and no less time.
     """
     import jax
 

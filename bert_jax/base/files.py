@@ -22,10 +22,11 @@ from typing import Any, BinaryIO
 import fsspec
 from etils import epath
 
-from bert_jax.base import hub
 from bert_jax.base.errors import UserError, with_filename
 
 SCHEME = "gs://"
+# Data sets of the Hugging Face Hub, which are only read: hf://datasets/OWNER/NAME/FILE.
+HUB_SCHEME = "hf://"
 # By default, etils loads TensorFlow, which takes seconds, and gcsfs queries the kind of each bucket
 # by gRPC.
 os.environ.setdefault("EPATH_USE_TF", "false")
@@ -44,14 +45,14 @@ def is_remote(path: epath.PathLike) -> bool:
     return os.fspath(path).startswith(SCHEME)
 
 
+def is_on_hub(path: epath.PathLike) -> bool:
+    return os.fspath(path).startswith(HUB_SCHEME)
+
+
 def checked_path(path: epath.PathLike, what: str) -> Path | epath.Path:
     """Returns a path that is ready for use; its bucket is checked once per process.
 
     s3://, hdfs:// and other schemes, which pathlib would treat as directories, are refused.
-
-    Args:
-      path: A local path or gs://BUCKET/NAME.
-      what: The key or flag that gave it, for messages.
     """
     scheme, separator, rest = os.fspath(path).partition("://")
     if not separator:
@@ -132,7 +133,7 @@ def naming(path: epath.PathLike) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, MemoryError, FileNotFoundError):
+    except (UserError, MemoryError, FileNotFoundError, ImportError):
         raise
     except Exception as error:
         # Some libraries, such as gzip, raise an OSError for what a file has in it.
@@ -155,9 +156,9 @@ def inside(directory: Path, name: str, named_by: epath.PathLike) -> Path:
 
 def open_input(path: epath.PathLike) -> BinaryIO:
     """Opens a file for reading from its beginning."""
-    if not (hub.is_on_hub(path) or is_remote(path)):
+    if not (is_on_hub(path) or is_remote(path)):
         return open(path, "rb")  # noqa: SIM115
-    remote = hub.filesystem() if hub.is_on_hub(path) else filesystem()
+    remote = hub_filesystem() if is_on_hub(path) else filesystem()
     # fsspec's own file reads lines slowly and takes no limit on their length.
     return io.BufferedReader(remote.open(os.fspath(path), "rb"), _READ_BYTES)
 
@@ -180,10 +181,6 @@ def local_copy(path: epath.PathLike, names: Sequence[str] | None = None) -> Iter
 
     Memory maps of the copy stay valid after the block; its disk space is freed when they are
     closed.
-
-    Args:
-      path: A file or a directory.
-      names: The files of the directory to copy; None copies all.
     """
     if not is_remote(path):
         yield Path(path)
@@ -284,12 +281,8 @@ def first_line(error: BaseException) -> str:
 @functools.cache
 def filesystem() -> Any:
     """Returns the fsspec file system of Google Cloud Storage that etils and orbax use too."""
-    try:
-        import gcsfs  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "the packages for gs:// paths are missing: pip install -e '.[gcs]' (gcsfs)"
-        ) from None
+    import gcsfs  # noqa: F401
+
     token = "anon" if "STORAGE_EMULATOR_HOST" in os.environ else "google_default"
     fsspec.config.conf["gcs"].setdefault("token", token)
     # These packages also log the errors that they raise, with a stack trace.
@@ -300,20 +293,24 @@ def filesystem() -> Any:
 
 
 @functools.cache
+def hub_filesystem() -> Any:
+    """Returns the fsspec file system of the Hugging Face Hub."""
+    from huggingface_hub import HfFileSystem
+
+    return HfFileSystem()
+
+
+@functools.cache
 def _check_bucket(bucket: str) -> None:
-    """Checks access to a bucket."""
     try:
         filesystem().call("GET", "b/{}/o", bucket, maxResults=1)
-    except UserError:
+    except ImportError:
         raise
-    except FileNotFoundError as error:
-        raise UserError(
-            f"there is no bucket {SCHEME}{bucket}; create it or fix the name"
-        ) from error
     except Exception as error:
         raise UserError(
-            f"the bucket {SCHEME}{bucket} cannot be listed: {first_line(error)}; on a Cloud VM, "
-            "give its service account the scope cloud-platform and the roles storage.objectAdmin "
-            "and storage.legacyBucketReader; elsewhere run `gcloud auth application-default "
-            "login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+            f"the bucket {SCHEME}{bucket} cannot be listed: {first_line(error)}; create it, or "
+            "correct the name; on a Cloud VM, give its service account the scope cloud-platform "
+            "and the roles storage.objectAdmin and storage.legacyBucketReader; elsewhere run "
+            "`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a "
+            "key file"
         ) from error

@@ -1,12 +1,6 @@
-"""TensorFlow as `tf`, without its start-up messages and without Keras.
-
-The import raises `UserError` if TensorFlow cannot be imported.
-"""
+"""TensorFlow as `tf`, without its start-up messages and without Keras."""
 
 import os
-
-from bert_jax.base.errors import UserError
-from bert_jax.base.files import first_line
 
 # TensorFlow's messages about CPU features do not help users. JAX sets level 1, at which TensorFlow
 # reports every bad file before this package does.
@@ -23,12 +17,6 @@ _user_chose_keras = _KERAS in os.environ
 os.environ.setdefault(_KERAS, "1")
 try:
     import tensorflow as tf
-except ImportError as error:
-    raise UserError(
-        "data sets of TensorFlow Datasets and Google's checkpoints need "
-        f"TensorFlow, which cannot be imported ({first_line(error)}); with Python 3.11 to 3.13, "
-        "it is installed with bert_jax"
-    ) from error
 finally:
     if not _user_chose_keras:
         del os.environ[_KERAS]

@@ -37,7 +37,6 @@ def load_part(name: str, builtin: Mapping[str, str], key: str) -> Any:
     Args:
       name: A key of `builtin`, or "MODULE:ATTRIBUTE" for a part defined outside this package.
       builtin: Maps short names to "MODULE:ATTRIBUTE".
-      key: The config key or flag that holds the name, for messages.
     """
     path = builtin.get(name, name)
     module, separator, attribute = path.partition(":")
@@ -52,7 +51,4 @@ def load_part(name: str, builtin: Mapping[str, str], key: str) -> Any:
             f"you trust this code, add --part={name} to the command, or parts=[{name!r}] to "
             "bert_jax.load"
         )
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"{key} is {name!r}, which cannot be imported: {error}") from error
+    return getattr(importlib.import_module(module), attribute)

@@ -15,11 +15,7 @@ from contextlib import contextmanager
 def worker_processes(
     number: int, initializer: Callable[..., None] | None = None, arguments: tuple = ()
 ) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool of processes; work that has not begun when the block ends is cancelled.
-
-    Args:
-      initializer: Called in each process with `arguments`.
-    """
+    """Yields a pool of processes; work that has not begun when the block ends is cancelled."""
     # This process may have threads (JAX, TensorFlow), which do not survive a fork.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(

@@ -68,10 +68,6 @@ class Examples:
 
         Args:
           start: The window of the first row, or an earlier one.
-          first_row: The number of the first example.
-          num_rows: The length of a run.
-          stride: The distance between the beginnings of two runs.
-          num_batches: The number of runs.
 
         Yields:
           The number of the run's first example, and the plan of its rows.

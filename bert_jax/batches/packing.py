@@ -187,12 +187,7 @@ def pack(
 
 
 def _patterns(count_L1: np.ndarray, max_sequences: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yields the lengths of the sequences of a row, and the number of such rows.
-
-    Args:
-      count_L1: int [L+1], the number of sequences of each length.
-      max_sequences: See `pack`.
-    """
+    """Yields the lengths of the sequences of a row, and the number of such rows."""
     max_length = len(count_L1) - 1
     # By the room that is left: the rows that are not full.
     rows_L1: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(max_length + 1)]

@@ -50,9 +50,6 @@ class StreamSpec:
 
     Attributes:
       batch_size: The rows of a global batch.
-      rows: The row builder, as `config.data.rows` names it.
-      pair_labels: The labels of the row builder "pairs", as in `config.data.pair_labels`.
-      corruption: The corruption, as `config.data.corruption` names it.
       mask_fractions: The fractions of chosen tokens that become [MASK], are kept, and become
         random.
       max_pairs_per_row: The largest number of pairs that share a row; 1 for rows of one pair.
@@ -99,13 +96,10 @@ class Stream:
     """The batches of one stage on one host, made on demand.
 
     Args:
-      store: The `TokenStore` of a split.
-      spec: See `StreamSpec`.
       shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
         the parts `shards`, in ascending order.
 
     Attributes:
-      rows: The row builder.
       examples: The numbered rows; each has several rows of the builder if pairs share rows.
     """
 

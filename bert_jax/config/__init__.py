@@ -30,7 +30,6 @@ from bert_jax.config.schema import Field, differences, flatten, to_dict
 from bert_jax.config.stage_keys import (
     batch_ramp,
     derived_predictions,
-    lamb_stages,
     max_predictions,
     prediction_warnings,
     stage,

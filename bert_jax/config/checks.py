@@ -26,11 +26,7 @@ Rule = tuple[Any, str, str]
 
 
 def check_rules(rules: Iterable[Rule], config: ConfigDict, before: str = "") -> None:
-    """Raises a `UserError` with the values of the keys of the first rule that is broken.
-
-    Args:
-      before: What precedes the sentence, such as the name of the file that has the values.
-    """
+    """Raises a `UserError` with the values of the keys of the first rule that is broken."""
     for is_broken, keys, right in rules:
         if is_broken:
             values = (
@@ -42,12 +38,7 @@ def check_rules(rules: Iterable[Rule], config: ConfigDict, before: str = "") -> 
 def unused_keys(
     config: ConfigDict, section: Section, prefix: str = "", path: str = ""
 ) -> Iterator[Rule]:
-    """Yields a rule for each key that needs a value of another key; see `Field.only_with`.
-
-    Args:
-      prefix: What precedes the keys of the section.
-      path: What precedes the keys in `only_with`.
-    """
+    """Yields a rule for each key that needs a value of another key; see `Field.only_with`."""
     values = dict(flatten(config, prefix))
     for key, field in flatten(section, prefix):
         owner, _, choices = field.only_with.partition("=")
@@ -331,14 +322,21 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
     )
     if config.task == "table":
         yield (
-            config.table.regression and (config.table.multi_label or config.table.class_weights),
-            "table.regression table.multi_label table.class_weights",
-            "a number has no labels; leave the last two out",
+            config.table.regression
+            and (config.table.multi_label or config.table.class_weights or config.table.labels),
+            "table.regression table.multi_label table.class_weights table.labels",
+            "a number has no labels; leave the last three out",
         )
         yield (
             config.table.multi_label and config.table.class_weights,
             "table.multi_label table.class_weights",
             "several labels of a row are independent; leave the weights empty",
+        )
+    if config.task == "squad":
+        yield (
+            config.data.max_seq_length < config.squad.max_query_length + 4,
+            "data.max_seq_length squad.max_query_length",
+            "the former must be larger by 4 at least, for special tokens and a context",
         )
     if config.task == "embedding":
         yield from embedding_rules(config)
@@ -352,12 +350,6 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
         "train.batch_size embedding.loss",
         "the other rows of a batch are the negatives; set a larger batch",
     )
-    for key in ("symmetric", "same_side"):
-        yield (
-            own[key] and own.loss != "mnr",
-            f"embedding.{key} embedding.loss",
-            "the former has no effect unless the latter is mnr, so leave it at False",
-        )
     yield (
         own.symmetric and own.same_side,
         "embedding.symmetric embedding.same_side",
@@ -399,12 +391,7 @@ def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
 
 
 def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> None:
-    """Refuses batches that cannot be split evenly over the devices.
-
-    Args:
-      data_shards: The product of the mesh axes that the batch is sharded over.
-      num_processes: The number of processes; each reads its own part of the batch.
-    """
+    """Refuses batches that cannot be split evenly over the devices."""
     accumulation = config.train.gradient_accumulation_steps
     parts = math.lcm(data_shards, num_processes) * accumulation
     sizes = {

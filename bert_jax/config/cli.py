@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +37,15 @@ from bert_jax.config.command_line import (
 # The status of one of several processes after an unexpected error. The usual cause is that
 # another process died, and a restart continues the run; status 1 would mean a mistake.
 CRASHED = 70
+# How to install the packages that only some commands need, by the names of their modules.
+_INSTALLED_BY = {
+    "apache_beam": "pip install -e '.[beam]'",
+    "gcsfs": "pip install -e '.[gcs]'",
+    "huggingface_hub": "pip install -e '.[hub]'",
+    "libtpu": "pip install -e '.[tpu]'",
+    "tensorflow": "with Python 3.11 to 3.13, it is installed with bert_jax",
+    "wandb": "pip install -e '.[wandb]'",
+}
 
 # --help shows the flags of the main module. Flags that this module defines count as the caller's.
 flags.disclaim_key_flags()
@@ -46,10 +56,6 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
 
     An error ends the process at once. Python would first wait for all threads, and orbax's
     threads end only 20 minutes after a failed save.
-
-    Args:
-      main: Takes the program's name and, with `words`, the arguments that are not flags.
-      words: Whether arguments that are not flags are allowed, anywhere among the flags.
     """
     # Imports and JAX's tracing create many objects that stay. At Python 3.11's default of 700, the
     # collector would visit them again and again, which takes a tenth of the time of a start.
@@ -211,11 +217,7 @@ def _same_on_all(values: flags.FlagValues) -> list[Any]:
 
 
 def _report(error: BaseException, unforeseen: int) -> int:
-    """Prints an error in one sentence; returns the exit status.
-
-    Args:
-      unforeseen: The exit status of an error that is none of the expected ones.
-    """
+    """Prints an error in one sentence; returns the exit status."""
     message, status = _ending(error) or (f"error: {_in_one_line(error)}", unforeseen)
     if message and flags.FLAGS.is_parsed() and flags.FLAGS.traceback:
         traceback.print_exception(error)
@@ -253,6 +255,14 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             # The reader of stdout (`| head`) has ended. Python's flush at exit would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return "", 1
+        case ModuleNotFoundError() if error.name in _INSTALLED_BY:
+            return f"error: the package {error.name} is missing: {_INSTALLED_BY[error.name]}", 1
+        case BrokenProcessPool():
+            return (
+                "error: a tokenizing process was killed, perhaps for lack of memory: lower "
+                "data.num_processes and start again",
+                1,
+            )
         # XLA raises a RuntimeError with a list of buffers that fills pages.
         case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
             lines = str(error).rpartition("RESOURCE_EXHAUSTED: ")[2].splitlines()

@@ -69,8 +69,6 @@ def parse(
     The value of the flag `config`, if it is defined, becomes the config.
 
     Args:
-      argv: The program's name and its arguments.
-      words: Whether arguments that are not flags are allowed.
       load_stored: Returns the config of a work directory, or None if it has none. If the flag
         --workdir is given without --config, this config is used.
     """

@@ -2,7 +2,6 @@
 
 import functools
 
-from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Owner, Section
 
 _free = functools.partial(Field, owner=Owner.NONE)
@@ -217,11 +216,6 @@ COMMON: Section = {
 }
 
 
-def layer_numbers(text: str, key: str) -> tuple[int, ...]:
+def layer_numbers(text: str) -> tuple[int, ...]:
     """Parses the numbers in a text such as "0,2,4"."""
-    try:
-        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
-    except ValueError:
-        raise UserError(
-            f"{key} is {text!r}; it must be layer numbers separated by commas, such as -4,-3,-2,-1"
-        ) from None
+    return tuple(int(part) for part in text.split(",")) if text.strip() else ()

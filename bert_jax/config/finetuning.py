@@ -30,7 +30,6 @@ _DROPOUT = MODEL["hidden_dropout_prob"]
 
 
 def _common(path: str, default: Any, comment: str = "") -> Field:
-    """Copies a field of COMMON with another default, and perhaps another comment."""
     section, key = path.split(".")
     field = COMMON[section][key]
     return dataclasses.replace(field, default=default, comment=comment or field.comment)
@@ -214,9 +213,6 @@ def filled_in(
     Args:
       model: The `config.model` of the weights, except that the user's dropout probabilities
         take precedence.
-      labels: The labels of the task in the order of the logits. Empty for regression and
-        question answering.
-      family: The family of the weights, as in `config.family` of pre-training.
       dtype: The value that replaces dtype=auto.
     """
     config = config.copy_and_resolve_references()

@@ -162,10 +162,7 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
     Args:
       values: Values that replace defaults, nested like the section. Lists may stand for tuples,
         as in JSON.
-      prefix: The path of the section, such as "train.", for messages.
     """
-    if not isinstance(values, Mapping | ConfigDict):
-        raise UserError(f"config.{prefix.rstrip('.')} is {values!r}; it must be a section")
     _refuse_unknown(values, section, f"config.{prefix}")
     config = _Section()
     for key, field in section.items():
@@ -188,8 +185,6 @@ def check(config: ConfigDict, section: Section, prefix: str = "config.") -> None
     values, fields = dict(flatten(config)), dict(flatten(section))
     _refuse_unknown(values, fields, prefix)
     for path, field in fields.items():
-        if path not in values:
-            raise UserError(f"{prefix}{path} is missing; a section needs all its keys")
         field.check(prefix + path, values[path])
 
 

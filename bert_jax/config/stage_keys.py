@@ -118,35 +118,10 @@ def batch_ramp(tokens: float, batch_sizes: Sequence[int], **values: Any) -> list
     entry reads the text in another order, as stages do.
 
     Args:
-      tokens: The tokens of the whole ramp.
       batch_sizes: The batch sizes, which should have equal distances.
-      values: Keys of `STAGE` for all entries.
     """
     share = tokens / sum(batch_sizes)
     return [{"tokens": share * size, "batch_size": size, **values} for size in batch_sizes]
-
-
-def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
-    """Makes the mixed-batch stages of You et al. 2020 (arXiv:1904.00962): 7,038 + 1,563 steps."""
-    first_steps, second_steps = 7038, 1563
-    return (
-        stage(
-            fraction=first_steps / (first_steps + second_steps),
-            max_seq_length=128,
-            max_predictions_per_seq=20,
-            batch_size=65536,
-            peak_learning_rate=6e-3,
-            warmup_steps=0.2843,
-        ),
-        stage(
-            fraction=second_steps / (first_steps + second_steps),
-            max_seq_length=512,
-            max_predictions_per_seq=80,
-            batch_size=32768,
-            peak_learning_rate=4e-3,
-            warmup_steps=0.128,
-        ),
-    )
 
 
 def has_own_schedule(stage: ConfigDict) -> bool:
@@ -155,11 +130,7 @@ def has_own_schedule(stage: ConfigDict) -> bool:
 
 
 def max_predictions(stage: ConfigDict, masked_lm_prob: float, max_pairs_per_row: int = 1) -> int:
-    """Returns the largest number of predictions in a row of a stage.
-
-    Args:
-      masked_lm_prob: The masking rate of the run; the stage may have its own.
-    """
+    """Returns the largest number of predictions in a row of a stage."""
     rate = stage.masked_lm_prob or masked_lm_prob
     return stage.max_predictions_per_seq or derived_predictions(
         stage.max_seq_length, rate, max_pairs_per_row

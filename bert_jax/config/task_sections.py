@@ -104,11 +104,13 @@ TASK_SECTIONS: dict[str, Section] = {
         "symmetric": Field(
             False,
             "mnr: whether each positive also has to find its anchor among all anchors.",
+            only_with="embedding.loss=mnr",
         ),
         "same_side": Field(
             False,
             "mnr: whether anchors are also compared with anchors, and positives with documents, in "
             "one sum (GTE, Li et al. 2023).",
+            only_with="embedding.loss=mnr",
         ),
         "mask_duplicates": Field(
             True,

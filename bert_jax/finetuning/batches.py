@@ -109,16 +109,12 @@ def predict(
     """Computes the model's outputs for all rows, in order.
 
     Args:
-      params: Parameters with the trainer's shardings.
       batch_size: The rows of a batch; rounded up to a multiple of the data shards.
       stop: Called after every batch; True ends the prediction without results.
       length_multiple: See `cut`; outputs for padding that was cut are NO_PROBABILITY.
 
     Returns:
       The model's outputs by name, float32, with one row for each example; None if stopped.
-
-    Raises:
-      DivergedError: An output is not finite.
     """
     shards = multihost.batch_shards(trainer.layout.batch)
     size = -(-min(batch_size, len(rows)) // shards["num_shards"]) * shards["num_shards"]

@@ -19,12 +19,10 @@ class Best:
     step as an uninterrupted one.
 
     Args:
-      directory: The work directory.
       state: The result of `state` at the step that the run continues from; empty for a new run.
 
     Attributes:
       step: The step of the best evaluation; -1 if there is none.
-      score: Its score; higher is better.
       results: The `results` of that evaluation.
       num_worse: The number of evaluations after it.
       last_step: The last step that was evaluated; -1 if there is none.
@@ -41,13 +39,7 @@ class Best:
             self.step = -1
 
     def update(self, state: TrainState, score: float, results: Any) -> None:
-        """Compares an evaluation with the best; if it is better, keeps the parameters.
-
-        Args:
-          state: The state that was evaluated.
-          score: Its score; higher is better.
-          results: JSON-able values to remember with it.
-        """
+        """Compares an evaluation with the best; if it is better, keeps the parameters."""
         self.last_step = int(state.step)
         if self.step >= 0 and score <= self.score:
             self.num_worse += 1

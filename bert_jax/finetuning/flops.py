@@ -9,7 +9,6 @@ def task_flops_per_sequence(model: TaskModel, length: int) -> float:
     """Computes the FLOPs of forward and backward for one sequence of a task.
 
     Args:
-      model: The encoder and the head.
       length: Tokens of a sequence; each of C choices is a sequence.
     """
     c, width = model.config, model.config.hidden_size

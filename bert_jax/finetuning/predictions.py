@@ -56,7 +56,6 @@ def write_predictions(
     Adds the scores of test splits with labels to results.json.
 
     Args:
-      abstract_params: The shapes, dtypes and shardings of the parameters.
       predict: (params, rows) -> outputs, or None if the run must stop.
 
     Returns:
@@ -67,15 +66,12 @@ def write_predictions(
     scores: dict[str, dict[str, float]] = {}
     if not splits:
         return scores
-    with closing(Checkpointer(directory / workdir.BEST, read_only=True)) as checkpoints:
-        restored = checkpoints.restore_params(abstract_params)
-    if restored is None:
-        say(
-            f"warning: no predictions are written: the best weights of {directory} have been "
-            "removed"
-        )
+    if not workdir.saved_steps(directory / workdir.BEST):
+        # A sweep keeps the weights of its best run only.
+        say(f"warning: no predictions are written: the best weights of {directory} were removed")
         return scores
-    _, params = restored
+    with closing(Checkpointer(directory / workdir.BEST, read_only=True)) as checkpoints:
+        _, params = checkpoints.restore_params(abstract_params)
     (directory / PREDICTIONS).mkdir(parents=True, exist_ok=True)
     for split, fingerprint in splits.items():
         outputs = predict(params, task.rows(split))
@@ -111,7 +107,6 @@ def _unpredicted(config: ConfigDict, directory: epath.Path, task: Task) -> dict[
 
 
 def _predicted(directory: epath.Path) -> dict[str, str]:
-    """Returns the fingerprint of the rows of each split that was predicted."""
     try:
         return dict(files.read_json(directory / PREDICTED))
     except (FileNotFoundError, UserError):
@@ -130,7 +125,6 @@ def score_file(
 
     Args:
       directory: The work directory of a run, or a directory of `transformers` with a task head.
-      file: The labeled file.
       step: The step of a run's checkpoint; None for the best.
       text_columns: The columns of the one or two texts of a table, instead of the model's own.
       label_column: The column of the label of a table, instead of the model's own.
@@ -138,14 +132,9 @@ def score_file(
     Returns:
       The scores of the task, `step` of a run, `num_rows`, the number of sequences, and `classes`,
       the scores of each class.
-
-    Raises:
-      UserError: The directory has no such checkpoint, or a row cannot be used.
     """
     directory = epath.Path(directory)
     path = files.checked_path(file, "--data")
-    if not path.is_file():
-        raise UserError(f"--data is {file}; it must be a labeled file that exists")
     is_run = workdir.holds_finetuning(directory)
     pretrained = None if is_run else read_pretrained(directory, step)
     config = _config_of(pretrained) if pretrained else workdir.load_config(directory)
@@ -167,10 +156,7 @@ def score_file(
     else:
         folder = workdir.checkpoint_folder(directory, step)
         with closing(Checkpointer(folder, read_only=True)) as checkpoints:
-            restored = checkpoints.restore_params(trainer.abstract_state().params, step)
-        if restored is None:
-            raise UserError(f"{directory} has no checkpoint yet")
-        step, params = restored
+            step, params = checkpoints.restore_params(trainer.abstract_state().params, step)
         found = {"step": step}
     outputs = predict(
         trainer,
@@ -227,7 +213,6 @@ def score_test(
 
     Args:
       task: The task of the run, which does not read the labels of a test split.
-      outputs: The model's outputs for all rows of the split.
     """
     if not split.startswith("test"):
         return {}

@@ -47,17 +47,12 @@ def finetune(
     """Runs or resumes fine-tuning, up to the end of the last epoch.
 
     Args:
-      config: A config like those of configs/finetune/.
       directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
         metrics.jsonl, tensorboard/, and at the end curves.png, results.json and report.html.
       setup: The result of `task_setup.open_task_setup`, if several runs share it (a sweep).
-      source: The file and the flags that the config comes from, if any.
 
     Returns:
       The contents of results.json, or None if the run was stopped before its end.
-
-    Raises:
-      UserError: Any problem that the user can fix.
     """
     path, is_first, is_in_sweep = epath.Path(directory), multihost.is_first(), setup is not None
     # The config of a finished run may come from others and name any file or bucket. With --workdir
@@ -78,7 +73,7 @@ def finetune(
         guard = stack.enter_context(PreemptionGuard())
 
         # The results of a finished run are printed again; only its predictions may be missing.
-        multihost.run_on_process_zero(run.check_data)
+        multihost.run_on_process_zero(run.claim_data)
         results = multihost.run_on_process_zero(_finished, path, run.num_steps, not is_in_sweep)
         if not results:
             # State: from a checkpoint, or the encoder of the weights with a new head.
@@ -91,7 +86,7 @@ def finetune(
             run.best = Best(path, resume.get("best", {}))
             run.before = resume.get("before", {})
             stack.enter_context(closing(run.best))
-            multihost.run_on_process_zero(run.claim)
+            multihost.run_on_process_zero(start.claim, path, run.config)
             announce(run.config, run.task, run.trainer, path, step, run.warnings)
 
             # Loop.
@@ -126,14 +121,7 @@ def finetune(
 
 
 class FinetuningRun:
-    """The batches and evaluations of fine-tuning; see `Run` for what the loop does with them.
-
-    Attributes:
-      best: The best scores on the first validation split; `finetune` sets it.
-
-    Raises:
-      UserError: The work directory belongs to another run, or the options do not fit.
-    """
+    """The batches and evaluations of fine-tuning; see `Run` for what the loop does with them."""
 
     label = "finetune"
     best: Best
@@ -164,20 +152,10 @@ class FinetuningRun:
             )
         self.order = ExampleOrder(self.rows, batch_size=config.train.batch_size, seed=config.seed)
 
-    def check_data(self) -> None:
-        """Refuses other data than those of the results, if the run has results."""
-        if (self.directory / workdir.RESULTS).exists():
-            self.claim_data()
-
     def claim_data(self) -> None:
         """Records the data, or refuses other data than those of the beginning of the run."""
         identity = self.setup.data_identity
         start.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
-
-    def claim(self) -> None:
-        """Records the data and the config."""
-        self.claim_data()
-        start.claim(self.directory, self.config)
 
     @property
     def results(self) -> dict[str, Any]:

@@ -26,8 +26,6 @@ _TEXTS = {
 }
 # The number of classes to print.
 _MAX_CLASSES = 20
-# A class with less than this fraction of the mean number of examples is rare.
-_RARE_FRACTION = 0.02
 
 
 def announce(
@@ -73,7 +71,7 @@ def announce(
 
 
 def describe_classes(counts: Mapping[str, int]) -> list[str]:
-    """Describes the most frequent classes in a line, and warns about rare ones in another."""
+    """Describes the most frequent classes."""
     ranked = sorted(counts, key=lambda name: -counts[name])
     shown = ", ".join(f"{name!r} {counts[name]:,}" for name in ranked[:_MAX_CLASSES])
     more = len(ranked) - _MAX_CLASSES
@@ -84,10 +82,6 @@ def describe_classes(counts: Mapping[str, int]) -> list[str]:
             "the labels are numbers, and each is a class of its own; to predict the number, set "
             "--config.table.regression=True"
         )
-    mean = sum(counts.values()) / len(counts)
-    if rare := [name for name in ranked if counts[name] < _RARE_FRACTION * mean]:
-        names = ", ".join(map(repr, rare[-_MAX_CLASSES:]))
-        lines.append(f"warning: classes with hardly any training examples ({len(rare):,}): {names}")
     return lines
 
 

@@ -1,6 +1,5 @@
 """Several runs with one command: a grid of learning rates, batch sizes and seeds; all of GLUE."""
 
-import hashlib
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
@@ -8,14 +7,13 @@ from contextlib import ExitStack
 from typing import Any
 
 import jax
-import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 from rich.table import Table
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.base.progress import say, terminal
+from bert_jax.base.progress import empty_table, say, terminal
 from bert_jax.config.finetuning import GLUE_TASKS, finetune_config, validate
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.run import finetune
@@ -27,8 +25,6 @@ from bert_jax.tasks.glue import SPECS, find_splits
 from bert_jax.training import start, workdir
 from bert_jax.training.loop import DivergedError
 
-# The SHA-256 of the initial weights of all runs.
-WEIGHTS = "weights.sha256"
 TABLE = "glue.json"
 
 
@@ -36,24 +32,18 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     """Runs the grid of `config.sweep`; the results of finished runs are read from disk.
 
     Only the best checkpoint of the best run is kept. The grid may be widened later with other
-    rates, batch sizes and seeds. It may not drop finished runs, because the weights of the best
-    remaining run may already have been removed. A run whose loss is not finite is reported, and
-    the sweep continues without it.
+    rates, batch sizes and seeds. A run whose loss is not finite is reported, and the sweep
+    continues without it.
 
     Args:
-      config: As for `finetune`; each run gets its own learning rate, batch size and seed.
       directory: The directory of the sweep. It gets a work directory runs/NAME/ for each run,
-        weights.sha256, sweep.json and report.html.
+        sweep.json and report.html.
 
     Returns:
       The contents of sweep.json: `runs` with their results; `diverged`, the runs whose loss was
       not finite, each with an `error`; `settings`, for each rate and batch size the median,
       lowest and highest score and the standard deviation over the seeds that did not diverge;
       `best_run`. None if the sweep was stopped before its end.
-
-    Raises:
-      UserError: The grid is wrong or lacks runs that are in `directory`, the weights differ
-        from those at the beginning of the sweep, all runs diverged, or as for `finetune`.
     """
     validate(config)
     directory = epath.Path(directory)
@@ -63,7 +53,6 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
         with multihost.agreed():
             stack.enter_context(start.lock(directory))
             start.check_no_run(directory, "a sweep")
-            _check_runs(directory / workdir.RUNS, grid)
             setup = task_setup.open_task_setup(config)
             task_setup.read_rows(config, setup.task)
             mesh = make_mesh(config.mesh, sharding=config.sharding)
@@ -72,8 +61,6 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
                 run_config = _run_config(config, values)
                 task_setup.make_stage(run_config, setup.task.rows("train"))
                 task_setup.check_batch(run_config, mesh)
-            if multihost.is_first() and not config.from_scratch:
-                _claim_weights(directory / WEIGHTS, config, setup.pretrained.weights)
         runs: list[dict[str, Any]] = []
         diverged: list[dict[str, Any]] = []
         for number, (name, values) in enumerate(grid, 1):
@@ -152,21 +139,11 @@ def summarized(
 
 def sweep_table(summary: dict[str, Any]) -> Table:
     """Makes a table of medians and spreads, the best setting first."""
-    table = Table(title=f"{summary['task']}: {summary['metric']}", title_justify="left")
-    columns = ("rate", "batch", "seeds", "diverged", "median", "lowest", "highest", "deviation")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for setting in summary["settings"]:
-        table.add_row(
-            f"{setting['learning_rate']:g}",
-            str(setting["batch_size"]),
-            str(setting["seeds"]),
-            str(setting["diverged"]),
-            *(
-                f"{setting[name]:.4f}"
-                for name in ("median", "lowest", "highest", "standard_deviation")
-            ),
-        )
+    settings = summary["settings"]
+    columns = (name.replace("_", " ") for name in settings[0])
+    table = empty_table(f"{summary['task']}: {summary['metric']}", *columns)
+    for setting in settings:
+        table.add_row(*(f"{value:.4g}" for value in setting.values()))
     return table
 
 
@@ -190,32 +167,6 @@ def _run_config(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
     return config
 
 
-def _check_runs(folder: epath.Path, grid: list[tuple[str, dict[str, Any]]]) -> None:
-    # Unfinished runs, such as diverged ones, may be left out.
-    finished = {p.name for p in folder.glob("rate_*") if (p / workdir.RESULTS).exists()}
-    if others := sorted(finished - {name for name, _ in grid}):
-        raise UserError(
-            f"{folder} has {others[0]}, which config.sweep leaves out; a sweep may be widened, "
-            "not narrowed: name its rate, batch and seed too, or choose another --workdir"
-        )
-
-
-def _claim_weights(path: epath.Path, config: ConfigDict, weights: dict[str, np.ndarray]) -> None:
-    """Records the hash of the initial encoder, or refuses weights with another hash."""
-    digest = hashlib.sha256()
-    for name in sorted(name for name in weights if name.startswith("bert/")):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(weights[name]).data)
-    found = digest.hexdigest().encode()
-    if not path.exists():
-        files.write_whole(path, found)
-    elif path.read_bytes() != found:
-        raise UserError(
-            f"the sweep in {path.parent} began with other weights than config.init_from, "
-            f"{config.init_from}, has now; choose another --workdir"
-        )
-
-
 def _remove_checkpoints(folder: epath.Path, runs: list[dict[str, Any]]) -> None:
     """Removes all checkpoints but the best one of the best run, to save disk space."""
     best = best_of(runs)["name"]
@@ -234,20 +185,16 @@ def finetune_all(
       config: The config of the task "all", whose values apply to every task. `data.input` is
         the folder with the tasks' folders.
       directory: It gets TASK/ for each task, and glue.json.
-      is_sweep: Whether to run a sweep for each task; the best run of the sweep counts.
 
     Returns:
       The contents of glue.json: `scores`, 100 times the validation score of each task, and their
       `average`. None if the run was stopped before its end.
-
-    Raises:
-      UserError: A task's data are missing, or as for `finetune`.
     """
     directory = epath.Path(directory)
-    if not config.data.input:
-        raise UserError("config.data.input is missing: the folder with all GLUE tasks (glue_data)")
     configs = {task: task_config(config, task) for task in GLUE_TASKS}
-    check_folders(configs)
+    for task, run_config in configs.items():
+        # A task without data is refused before hours of training.
+        find_splits(task, run_config.data.input)
     scores = {}
     for task, run_config in configs.items():
         say(f"=== {task} ===")
@@ -280,16 +227,6 @@ def task_config(config: ConfigDict, task: str) -> ConfigDict:
     return result.lock()
 
 
-def check_folders(configs: dict[str, ConfigDict]) -> None:
-    """Refuses a folder that lacks a task's data, before hours of training."""
-    for task, config in configs.items():
-        found = find_splits(task, config.data.input)
-        if config.eval.predict == "test" and not any(s.startswith("test") for s in found):
-            raise UserError(
-                f"config.eval.predict is test, but {config.data.input} has no test split"
-            )
-
-
 def average(scores: dict[str, dict[str, float]]) -> float:
     """Averages the scores over all dev sets except WNLI's.
 
@@ -303,13 +240,9 @@ def average(scores: dict[str, dict[str, float]]) -> float:
 
 def glue_table(summary: dict[str, Any]) -> Table:
     """Makes a table with a row for each task and the average."""
-    table = Table(title="GLUE, dev sets", title_justify="left")
-    table.add_column("task")
-    table.add_column("metric")
-    table.add_column("score", justify="right")
+    table = empty_table("GLUE, dev sets", "task", "score", "metric")
     for task, splits in summary["scores"].items():
         cells = "/".join(f"{score:.1f}" for score in splits.values())
-        table.add_row(task, SPECS[task].metric, cells)
-    table.add_section()
-    table.add_row("average", "without WNLI", f"{summary['average']:.1f}")
+        table.add_row(task, cells, SPECS[task].metric)
+    table.add_row("average", f"{summary['average']:.1f}", "without WNLI")
     return table

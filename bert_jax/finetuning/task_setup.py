@@ -41,9 +41,6 @@ from bert_jax.training.stages import Stage, curve_of_run
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
-# Steps are counted in an int32.
-_MAX_STEPS = 2**31 - 1
-
 
 @dataclasses.dataclass(frozen=True)
 class TaskSetup:
@@ -52,8 +49,6 @@ class TaskSetup:
     Attributes:
       model: The model keys of the weights, as in `config.model`.
       family: The family of the weights, as in `config.family`.
-      tokenizer: The tokenizer of the weights.
-      task: The task with its data.
       pretrained: The weights; None if the run continues from its own checkpoint.
     """
 
@@ -79,12 +74,8 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
     """Reads the weights and opens the data.
 
     Args:
-      config: The config as the user gave it.
       directory: The work directory of the run. If it has checkpoints, its config and tokenizer
         are used, and the initial weights need not exist.
-
-    Raises:
-      UserError: The weights or the data do not fit the config.
     """
     pretrained = None
     if directory is not None and workdir.has_checkpoints(directory):
@@ -111,7 +102,6 @@ def _read_pretrained(config: ConfigDict) -> Pretrained:
 
 
 def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
-    """Refuses positions that the weights do not have."""
     positions = model["max_position_embeddings"]
     if config.data.max_seq_length > positions:
         raise UserError(
@@ -121,11 +111,7 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
 
 
 def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
-    """Selects the splits of `config.eval.predict`.
-
-    Raises:
-      UserError: The data have none of these splits.
-    """
+    """Selects the splits of `config.eval.predict`, of which there must be one."""
     prefixes = {"": (), "test": ("test",), "all": ("test", "validation")}[config.eval.predict]
     splits = [split for split in task.splits if split.startswith(prefixes)]
     if prefixes and not splits:
@@ -176,11 +162,7 @@ def make_trainer(
     class_weights: tuple[float, ...] = (),
     devices: Sequence[jax.Device] | None = None,
 ) -> Trainer:
-    """Builds the trainer of a filled-in config, for all devices by default.
-
-    Raises:
-      UserError: As for `Trainer.create`, or the batch cannot be split over the devices.
-    """
+    """Builds the trainer of a filled-in config, for all devices by default."""
     num_labels, decay = len(config.labels), config.optimizer.layer_decay
     is_embedding = config.head == "embedding"
     # Blocks that share their parameters have one rate.
@@ -270,11 +252,6 @@ def check_embedding(config: ConfigDict, rows: TupleRows) -> list[str]:
             f"config.train.batch_size is {batch_size:,}, but there are only {rows.num_positives:,} "
             "different positives: many rows of a batch have equal texts, which are no negatives"
         )
-    if own.positive_column and rows.num_equal > len(rows) / 2:
-        warnings.append(
-            f"in {rows.num_equal:,} of {len(rows):,} rows, the texts of {own.anchor_column} and "
-            f"{own.positive_column} are equal"
-        )
     return warnings
 
 
@@ -284,18 +261,8 @@ def check_batch(config: ConfigDict, mesh: Mesh) -> None:
 
 
 def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
-    """Makes the only stage of the run. Each choice or text of an example is a sequence.
-
-    Raises:
-      UserError: The epochs have less than one batch, or too many steps.
-    """
-    num_steps = len(rows) * config.train.num_epochs / config.train.batch_size
-    if num_steps > _MAX_STEPS:
-        raise UserError(
-            f"config.train.num_epochs is {config.train.num_epochs:g}, which gives {num_steps:.3g} "
-            f"steps; at most {_MAX_STEPS:,} are possible"
-        )
-    num_steps = int(num_steps)
+    """Makes the only stage of the run. Each choice or text of an example is a sequence."""
+    num_steps = int(len(rows) * config.train.num_epochs / config.train.batch_size)
     if not num_steps:
         raise UserError(
             f"config.train.num_epochs is {config.train.num_epochs:g}, which gives less than one "

@@ -265,28 +265,19 @@ class Bert:
         masks: bool = False,
         whole: bool = False,
     ) -> list[TokenRow]:
-        """Tokenizes texts, with a warning if some are cut off; see `tokenize`.
-
-        Args:
-          whole: Whether rows may have any length.
-        """
+        """Tokenizes texts, with a warning if some are cut off; see `tokenize`."""
         length = None if whole else self._length(max_length)
-        rows, blank = self.tokenize(texts, length, masks=masks)
-        if blank:
-            raise UserError(f"{blank[0]} has no character that the tokenizer keeps")
+        rows = self.tokenize(texts, length, masks=masks)
         self._warn(rows, length)
         return rows
 
     def embedding_rows(self, texts: Sequence[Text], embedding: Embedding) -> list[TokenRow]:
-        """Tokenizes texts for `features`, with a warning if some are blank or cut off."""
-        rows, blank = self.tokenize_embedded(texts, embedding)
+        """Tokenizes texts for `features`, with a warning if some are cut off."""
+        rows = self.tokenize_embedded(texts, embedding)
         self._warn(rows, embedding.max_length)
-        warn_about_blank(blank, len(rows))
         return rows
 
-    def tokenize_embedded(
-        self, texts: Sequence[Text], embedding: Embedding, names: Sequence[str] = ()
-    ) -> tuple[list[TokenRow], list[str]]:
+    def tokenize_embedded(self, texts: Sequence[Text], embedding: Embedding) -> list[TokenRow]:
         """Tokenizes texts with the prompt; see `tokenize`. A stride leaves them whole."""
 
         def changed(text: str, prompt: str = "") -> str:
@@ -300,31 +291,16 @@ class Bert:
         if embedding.stride and any(isinstance(text, tuple) for text in texts):
             raise UserError("a stride splits only single texts, but there is a pair")
         length = None if embedding.stride else embedding.max_length
-        return self.tokenize([prompted(text) for text in texts], length, names=names)
+        return self.tokenize([prompted(text) for text in texts], length)
 
     def tokenize(
-        self,
-        texts: Sequence[Text],
-        max_length: int | None,
-        *,
-        masks: bool = False,
-        names: Sequence[str] = (),
-    ) -> tuple[list[TokenRow], list[str]]:
-        """Tokenizes sentences and pairs.
+        self, texts: Sequence[Text], max_length: int | None, *, masks: bool = False
+    ) -> list[TokenRow]:
+        """Tokenizes sentences and pairs. The row of a blank sentence has only special tokens.
 
         Args:
-          texts: The sentences or pairs.
-          max_length: The largest number of tokens in a row; see `SequenceTemplate.join`.
           masks: Whether "[MASK]" in a text is the mask token. Otherwise it is plain text.
-          names: The name of each text in messages, such as FILE:LINE.
-
-        Returns:
-          The rows, and the names of texts with a sentence without tokens. Their rows have only
-          special tokens there.
         """
-        if not names and len(texts) == 1:
-            names = ["the text"]
-        names = names or [f"text {i} of {len(texts)}" for i in range(1, len(texts) + 1)]
         pairs = [text if isinstance(text, tuple) else (text,) for text in texts]
         if any(len(sides) > 1 for sides in pairs):
             self.require_segments()
@@ -334,13 +310,8 @@ class Bert:
             ids = map(tokenizer.encode_masked, sentences)
         else:
             ids = iter(tokenizer.encode_batch(sentences))
-        rows, blank = [], []
-        for sides, name in zip(pairs, names, strict=True):
-            parts = [next(ids) for _ in sides]
-            if not all(len(part) for part in parts):
-                blank.append(name)
-            rows.append(tokenizer.join(*parts, max_length=max_length))
-        return rows, blank
+        parts = ([next(ids) for _ in sides] for sides in pairs)
+        return [tokenizer.join(*sides, max_length=max_length) for sides in parts]
 
     def _warn(self, rows: Sequence[TokenRow], length: int) -> None:
         """Warns of rows that are truncated to a length, and of unknown tokens."""
@@ -454,7 +425,6 @@ class Bert:
         )
 
     def _windows(self, row: TokenRow, embedding: Embedding) -> list[TokenRow]:
-        """Splits the row of a text into windows; see `Embedding.stride`."""
         template = self.tokenizer.template
         ids = row.input_ids_L[len(template.before) : len(row.input_ids_L) - len(template.after)]
         size = embedding.max_length - template.num_special(is_pair=False)
@@ -462,7 +432,6 @@ class Bert:
         return [self.tokenizer.join(ids[start : start + size]) for start in starts]
 
     def _guess_masks(self, rows: Sequence[TokenRow], top_k: int) -> list[dict[int, list[Guess]]]:
-        """Predicts the most likely tokens at each masked position of each row."""
         tokenizer = self.tokenizer
 
         def masks(ids_L: np.ndarray) -> np.ndarray:
@@ -539,11 +508,3 @@ def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:
 def one_or_all(text: Any, results: list[Any]) -> Any:
     """Unpacks the list of results if there was a single text, not a list."""
     return results[0] if isinstance(text, str) else results
-
-
-def warn_about_blank(blank: Sequence[str], number: int) -> None:
-    """Warns if some of `number` texts are blank; `blank` names these."""
-    if blank:
-        count = f"{len(blank):,} of {number:,} texts are blank, with the features of [CLS] [SEP]"
-        which = "the text is blank" if number == 1 else f"{count}; the first is {blank[0]}"
-        warnings.warn(which, stacklevel=4)

@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.inference.bert import Bert, Text, warn_about_blank
+from bert_jax.inference.bert import Bert, Text
 from bert_jax.inference.verbs import read_examples, texts_of
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tokenizers import TokenRow
@@ -35,11 +35,6 @@ def count_texts(
     bert: Bert, source: str | os.PathLike, text_columns: Sequence[str] = ()
 ) -> int | None:
     """Counts the texts of a file and checks every line, before hours of computation.
-
-    Args:
-      bert: The model that will read them.
-      source: See `write_features`.
-      text_columns: See `texts_of`.
 
     Returns:
       The number; None if `source` is a pipe or another file that can be read only once.
@@ -61,23 +56,15 @@ def write_features(
 ) -> int:
     """Writes the features of every line of a file, in the same order.
 
-    Texts that are cut, and blank ones, are counted in a warning.
+    Texts that are cut are counted in a warning.
 
     Args:
-      bert: The model.
       source: A file of `text` and optionally `text_b`; see `read_examples`.
       output: FILE.jsonl or FILE.npz, which appears once it is complete. FILE.jsonl has a
         line with `features` for each text, rounded to six decimals; with "tokens", `features` has
         a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
         [N, D]; with "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and
         the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
-      layers: See `Bert.encode`.
-      embedding: From `Bert.embedding_with`.
-      text_columns: See `texts_of`.
-      advance: Called with the number of texts just written.
-
-    Returns:
-      The number of texts.
     """
     files.check_output(output, SUFFIXES, source)
     chosen = bert.layers(layers)
@@ -85,18 +72,16 @@ def write_features(
     vectors = embedding.max_length if embedding.pooling == "tokens" else 1
     size = min(_WINDOW_TEXTS, max(1, _WINDOW_BYTES // (4 * math.prod(vector) * vectors)))
     texts, num_texts, num_cut, first_cut = _texts(bert, source, text_columns), 0, 0, ""
-    blank: list[str] = []
     with files.new_file(output) as stream:
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, embedding.pooling)
         while window := list(itertools.islice(texts, size)):
             names, several = zip(*window, strict=True)
-            rows, blank_ones = bert.tokenize_embedded(several, embedding, names)
+            rows = bert.tokenize_embedded(several, embedding)
             if not num_texts:
                 bert.warn_about_unknown(rows)
             features = bert.features(rows, chosen, embedding)
             for row, x in zip(rows, features, strict=True):
                 writer.write(row, x[..., 0, :] if len(chosen) == 1 else x)
-            blank += blank_ones
             cut = [name for name, row in zip(names, rows, strict=True) if row.num_cut]
             first_cut = first_cut or next(iter(cut), "")
             num_texts, num_cut = num_texts + len(rows), num_cut + len(cut)
@@ -105,7 +90,6 @@ def write_features(
     if num_cut:
         count = f"{num_cut:,} of {num_texts:,} texts are truncated to {embedding.max_length}"
         warnings.warn(f"{count} tokens; the first is {first_cut}", stacklevel=2)
-    warn_about_blank(blank, num_texts)
     return num_texts
 
 
@@ -124,8 +108,6 @@ def _texts(
 
 
 class _JsonlWriter:
-    """Writes a line for each text."""
-
     def __init__(self, stream: BinaryIO, bert: Bert, vector: tuple[int, ...], pooling: str):
         self._stream = stream
         self._tokenizer = bert.tokenizer if pooling == "tokens" else None

@@ -78,7 +78,6 @@ class FineTuned(Bert):
 
     Attributes:
       head: A key of `bert_jax.models.task_models.TASK_MODELS`.
-      labels: The label names in the order of the logits.
       multi_label: Whether the labels are independent: any number of them may be right.
       text_columns: The columns of the one or two sentences of a training example; empty if they
         are not known.
@@ -163,11 +162,6 @@ class FineTuned(Bert):
         self._require_head("answer")
         self.require_segments()
         version = self._answering["version"]
-        if with_no_answer and version == "1.1":
-            raise UserError(
-                f"with_no_answer: {self.source} was fine-tuned on SQuAD 1.1, where every question "
-                "has an answer (config.squad.version)"
-            )
         if with_no_answer is None:
             with_no_answer = version == "2.0"
         pairs = as_texts(question, context)
@@ -176,9 +170,6 @@ class FineTuned(Bert):
         ids = self.tokenizer.encode_batch([asked for asked, _ in pairs])
         texts = dict.fromkeys(text for _, text in pairs)
         contexts = {text: Context(text, *self.tokenizer.encode_aligned(text)) for text in texts}
-        for name, encoded in ("question", ids), ("text", [c.ids for c in contexts.values()]):
-            if not all(len(ids_T) for ids_T in encoded):
-                raise UserError(f"the {name} has no character that the tokenizer keeps")
         limit = self._answering["max_query_length"]
         if any(len(ids_Q) > limit for ids_Q in ids):
             warnings.warn(f"the question is truncated to {limit} tokens", stacklevel=2)
@@ -277,9 +268,6 @@ class FineTuned(Bert):
         """
         self._require_head("choose")
         pairs = as_texts(context, choices)
-        for _, texts in pairs:
-            if isinstance(texts, str) or len(texts) < 2:
-                raise UserError("choose takes a list of two choices or more")
         rows = self.rows([(text, choice) for text, texts in pairs for choice in texts])
         logits = iter(self._outputs(rows))
         found = []

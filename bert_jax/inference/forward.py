@@ -38,7 +38,6 @@ class Inputs(NamedTuple):
     """A padded batch.
 
     Attributes:
-      input_ids_BxL: int32 token ids.
       token_type_ids_BxL: int32, 1 in segment B.
       lengths_B: int32, the number of tokens that are not padding.
     """
@@ -96,7 +95,6 @@ def log_probs(
     """Computes the log-probabilities that a term's head predicts, float32 [..., classes].
 
     Args:
-      term: The term, whose head returns logits.
       **fields: The batch fields that the head reads in addition to the inputs.
     """
     model = PreTrainingModel(config, (term,))
@@ -136,7 +134,6 @@ class TextBatch(NamedTuple):
     Attributes:
       indices: The indices of the texts in the argument of `text_batches`.
       rows: The number of rows, at least the number of texts.
-      length: The length to which rows are padded.
     """
 
     indices: list[int]
@@ -151,14 +148,7 @@ def run_in_batches(
     max_length: int,
     source: str,
 ) -> list[np.ndarray]:
-    """Runs all rows and returns the results of each row.
-
-    Args:
-      rows: Rows of at most `max_length` tokens.
-      program: Returns an array with a result for each row of a batch.
-      max_length: See `text_batches`.
-      source: The path of the model, for messages.
-    """
+    """Runs all rows and returns the results of each row."""
     lengths = [len(row.input_ids_L) for row in rows]
     is_cpu = jax.default_backend() == "cpu"
     batch_tokens = _CPU_BATCH_TOKENS if is_cpu else _ACCELERATOR_BATCH_TOKENS
@@ -185,16 +175,7 @@ def run_in_batches(
 def text_batches(
     lengths: Sequence[int], *, max_length: int, batch_tokens: int
 ) -> Iterator[TextBatch]:
-    """Splits texts into batches, the longest texts first.
-
-    Args:
-      lengths: The number of tokens in each text, at most `max_length`.
-      max_length: The length of the longest row.
-      batch_tokens: The number of tokens in a full batch, with padding.
-
-    Yields:
-      Batches, which together contain every text once.
-    """
+    """Splits texts into batches, the longest texts first."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     first = 0
     while first < len(order):

@@ -30,7 +30,6 @@ class Score(NamedTuple):
 
     Attributes:
       log_likelihood: The sum of the tokens' log-probabilities, in nats.
-      tokens: The text's word pieces.
       log_probs: The log-probability of each token when it alone is masked, in nats.
     """
 
@@ -48,7 +47,6 @@ class Attention(NamedTuple):
     """How a text's tokens attend to each other.
 
     Attributes:
-      tokens: All L tokens, with [CLS] and [SEP].
       num_first: The number of tokens in segment A.
       probabilities_NxAxLxL: float32 for N layers and A heads; each row adds up to 1.
       guesses: The guesses for each masked position; empty without a mask or a masked-LM head.

@@ -15,7 +15,13 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks import multiple_choice, ner, squad_data
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.readers import json_lines, open_text, text_lines, without_compression
+from bert_jax.text.readers import (
+    BROKEN_JSON,
+    json_lines,
+    open_text,
+    text_lines,
+    without_compression,
+)
 from bert_jax.text.tables import read_rows
 
 # Examples are predicted in chunks, which bound the memory, and after which progress is shown.
@@ -32,7 +38,6 @@ class Verb(NamedTuple):
     Attributes:
       predict: (model, examples, **options) -> results, one for each example.
       words: The words of a command line as parameters, named by the fields of an example.
-      options: The options of `predict`, which are flags of the command.
     """
 
     predict: Callable[..., list[Item]]
@@ -51,15 +56,7 @@ def predict_file(
     """Writes a line with the fields of each example and its result, in the same order.
 
     Args:
-      name: A key of VERBS.
-      bert: A `Bert` or `FineTuned`.
-      source: See `read_examples`.
       output: FILE.jsonl, which appears once it is complete.
-      advance: Called with the number of examples just predicted.
-      **options: Options of the verb, such as `top_k`.
-
-    Returns:
-      The number of examples.
     """
     files.check_output(output, (".jsonl",), source)
     verb, count = VERBS[name], 0
@@ -75,7 +72,8 @@ def predict_file(
                     try:
                         verb.predict(bert, [item], **options)
                     except Exception as error:
-                        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+                        is_known = isinstance(error, UserError | BadRecord)
+                        kind = "" if is_known else f"{type(error).__name__}: "
                         raise UserError(f"{where}: {kind}{error}") from error
                 raise
             for item, result in zip(items, results, strict=True):
@@ -124,8 +122,7 @@ def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
     format = format_of(name, path)
     if format == "SQuAD's JSON":
         for where, context, raw in squad_data.read_file(path):
-            asked = raw if isinstance(raw, dict) else {}
-            fields = {key: asked.get(key) for key in ("id", "question")}
+            fields = {key: raw.get(key) for key in ("id", "question")}
             yield where, fields | {"context": context}
     elif format == "CoNLL":
         for sentence in ner.read_file(path):
@@ -136,14 +133,12 @@ def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
     else:
         is_plain = format == "a text on each line"
         names = ", ".join((".txt", *_TABLES))
-        hint = "" if is_plain else f"; what is not JSON lines must be named {names}"
+        hint = f"what is not JSON lines must be named {names}"
         with open_text(path) as (_, stream):
             for line in text_lines(stream) if is_plain else json_lines(stream):
                 where = f"{path}:{line.number}"
-                try:
+                with BadRecords("refuse", "", {BROKEN_JSON: hint}).catching(where):
                     yield where, {"text": line.text().rstrip("\r\n")} if is_plain else line.parse()
-                except BadRecord as bad:
-                    raise UserError(f"{where}: {bad.detail}{hint}") from None
 
 
 def _value(item: Item, name: str, kind: Any = str) -> Any:
@@ -251,10 +246,7 @@ def _choose(bert: Any, items: list[Item]) -> list[Item]:
         if "sent1" in item:
             context, named, _ = multiple_choice.swag(item)
         elif "question" in item and "context" not in item:
-            try:
-                context, named, _ = multiple_choice.commonsense_qa(item)
-            except BadRecord as bad:
-                raise UserError(bad.detail) from None
+            context, named, _ = multiple_choice.commonsense_qa(item)
         else:
             context = _value(item, "context")
             # The words of a command line are a tuple.

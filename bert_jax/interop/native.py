@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.config.stage_keys import OWN_MODEL_KEYS
 from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS
@@ -54,10 +53,7 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
         model = make_task_model(described.head, len(described.labels), model_config)
     abstract = nn.unbox(abstract_params(model))
     with closing(Checkpointer(folder, read_only=True)) as checkpoints:
-        restored = checkpoints.restore_params(abstract, step)
-    if restored is None:
-        raise UserError(f"{directory} has no checkpoint yet")
-    step, params = restored
+        step, params = checkpoints.restore_params(abstract, step)
     weights, own_keys = flatten(params, model_config), {}
     if config.get("head") == "embedding":
         # The layer of the loss softmax is only for training.

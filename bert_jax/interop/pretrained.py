@@ -108,7 +108,7 @@ class Pretrained:
         Like extract_distilbert.py in transformers' distillation project, this drops the token
         types, the pooler and the next-sentence head. The masked-LM head is kept.
         """
-        kept, depth = layer_numbers(layers, "--distil_layers"), self.model["num_hidden_layers"]
+        kept, depth = layer_numbers(layers), self.model["num_hidden_layers"]
         problem = self.missing_head("masked_lm")
         if self.family != families.DEFAULT:
             problem = f"the family of {self.source} is {self.family}, not {families.DEFAULT}"

@@ -8,7 +8,6 @@ class Chip:
     """The properties of one TPU chip, all its cores together.
 
     Attributes:
-      name: The name, such as "v5e".
       device_kinds: The names of its devices in JAX.
       devices: JAX devices per chip. Each of the two cores of v2 and v3 is a device; the two cores
         of v4 and v5p form one device.
@@ -16,7 +15,6 @@ class Chip:
       peak_flops_per_second: Dense, bfloat16.
       hbm_limit_bytes: The memory that the compiler lets a program use; the runtime keeps the
         rest.
-      hbm_bytes_per_second: The bandwidth of the memory.
       ici_bytes_per_second: The bandwidth for sending over all links to neighboring chips (the
         inter-chip interconnect).
       ici_axes: The number of dimensions of the torus; each has two links.

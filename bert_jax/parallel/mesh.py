@@ -37,9 +37,6 @@ def make_mesh(
     Args:
       sizes: The number of devices along each axis, in order. One size may be -1, for all
         remaining devices. The size of `fsdp` may be 0, which chooses one.
-      devices: The devices to use; by default all.
-      sharding: `config.sharding`, for the choice of `fsdp`.
-      widths: The sizes of the parameters' axes that `fsdp` shards, for the same choice.
     """
     devices = jax.devices() if devices is None else devices
     shape = dict(sizes)
@@ -95,17 +92,10 @@ def _chosen_fsdp(
 
 
 def _arranged(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.ndarray:
-    """Arranges the devices in an array of this shape."""
     slices = num_slices(devices)
     if slices == 1:
         return mesh_utils.create_device_mesh(
             tuple(shape.values()), devices, allow_split_physical_axes=True
-        )
-    if shape[SLICE_AXIS] % slices:
-        raise UserError(
-            f"config.mesh.{SLICE_AXIS} is {shape[SLICE_AXIS]}, but the {len(devices)} devices are "
-            f"in {slices} slices and only this axis may run between them: make it a multiple of "
-            f"{slices}"
         )
     within = shape | {SLICE_AXIS: shape[SLICE_AXIS] // slices}
     between = dict.fromkeys(shape, 1) | {SLICE_AXIS: slices}

@@ -68,12 +68,6 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
 
     All arguments are None if the cluster provides them. If some processes are missing after
     JOIN_SECONDS, the program ends with a sentence.
-
-    Args:
-      coordinator: HOST:PORT of process 0.
-
-    Raises:
-      UserError: JAX refuses the arguments or cannot connect.
     """
     # JAX's own service would catch SIGTERM before PreemptionGuard does.
     jax.config.update("jax_enable_preemption_service", False)
@@ -110,9 +104,6 @@ def check_equal(values: Any) -> None:
     """Refuses to go on if the processes were started with different values, such as flags.
 
     A collective function could give a wrong result, or not end.
-
-    Args:
-      values: Values that JSON can hold.
     """
     own = np.array(zlib.crc32(json.dumps(values).encode()), np.uint32)
     if (multihost_utils.process_allgather(own) != own).any():
@@ -142,9 +133,6 @@ def agreed() -> Iterator[None]:
     """Ends the `with` block with an error on every process if it fails on one.
 
     The processes compare at its end, so the block must not communicate.
-
-    Raises:
-      UserError: The block failed on another process. This process's own error is raised unchanged.
     """
     if jax.process_count() == 1:
         yield
@@ -164,9 +152,6 @@ def run_on_process_zero(action: Callable[..., T], *args: Any) -> T:
 
     Args:
       action: A function that returns a value that JSON can hold. It may take hours.
-
-    Raises:
-      UserError: The action failed. Process 0 raises the error unchanged.
     """
     if jax.process_count() == 1:
         return action(*args)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -38,11 +37,7 @@ PRESETS: dict[str, Rules] = {
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the arrays of a model are laid out on a mesh.
-
-    Attributes:
-      preset: A key of `PRESETS`.
-    """
+    """How the arrays of a model are laid out on a mesh."""
 
     mesh: Mesh
     preset: str
@@ -79,16 +74,10 @@ class Layout:
 
         Args:
           boxed: Abstract arrays in flax's boxes of logical names.
-
-        Returns:
-          A tree of NamedShardings, without boxes.
         """
         shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
-        jax.tree_util.tree_map_with_path(
-            lambda path, leaf, sharding: _check_shape(path, leaf.shape, sharding),
-            nn.unbox(boxed),
-            shardings,
-        )
+        # Fails for an axis whose size is not a multiple of its devices.
+        jax.tree.map(lambda leaf, x: x.shard_shape(leaf.shape), nn.unbox(boxed), shardings)
         return shardings
 
     @contextlib.contextmanager
@@ -118,16 +107,3 @@ class Layout:
 
 def _names(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return (axes,) if isinstance(axes, str) else axes or ()
-
-
-def _check_shape(path: tuple, shape: tuple[int, ...], sharding: NamedSharding) -> None:
-    """Refuses an axis whose size is not a multiple of its devices."""
-    for size, axes in zip(shape, sharding.spec, strict=False):
-        parts = math.prod(sharding.mesh.shape[axis] for axis in _names(axes))
-        if size % parts:
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise UserError(
-                f"{name} of shape {shape} cannot be split evenly over the {parts} devices "
-                f"of config.mesh.{_names(axes)[0]}; make {size} a multiple of {parts} or use fewer "
-                "devices"
-            )

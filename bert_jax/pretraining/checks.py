@@ -31,9 +31,6 @@ def check(
 ) -> list[str]:
     """Checks that pre-training can start, before any work is done. Writes nothing.
 
-    Args:
-      pretrained: The model of `config.init_from`, if the run begins with it.
-
     Returns:
       Warnings, one sentence each.
     """
@@ -63,7 +60,6 @@ def check(
 def _check_vocabulary(
     config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained | None, given: Pretrained
 ) -> None:
-    """Refuses another vocabulary than that of the given weights or the teacher."""
     if config.data.store:
         store = workdir.store_directory(directory, config)
         tokenizer = tokenizers.load(store / "tokenizer")
@@ -83,7 +79,6 @@ def _check_vocabulary(
 
 
 def _check_other_run(config: ConfigDict) -> None:
-    """Refuses a run of `config.resume_from` that this run cannot continue."""
     start.check_same_run(config.resume_from, config)
     step = workdir.newest_checkpoint(config.resume_from)
     if step >= config.train.num_steps:
@@ -96,11 +91,6 @@ def _check_other_run(config: ConfigDict) -> None:
 
 
 def _check_teacher(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> None:
-    """Refuses a teacher that has no trained masked-LM head or does not fit the student.
-
-    Args:
-      model: The student.
-    """
     theirs = teacher.model
     length = max(stage.max_seq_length for stage in resolve_stages(config))
     problem = teacher.missing_head("masked_lm")
@@ -127,11 +117,7 @@ def _check_teacher(config: ConfigDict, teacher: Pretrained, model: nn.Module) ->
 
 
 def _check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer, name: str) -> None:
-    """Refuses a vocabulary other than the one that the weights were trained with.
-
-    Args:
-      name: The name of the vocabulary in messages.
-    """
+    """Refuses a vocabulary other than the one that the weights were trained with."""
     theirs, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
     if theirs is not None and theirs.fingerprint == tokenizer.fingerprint:
         return

@@ -45,8 +45,6 @@ def evaluate_workdir(
 
     Args:
       data: Globs of other texts; if empty, the run's held-out documents are used.
-      max_sequences: Overrides `config.eval.max_sequences`.
-      step: The step of the checkpoint; None for the newest.
       data_options: Values of `config.data` that replace the run's; None keeps a value. The format
         of other texts is guessed unless it is given.
 
@@ -71,10 +69,7 @@ def evaluate_workdir(
     trainer = make_trainer(config, teacher=read_teacher(config))
     folder = workdir.checkpoint_folder(directory, step)
     with contextlib.closing(Checkpointer(folder, read_only=True)) as checkpointer:
-        restored = checkpointer.restore_params(trainer.abstract_state().params, step)
-    if restored is None:
-        raise UserError(f"{directory} has no checkpoint yet")
-    step, params = restored
+        step, params = checkpointer.restore_params(trainer.abstract_state().params, step)
     with _store_to_evaluate(directory, config, tokenizer, data) as (store, characters_per_token):
         if data or token_counts_V is None:
             token_counts = {"": store.token_counts if token_counts_V is None else token_counts_V}
@@ -142,12 +137,7 @@ def results_table(
     before: Mapping[str, float] | None = None,
     prefix: str = "",
 ) -> Table:
-    """Makes a table of the results, each beside its baseline.
-
-    Args:
-      before: The results of the initial weights, for another column.
-      prefix: The prefix of the names in the results.
-    """
+    """Makes a table of the results, each beside its baseline."""
     columns = {"initial weights": before} if before else {}
     columns["this model"] = results
     table = empty_table(title, "", *columns, "baseline")

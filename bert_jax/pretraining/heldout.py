@@ -50,15 +50,10 @@ def evaluate(
     """Scores `params` on a split of a token store.
 
     Args:
-      params: Parameters with the trainer's shardings.
-      stage: Defines the length and the number of predictions of a sequence.
-      tokenizer: The tokenizer that the store was written with.
       token_counts: int64 [V] token counts of the *training* text of each source, by name, for the
         baseline.
-      config: The config of the run; `eval` and `data` are used.
       characters_per_token: The mean length of the tokens of `store`, for the loss per character; 0
         if it is unknown.
-      advance: Called with the number of sequences just scored.
       stop: Called after every batch; True ends the evaluation without results.
 
     Returns:
@@ -68,7 +63,6 @@ def evaluate(
       `by_source` has the metrics of each.
 
     Raises:
-      UserError: The text yields no sequence.
       DivergedError: A metric is not finite.
     """
     num_shards = num_data_shards(trainer.mesh)
@@ -131,9 +125,6 @@ def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
 
     Each has `texts`, the texts before, between and after its masks, and `masks` with the `original`
     token, the `guess` and its `probability`.
-
-    Args:
-      guesses: The result of `Term.guesses`.
     """
     found: list[dict[str, Any]] = []
     for ids_L, positions_M, originals_M, weights_M, guesses_M, probabilities_M in zip(

@@ -15,7 +15,7 @@ from bert_jax.base.progress import say
 from bert_jax.config import check_vocabulary
 from bert_jax.parallel import multihost
 from bert_jax.pretraining.batches import RunInput
-from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
+from bert_jax.store.manifest import input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
@@ -48,11 +48,6 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
     if config.data.store:
         metadata = read_metadata(path)
     else:
-        corpus = epath.Path(directory) / workdir.CORPUS
-        if corpus.exists() and not (path / "metadata.json").exists():
-            # The store was removed. Another text is refused before it is prepared.
-            known = files.read_json(corpus)
-            check_metadata(known, path, config.data, config.model.vocab_size)
         # Returns at once if the store exists and matches the config.
         metadata = prepare(config.data, config.model.vocab_size, path)
     for text in skipped_texts(metadata["dropped_documents"], metadata["first_dropped"]):
@@ -114,7 +109,6 @@ def options_of_text(data: ConfigDict, texts: Sequence[str], format: str) -> Conf
 
 
 def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
-    """Opens the input that process 0 has prepared."""
     deadline = time.monotonic() + _VISIBLE_WITHIN_SECONDS
     names = [workdir.CORPUS, *([workdir.OTHER_TEXT_RECORD] if config.eval.other_text else [])]
     for needed in (path, *(epath.Path(directory) / name for name in names)):
@@ -129,7 +123,6 @@ def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Ru
 
 
 def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
-    """Opens a finished token store, and checks that it fits the config."""
     heldout = TokenStore(path / "heldout") if (path / "heldout").exists() else None
     tokenizer = tokenizers.load(path / "tokenizer")
     run_input = RunInput(TokenStore(path / "train"), heldout, tokenizer, read_metadata(path))

@@ -108,19 +108,13 @@ def _refuse_flags(
       owners: What owns each key, with a verb: "the weights of PATH have".
     """
     ours = dict(config_lib.flatten(config_lib.to_dict(config)))
-    theirs = config_lib.to_dict(values)
-    wrong = sorted(key for key in flags if key in theirs and ours[key] != theirs[key])
-    if wrong:
-        texts = [
-            ",".join(value) if isinstance(value := theirs[key], list) else str(value)
-            for key in wrong
-        ]
-        given = " and ".join(f"config.{key} is {ours[key]!r}" for key in wrong)
-        owned = " and ".join(f"{owners[key]} {theirs[key]!r}" for key in wrong)
-        right = " ".join(
-            f"--config.{key}={shlex.quote(text)}" for key, text in zip(wrong, texts, strict=True)
-        )
-        raise UserError(f"{given}, but {owned}: set {right}")
+    for key, value in sorted(config_lib.to_dict(values).items()):
+        if key in flags and ours[key] != value:
+            text = shlex.quote(",".join(value) if isinstance(value, list) else str(value))
+            raise UserError(
+                f"config.{key} is {ours[key]!r}, but {owners[key]} {value!r}: set "
+                f"--config.{key}={text}"
+            )
 
 
 def _of_store(
@@ -155,7 +149,6 @@ def _of_store(
 def _of_weights(
     config: ConfigDict, directory: epath.PathLike, flags: Collection[str], pretrained: Pretrained
 ) -> dict[str, Any]:
-    """Finds the keys and values that the weights and their tokenizer determine."""
     tokenizer = pretrained.tokenizer
     values = {f"model.{key}": value for key, value in pretrained.model.items()}
     if "family" not in flags:

@@ -104,11 +104,7 @@ def train(
 
 
 def _finished(config: ConfigDict, directory: epath.Path, step: int | None) -> dict[str, Any] | None:
-    """Reprints and returns the results of a finished run; None if it is not finished.
-
-    Args:
-      step: The step of the newest checkpoint.
-    """
+    """Reprints and returns the results of a finished run; None if it is not finished."""
     # Parts from outside are refused, as in a run that is not finished.
     load_family(config.family)
     metrics = make_objective(config).metrics

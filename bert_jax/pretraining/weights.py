@@ -145,10 +145,6 @@ def first_state(
 ) -> tuple[TrainState, dict[str, Any]]:
     """Creates or restores the first state of a run of pre-training.
 
-    Args:
-      pretrained: The model of `config.init_from`, if the run begins with it.
-      tokenizer: The tokenizer of the run, whose vocabulary may extend that of `pretrained`.
-
     Returns:
       The state, and what the checkpoint of this state stores beside it; empty for a new run.
     """

@@ -66,18 +66,10 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
       num_rows_read: The number of rows that the stages read; 0 if there is no run.
 
     Returns:
-      Values that JSON can hold: `formats` of the files; `language`, as in `config.data`;
-      `max_seq_length`, `documents`, `sentences`, `tokens`; quantiles
-      `sentences_per_document` and `tokens_per_sentence` (median, largest), where the parts of a
-      divided sentence count as sentences; `unknown`, the fraction of tokens that are unknown;
-      `seen`, the fraction of tokens that are in a row of an epoch; `padding`, the fraction of
-      positions in rows that are padding; `label_fractions`, the fraction of each value of each
-      field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`; `sources`,
-      with the `tokens` of each source of `data.sources` and the `repeats` of its text in an epoch,
-      by name. If pairs share rows, also `pairs_per_row`, their mean number; `label_fractions` are
-      then fractions of the pairs. If tokens were added to the vocabulary, also `tokens_per_word`
-      with and `tokens_per_word_before` without them. If whole words of the vocabulary are masked,
-      also `word_starts`, the fraction of tokens that begin a word.
+      Values that JSON can hold; `_texts` names them. `seen` is the fraction of tokens that are in a
+      row of an epoch, `padding` the fraction of positions in rows that are padding. The parts of a
+      divided sentence count as sentences. If pairs share rows, `label_fractions` are fractions of
+      the pairs.
     """
     rows: WindowedRows = stream.rows
     store, spec, reader = rows.store, stream.spec, copy.copy(rows)
@@ -217,7 +209,6 @@ def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> T
 
 
 def _texts(report: Mapping[str, Any]) -> dict[str, str]:
-    """Formats the values of a report by the names of the rows of the table."""
     texts = {
         "format": ", ".join(report["formats"]),
         "rules for sentences": report["language"] or "en, or el in Greek text",

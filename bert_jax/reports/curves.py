@@ -27,7 +27,6 @@ class Panel(NamedTuple):
     """One quantity, plotted over the steps.
 
     Attributes:
-      title: The quantity, with its unit.
       name: The key in metrics.jsonl; held-out values have the prefix `eval_`.
       baseline: The key of a baseline of the held-out values; empty for none.
       full: The value that is 100 %; 0 for a quantity that is not a percentage.
@@ -64,13 +63,7 @@ def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tupl
 
 
 def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[Panel, ...]:
-    """Makes the panels of a fine-tuning run.
-
-    Args:
-      metric: The metric that decides which checkpoint is best.
-      splits: The validation splits; empty if none was scored.
-      full: The score that is 100 %.
-    """
+    """Makes the panels of a fine-tuning run."""
     scores = (Panel(f"{x} {metric}", score_name(splits, x, metric), full=full) for x in splits)
     accuracy = [] if metric == "accuracy" else [Panel("accuracy", "accuracy", full=1.0)]
     return (*scores, *accuracy, Panel("loss", "loss"), *_OF_ANY_RUN)
@@ -119,9 +112,6 @@ def panel_svg(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     Each curve is a group with the classes "run" and "training", "held-out" or "baseline", and with
     the number of its run in `data-run`. `data-frame` has the left, right, bottom and top of the
     axes in the SVG's units, and `data-limits` their values. The bytes are the same in each call.
-
-    Args:
-      runs: The lines of metrics.jsonl of each run.
     """
     import matplotlib
 

@@ -217,7 +217,6 @@ def _before(run: Run) -> list[list[str]]:
 
 
 def _sources(run: Run) -> list[list[str | Cell]]:
-    """Makes a table of the results of each source."""
     by_source = run.results.get(BY_SOURCE, {})
     # The length of the tokens of a source is unknown.
     metrics = {label: x for label, x in run.metrics.items() if x.kind != PER_CHARACTER}
@@ -259,7 +258,6 @@ def _corpus(run: Run) -> dict[str, Any]:
 
 
 def _differences(runs: Sequence[Run]) -> list[list[str]]:
-    """Lists the keys whose values differ between the configs of the runs, with the values."""
     values = [dict(config_lib.flatten(config_lib.to_dict(run.config))) for run in runs]
     # A run of a sweep has the values of one point as its own sweep.
     keys = {key for flat in values for key in flat if not key.startswith("sweep.")}

@@ -60,7 +60,6 @@ def open_vector(
     """Memory-maps a file of `length` values.
 
     Args:
-      path: The file.
       local: `path` itself, or an empty copy of a file in object storage; see `sparse_copy`.
     """
     found = local.stat().st_size if local.exists() else 0
@@ -80,10 +79,6 @@ def sparse_copy(directory: Path | epath.Path, names: Sequence[str]) -> Iterator[
 
     The other files of the copy have their size, but take no space on the disk: `FetchedVector`
     fetches what is read. As in `files.local_copy`, memory maps stay valid after the block.
-
-    Args:
-      directory: A directory without subdirectories.
-      names: The files to copy, as far as they exist.
     """
     found = files.list_files(directory) if files.is_remote(directory) else {}
     copied = [name for name in names if name in found]
@@ -98,9 +93,7 @@ class FetchedVector:
     """A vector in object storage. Each chunk of it is copied to the disk when it is first read.
 
     Args:
-      path: The file in object storage.
       local: A file of the same size without content.
-      dtype: The dtype of the values.
     """
 
     def __init__(self, path: epath.Path, local: Path, dtype: np.dtype):
@@ -129,7 +122,6 @@ class FetchedVector:
             self._copy(new_N)
 
     def _copy(self, chunk_N: np.ndarray) -> None:
-        """Copies chunks, in ascending order, to the local file: adjacent ones by one request."""
         # Two threads may do this for the same chunk, which does no harm.
         size = self._chunk_items * self._values.itemsize
         runs = np.split(chunk_N, np.flatnonzero(np.diff(chunk_N) > 1) + 1)

@@ -7,14 +7,12 @@ store: an engine may be killed at any time, and another may continue.
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
 
 from bert_jax.base.errors import UserError
 from bert_jax.base.processes import worker_processes
 from bert_jax.base.progress import Progress, say
 from bert_jax.store.plan import Directory, Plan, is_written, raise_error, result_name, written
 from bert_jax.store.stages import TITLES, run_part
-from bert_jax.store.tokenization import KILLED
 
 
 class LocalProcesses:
@@ -76,17 +74,9 @@ Engine = LocalProcesses | Cluster
 
 
 def beam_runner(name: str, options: Sequence[str]) -> Cluster:
-    """Returns a runner of Apache Beam, such as DataflowRunner, with one pipeline for each stage.
-
-    Args:
-      name: The name of the runner.
-      options: The flags of the runner.
-    """
-    try:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
-    except ImportError:
-        raise UserError("--runner needs Apache Beam: pip install -e '.[beam]'") from None
+    """Returns a runner of Apache Beam, such as DataflowRunner, with one pipeline for each stage."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
     def run(function: Callable[[int], None], numbers: Sequence[int]) -> None:
         with beam.Pipeline(options=PipelineOptions([f"--runner={name}", *options])) as pipeline:
@@ -102,10 +92,7 @@ def run_stage(
     """Runs a stage for those of some parts that lack its result."""
     if not (numbers := _missing(output, stage, numbers)):
         return
-    try:
-        engine.run(output, plan, stage, numbers)
-    except BrokenProcessPool:
-        raise UserError(KILLED) from None
+    engine.run(output, plan, stage, numbers)
     raise_error(output)
     if left := _missing(output, stage, numbers):
         raise UserError(

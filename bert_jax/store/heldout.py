@@ -75,11 +75,7 @@ class HeldOutText(NamedTuple):
     id_fraction: float = 0.0
 
     def mark(self, documents: Iterable[Document], first: int = 0) -> Iterator[Document]:
-        """Yields the documents; what is held out, a document or its end, has `is_heldout`.
-
-        Args:
-          first: The index of the first document among those of the whole corpus.
-        """
+        """Yields the documents; what is held out, a document or its end, has `is_heldout`."""
         for index, document in enumerate(documents, first):
             if self.id_fraction:
                 yield document._replace(is_heldout=is_held_out_by_id(document, self.id_fraction))
@@ -103,7 +99,6 @@ def choose(sizes: Iterable[int], fraction: float) -> HeldOutText:
     Args:
       sizes: The numbers of characters of the documents of the corpus, in order; they are read
         until two documents are chosen.
-      fraction: See `HeldOut`.
     """
     chosen, num_chosen, read = HeldOut(fraction), 0, []
     if not fraction:

@@ -113,8 +113,6 @@ def store_options(
     recorded.
 
     Args:
-      data: The `data` section of a config.
-      vocab_size: The number of tokens.
       known: The options of a finished store. They supply the vocabulary's hash if its file no
         longer exists and its path is the same.
     """

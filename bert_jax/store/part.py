@@ -48,12 +48,10 @@ class Part:
     they are first read, or earlier by `fetch`. The copy is deleted when the part is closed.
 
     Attributes:
-      directory: The directory of its files.
       num_documents, num_sentences, num_tokens: Its size.
       document_starts: int64 [D+1], sentence at which each document begins.
       sentence_starts: int64 [S+1], token at which each sentence begins.
       token_counts: int64 [V], occurrences of each token.
-      has_words: See `TokenStore`.
     """
 
     def __init__(self, directory: Path | epath.Path):
@@ -112,11 +110,7 @@ def gather(
     Args:
       starts: int64 [N+1], the position at which each piece begins, and the end.
       positions: int64, any shape; each in [0, starts[-1]).
-      dtype: The dtype of the values.
       read: Takes the number of a piece and positions within it; returns the values there.
-
-    Returns:
-      The values, in an array of the shape of `positions`.
     """
     if len(starts) == 2:
         return read(0, positions)
@@ -138,10 +132,7 @@ def write_parts(
     """Makes finished parts a split: writes their list and the sum of their token counts.
 
     Args:
-      directory: The directory of the split; each part is a directory in it.
       counts: The `SplitWriter.counts` of each part by its name, in the order of the text.
-      sources: The name of the source of each part, if sources have names.
-      has_words: Whether the parts have word starts.
     """
 
     def token_counts(name: str) -> np.ndarray:

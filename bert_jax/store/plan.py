@@ -41,8 +41,6 @@ class Plan(NamedTuple):
     Attributes:
       options: See `store_options`.
       data: The keys of the `data` section that affect a store, also those that are not recorded.
-      sources: The files and data sets.
-      parts: The pieces of each part.
     """
 
     options: dict[str, Any]
@@ -84,7 +82,6 @@ def start(output: Directory, plan: Plan, *, may_replace: bool) -> None:
 
     Args:
       output: An empty directory, or that of an unfinished store.
-      plan: The plan.
       may_replace: Whether an unfinished store with another plan is removed, or else refused.
     """
     try:

@@ -89,14 +89,9 @@ def prepare(
     """Writes a token store, unless it is finished already.
 
     Args:
-      data: The `data` section of a checked config.
       vocab_size: The number of tokens; the vocabulary of `data.vocab` must have as many.
-      output: The directory of the store.
       engine: Runs the stages; by default `LocalProcesses`, which continues an unfinished store of
         the same texts and options, and replaces any other.
-
-    Returns:
-      The store's metadata.
     """
     output = store_path(output)
     if (output / "metadata.json").exists():
@@ -136,7 +131,6 @@ def prepare(
 
 
 def _run(engine: Engine, output: Directory, plan: Plan, data: ConfigDict, vocab_size: int) -> None:
-    """Runs the stages and what one process computes between them."""
     parts = range(len(plan.parts))
     run_stage(engine, output, plan, "count", parts)
     computed_once(output, "heldout.json", lambda: choose_heldout(output, plan, data))
@@ -240,9 +234,6 @@ def choose_sample(output: Directory, plan: Plan, data: ConfigDict) -> dict[str, 
 
 def vocabulary_weights(heldout: dict[str, Any], data: ConfigDict) -> dict[str, int]:
     """Returns how often a trained vocabulary sees the text of each source, at least once.
-
-    Args:
-      heldout: The content of heldout.json.
 
     Returns:
       The weights by name, in units of 1 / REPEAT_UNIT. The least is 1.

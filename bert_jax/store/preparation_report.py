@@ -25,11 +25,7 @@ def show(
     """Prints how the text was read.
 
     Args:
-      guesses: The guessed formats, by file.
       counts: The sums of `TokenizedDocument.counts`.
-      data: The `data` section of the config.
-      unk: The spelling of the unknown token.
-      num_documents: The number of documents.
     """
     show_formats(guesses)
     tokens = max(counts["tokens"], 1)

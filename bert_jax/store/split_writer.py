@@ -26,7 +26,6 @@ class SplitWriter:
 
     Args:
       directory: A local directory, created if needed, that holds no split yet.
-      vocab_size: The size of the vocabulary; all ids are smaller.
       shard_tokens: See `SHARD_TOKENS`.
 
     Attributes:
@@ -61,9 +60,7 @@ class SplitWriter:
         """Adds a document.
 
         Args:
-          tokens: The ids of all its sentences.
           sentence_lengths: int64, at least one; none is 0.
-          num_bytes: The size of its text.
           begins_word: bool, whether each token begins a word; given for all documents or none.
         """
         counts = self.counts

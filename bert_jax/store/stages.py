@@ -41,7 +41,6 @@ from bert_jax.store.plan import (
 from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.token_store import SPLITS, store_path
 from bert_jax.store.tokenization import (
-    SentenceRules,
     TokenizedDocument,
     document_sentences,
     tokenize_documents,
@@ -51,16 +50,7 @@ from bert_jax.text.corpus import Corpus, Document
 
 
 class _Part(NamedTuple):
-    """One part of the input, as the stages see it.
-
-    Attributes:
-      output: The directory of the store.
-      plan: The plan of the store.
-      number: The number of the part.
-      corpus: The whole input.
-      data: The `data` section of the config.
-      num_processes: The number of processes that tokenize the part.
-    """
+    """One part of the input, as the stages see it."""
 
     output: Directory
     plan: Plan
@@ -101,11 +91,7 @@ def run_part(
     """Writes the result of a stage for one part; a user's mistake is written too, not raised.
 
     Args:
-      output: The directory of an unfinished store.
-      stage: One of `STAGES`.
-      number: The number of the part.
       num_processes: The number of processes that tokenize, which does not affect the result.
-      advance: See `Corpus`.
     """
     output, name = store_path(output), result_name(stage, number)
     plan = read_plan(output)
@@ -211,7 +197,7 @@ def tokenized(
 
     The counts of each document are added to `counts`.
     """
-    rules = SentenceRules(data.language, data.word_boundaries)
+    rules = data.language, data.word_boundaries
     with contextlib.closing(
         tokenize_documents(documents, tokenizer_dir, num_processes, rules)
     ) as results:

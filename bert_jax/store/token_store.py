@@ -78,7 +78,6 @@ class TokenStore:
     not been read for the longest time are closed.
 
     Attributes:
-      directory: The directory of the split.
       num_parts, num_documents, num_sentences, num_tokens: The size of the split.
       starts: Where each part begins; see `PartStarts`.
       sources: The name of the source of each part; see `data.sources`. Empty names for a store
@@ -197,11 +196,7 @@ def _allow_open_files(number: int) -> None:
 
 
 def verify_store(directory: str | os.PathLike) -> int:
-    """Compares the files of the splits of a finished store with their checksums.
-
-    Returns:
-      The number of files.
-    """
+    """Compares the files of the splits of a finished store with their checksums."""
     found = 0
     for name in read_metadata(directory)["splits"]:
         split = store_path(directory) / name

@@ -6,13 +6,11 @@ import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax import tokenizers
-from bert_jax.base.errors import UserError
 from bert_jax.base.processes import worker_processes
 from bert_jax.text.corpus import Document
 from bert_jax.text.sentences import split_sentences
@@ -25,11 +23,6 @@ CHUNK_CHARACTERS = 2**20
 _IN_FLIGHT = 3
 # The accents of Latin, Greek and Cyrillic are U+0300 to U+036F.
 _LAST_ACCENT = 0x36F
-# The message when a worker process ends before its work.
-KILLED = (
-    "a tokenizing process was killed, perhaps for lack of memory: lower data.num_processes and "
-    "start again"
-)
 
 
 class TokenizedDocument(NamedTuple):
@@ -37,9 +30,7 @@ class TokenizedDocument(NamedTuple):
 
     Attributes:
       place, is_heldout: See `Document`.
-      num_bytes: The size of the text in UTF-8.
       tokens: The ids of all sentences, concatenated, int32 [T]; may be empty.
-      sentence_lengths: int64 [S].
       counts: `tokens`; `unknown_tokens`; `characters` of the text; `lost_characters`, see
         `num_lost`; `heldout_tokens` and `heldout_characters`, 0 unless the document is held out.
       begins_word: Whether each token begins a word, bool [T]; None if its vocabulary entry
@@ -55,14 +46,6 @@ class TokenizedDocument(NamedTuple):
     is_heldout: bool = False
 
 
-class SentenceRules(NamedTuple):
-    """How a document is divided into sentences and words; keys of `config.data`."""
-
-    language: str = ""
-    word_boundaries: str = "vocabulary"
-
-
-DEFAULT_RULES = SentenceRules()
 # The ids of a sentence, int32 [T], and whether each begins a word, bool [T], or None.
 _Sentence = tuple[np.ndarray, np.ndarray | None]
 
@@ -75,10 +58,10 @@ def document_sentences(document: Document, language: str = "") -> list[str]:
 
 
 def _encode(
-    sentences: list[str], tokenizer: tokenizers.Tokenizer, rules: SentenceRules
+    sentences: list[str], tokenizer: tokenizers.Tokenizer, word_boundaries: str
 ) -> list[_Sentence]:
     """Returns the sentences that have tokens."""
-    if rules.word_boundaries == "spaces":
+    if word_boundaries == "spaces":
         encoded = [words_of_spaces(text, tokenizer) for text in sentences]
     else:
         encoded = [(ids, None) for ids in tokenizer.encode_batch(sentences)]
@@ -102,15 +85,14 @@ def tokenize_documents(
     documents: Iterable[Document],
     tokenizer_directory: str | os.PathLike,
     num_processes: int,
-    rules: SentenceRules = DEFAULT_RULES,
+    rules: tuple[str, str] = ("", "vocabulary"),
 ) -> Iterator[TokenizedDocument]:
     """Tokenizes a stream of documents, in order and in bounded memory.
 
     Args:
-      tokenizer_directory: A saved tokenizer, which every process loads.
       num_processes: The number of worker processes, which does not affect the result. With 1,
         the calling process does the work.
-      rules: See `SentenceRules`.
+      rules: `language` and `word_boundaries` of `config.data`.
     """
     if num_processes == 1:
         tokenizer = tokenizers.load(tokenizer_directory)
@@ -129,9 +111,9 @@ def tokenize_documents(
             while in_flight >= max_size and len(waiting) > 1:
                 future, size = waiting.popleft()
                 in_flight -= size
-                yield from _result(future)
+                yield from future.result()
         while waiting:
-            yield from _result(waiting.popleft()[0])
+            yield from waiting.popleft()[0].result()
 
 
 def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -152,15 +134,15 @@ def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _tokenize(
-    document: Document, tokenizer: tokenizers.Tokenizer, rules: SentenceRules
+    document: Document, tokenizer: tokenizers.Tokenizer, rules: tuple[str, str]
 ) -> TokenizedDocument:
-    text = document.text
-    sentences = _encode(document_sentences(document, rules.language), tokenizer, rules)
+    text, (language, word_boundaries) = document.text, rules
+    sentences = _encode(document_sentences(document, language), tokenizer, word_boundaries)
     ids, flags = zip(*sentences, strict=True) if sentences else ((), ())
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     tokens = np.concatenate(ids) if ids else np.zeros(0, np.int32)
     begins_word = None
-    if rules.word_boundaries == "spaces":
+    if word_boundaries == "spaces":
         begins_word = np.concatenate(flags) if flags else np.zeros(0, bool)
     counts = {
         "tokens": len(tokens),
@@ -196,13 +178,6 @@ def _is_lost(character: str) -> bool:
     return any(unicodedata.category(c) == "Mn" and not "\u0300" <= c < "\u0370" for c in parts)
 
 
-def _result(future: Future) -> list[TokenizedDocument]:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise UserError(KILLED) from None
-
-
 # The tokenizer of a worker process.
 _tokenizer: tokenizers.Tokenizer
 
@@ -212,5 +187,5 @@ def _load_tokenizer(directory: str) -> None:
     _tokenizer = tokenizers.load(directory)
 
 
-def _tokenize_chunk(chunk: list[Document], rules: SentenceRules) -> list[TokenizedDocument]:
+def _tokenize_chunk(chunk: list[Document], rules: tuple[str, str]) -> list[TokenizedDocument]:
     return [_tokenize(document, _tokenizer, rules) for document in chunk]

@@ -19,8 +19,6 @@ from bert_jax.reports.record import Run, read_runs
 from bert_jax.training import workdir
 from bert_jax.training.start import check_no_run
 
-# The flags that each run was begun with, by its name.
-STUDY = "study.json"
 _COST = ("parameters", "steps", "training time", "model FLOPs")
 # The width of a table if there is no terminal.
 _FILE_WIDTH = 160
@@ -33,9 +31,8 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
     changed is refused.
 
     Args:
-      study: A config like those of configs/studies.py.
-      directory: It gets study.json, a work directory for each run, and at the end report.html
-        about the pre-trainings and report_TASK.html about the fine-tunings on each task.
+      directory: It gets a work directory for each run, and at the end report.html about the
+        pre-trainings and report_TASK.html about the fine-tunings on each task.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
     check_no_run(path, "a study")
@@ -45,7 +42,7 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
         # A flag of all runs replaces the same flag of one.
         own = {flag.partition("=")[0]: flag for flag in [*flags, *study[command]]}
         commands[name] = [command, *own.values()]
-    _claim(path, commands)
+    path.mkdir(parents=True, exist_ok=True)
     running: list[subprocess.Popen] = []
     with _stop_signals(running) as signals:
         for number, (name, (command, *flags)) in enumerate(commands.items(), 1):
@@ -68,29 +65,11 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
     _report([run for name in commands for run in read_runs(path / name)], path)
 
 
-def _claim(path: epath.Path, commands: dict[str, list[str]]) -> None:
-    """Records the flags of each run, or refuses other flags for a finished one."""
-    before = files.read_json(path / STUDY) if (path / STUDY).exists() else {}
-    for name, words in commands.items():
-        old = before.get(name, words)
-        if _is_finished(path / name) and old != words:
-            was = shlex.join(word for word in old if word not in words)
-            now = shlex.join(word for word in words if word not in old)
-            raise UserError(
-                f"{name} is finished, but its flags have changed since: it had {was or 'none'}, "
-                f"and now has {now or 'none'}; restore them, give the run another name, or choose "
-                "another --workdir"
-            )
-    path.mkdir(parents=True, exist_ok=True)
-    files.write_json(path / STUDY, before | commands)
-
-
 def _is_finished(run: epath.Path) -> bool:
     return any((run / name).exists() for name in (workdir.RESULTS, workdir.SWEEP))
 
 
 def _report(runs: Sequence[Run], path: epath.Path) -> None:
-    """Writes a page and prints a table about the pre-trainings, and about each task."""
     console = terminal()
     if not console.is_terminal:
         console = terminal(width=_FILE_WIDTH)

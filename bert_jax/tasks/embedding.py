@@ -45,7 +45,6 @@ class TextTuple(NamedTuple):
 
 
 def _rows(texts: Iterable[str], prompt: str, tokenizer: Tokenizer, length: int) -> Iterator[Any]:
-    """Tokenizes texts, each after the prompt."""
     return tokenized(((prompt + text, None) for text in texts), tokenizer, length)
 
 
@@ -61,12 +60,10 @@ class TupleRows(TextRows):
 
     Args:
       tuples: All have the same number of texts.
-      prompts: What is put before each anchor, and before each document.
       label_type: np.int32, np.float32, or None without labels.
 
     Attributes:
       num_positives: The number of distinct positives.
-      num_equal: The number of tuples whose anchor equals the positive.
     """
 
     def __init__(
@@ -80,12 +77,10 @@ class TupleRows(TextRows):
         queries: dict[str, int] = {}
         documents: dict[str, int] = {}
         first, others, labels = [], [], []
-        self.num_equal = 0
         for (anchor, *texts), label in tuples:
             first.append(queries.setdefault(anchor, len(queries)))
             others.append([documents.setdefault(text, len(documents)) for text in texts])
             labels.append(label)
-            self.num_equal += anchor == texts[0]
         options = tokenizer, max_seq_length
         super().__init__(_rows(queries, prompts[0], *options), *options)
         self.documents = TextRows(_rows(documents, prompts[1], *options), *options)
@@ -128,8 +123,6 @@ class ScoredRows(TextRows):
     """Texts whose vectors are scored: first all queries, then all documents.
 
     Args:
-      sides: Queries and documents.
-      prompts: See `TupleRows`.
       scores: Computes the scores of queries_QxD and documents_NxD.
       facts: What the scores depend on beside the texts.
     """
@@ -174,12 +167,6 @@ class EmbeddingTask(Task):
         super().__init__(*args, **kwargs)
         self._loss = self._options["loss"]
         self._prompts = tuple(self._options[f"{side}_prompt"] for side in ("query", "document"))
-        for prompt in self._tokenizer.encode_batch(self._prompts):
-            if len(self._tokenizer.join(prompt).input_ids_L) >= self._max_seq_length:
-                raise UserError(
-                    f"a prompt of config.embedding has {len(prompt)} tokens, which leaves no room "
-                    f"for a text in config.data.max_seq_length, {self._max_seq_length}"
-                )
         split = next((split for split in self.splits if split != "train"), "validation")
         self.metric = "spearman" if self._is_similarity(split) else "ndcg@10"
 
@@ -221,12 +208,10 @@ class EmbeddingTask(Task):
         return tuple(sorted({row.values[column].strip() for row in rows}))
 
     def _columns(self) -> list[str]:
-        """Lists the columns that every file must have."""
         names = ["anchor_column", "positive_column", *(["label_column"] * self._is_labeled)]
         return [*filter(None, (self._options[name] for name in names))]
 
     def _negatives(self, values: Mapping[str, str]) -> list[str]:
-        """Lists the columns of negatives."""
         if self._is_labeled or not self._options["positive_column"]:
             return []
         if self._options["negative_columns"]:
@@ -291,26 +276,18 @@ class EmbeddingTask(Task):
             tuples = [row for row, is_held_out in pairs if is_held_out == (split != "train")]
         self.check_not_empty(source, split, tuples)
         if split == "train":
-            return self._training_rows(source, tuples)
+            types = {"softmax": np.int32} | dict.fromkeys(_OF_NUMBERS, np.float32)
+            label_type = types.get(self._loss)
+            return TupleRows(
+                tuples, self._prompts, self._tokenizer, self._max_seq_length, label_type
+            )
         if not self._is_similarity(split):
             return self._retrieval_rows(_retrieval_of(tuples))
         first, second = zip(*(row.texts for row in tuples), strict=True)
         labels_N = np.array([row.label for row in tuples])
         return self._similarity_rows(first, second, labels_N)
 
-    def _training_rows(self, source: epath.Path, tuples: list[TextTuple]) -> TupleRows:
-        labels = {row.label for row in tuples}
-        if self._loss in ("cosent", "angle") and len(labels) < 2:
-            raise UserError(
-                f"{source}: all values of {self._options['label_column']} are {labels.pop():g}, so "
-                f"that the loss {self._loss} has no pairs to rank"
-            )
-        types = {"softmax": np.int32} | dict.fromkeys(_OF_NUMBERS, np.float32)
-        label_type = types.get(self._loss)
-        return TupleRows(tuples, self._prompts, self._tokenizer, self._max_seq_length, label_type)
-
     def _scored_rows(self, *sides: Sequence[str], **scored: Any) -> ScoredRows:
-        """Makes rows of queries and documents; see `ScoredRows` for `scores` and `facts`."""
         return ScoredRows(sides, self._prompts, self._tokenizer, self._max_seq_length, **scored)
 
     def _retrieval_rows(self, data: Retrieval) -> ScoredRows:

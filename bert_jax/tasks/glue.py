@@ -24,8 +24,6 @@ class Spec:
 
     Attributes:
       folder: The name of the task's folder in the standard download, and of its submission.
-      texts: The columns of the one or two sentences.
-      label: The column of the label.
       labels: The label names in the order of the logits; empty for a number from 0 to 5.
       values: The spelling of the labels in files and submissions, in the same order.
       metric: The score on the leaderboard; if it has two, their mean.
@@ -109,7 +107,6 @@ class GlueTask(SentenceTask):
 
     Args:
       name: A key of SPECS. "ax" has the data of "mnli", and the diagnostic set must exist.
-      source: The task's folder, or its files as "train=FILE,validation=FILE,test=FILE".
     """
 
     limits = _LIMITS

@@ -130,23 +130,14 @@ def swag(values: Mapping[str, str]) -> tuple[str, dict[str, str], str | None]:
 
 def commonsense_qa(values: Mapping[str, Any]) -> tuple[str, dict[str, str], Any]:
     """Reads the question, the choices and the answer of a line of CommonsenseQA."""
-    try:
-        question, choices = values["question"], values.get("choices")
-        # The first version of the data has the choices in the question.
-        if isinstance(question, dict):
-            question, choices = question["stem"], question["choices"]
-        if isinstance(choices, list):
-            choices = {key: [choice[key] for choice in choices] for key in ("label", "text")}
-        labels, texts = choices["label"], choices["text"]
-        choices = dict(zip(labels, texts, strict=True))
-        is_valid = all(isinstance(text, str) for text in (values["id"], question, *labels, *texts))
-    except (KeyError, TypeError, ValueError):
-        is_valid = False
-    if not is_valid:
-        raise BadRecord(
-            "missing field",
-            "it must have an `id`, a `question` and `choices`, with a `label` and a `text` each",
-        )
+    question, choices = values["question"], values.get("choices")
+    # The first version of the data has the choices in the question.
+    if isinstance(question, dict):
+        question, choices = question["stem"], question["choices"]
+    if isinstance(choices, list):
+        choices = {key: [choice[key] for choice in choices] for key in ("label", "text")}
+    labels, texts = choices["label"], choices["text"]
+    choices = dict(zip(labels, texts, strict=True))
     if len(choices) < 2 or len(choices) < len(labels):
         detail = f"its choices are {', '.join(labels)}: there must be two or more, all different"
         raise BadRecord("other choices", detail)

@@ -46,7 +46,6 @@ class TaggedSentence(NamedTuple):
 
     Attributes:
       where: The position of each word, FILE:LINE.
-      words: At least one.
       tags: The tag of each word; None if they are not known.
     """
 
@@ -254,7 +253,6 @@ class NerTask(Task):
         return np.array(right), np.array(predicted)
 
     def _predictions(self, rows: TaggedRows, outputs: dict[str, np.ndarray]) -> list[list[str]]:
-        """Returns the predicted tags of each sentence."""
         best_W = outputs["logits"][rows.word_row_W, rows.word_position_W].argmax(axis=-1)
         tags = [self.labels[i] for i in best_W]
         ends = np.cumsum([0, *map(len, rows.words)])
@@ -345,7 +343,6 @@ def is_conll(path: Any) -> bool:
 
 
 def _columns(line: str) -> list[str]:
-    """Returns the columns of a line of a CoNLL file."""
     if "\t" in line:
         return [cell.strip(" ") for cell in line.split("\t")]
     return [cell for cell in line.split(" ") if cell]
@@ -363,8 +360,7 @@ def _read_json(path: Any) -> Iterator[TaggedSentence]:
                 f"{where}: its tags are numbers, whose names are not in the file; write the "
                 "names, such as B-PER"
             )
-        is_list = isinstance(words, list) and (tags is None or isinstance(tags, list))
-        if not is_list or tags is not None and len(tags) != len(words):
+        if words is None or tags is not None and len(tags) != len(words):
             raise UserError(
                 f"{where}: it must have a list `tokens` and a list `ner_tags` of as many tags"
             )

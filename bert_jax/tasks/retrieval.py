@@ -37,7 +37,6 @@ class Retrieval(NamedTuple):
 
     Attributes:
       document_ids: The ids of the documents, in ascending order.
-      documents: The texts of the documents.
       queries: The texts of the queries, each with a relevant document.
       relevant: The indices of the relevant documents of each query.
       num_left_out: The number of queries without a relevant document, which are left out.
@@ -53,12 +52,7 @@ class Retrieval(NamedTuple):
 def make_retrieval(
     documents: dict[str, str], queries: dict[str, str], relevant: dict[str, set[str]]
 ) -> Retrieval:
-    """Numbers the documents in the order of their ids.
-
-    Args:
-      documents, queries: The texts by id.
-      relevant: The ids of the relevant documents by the id of the query.
-    """
+    """Numbers the documents in the order of their ids."""
     ids = sorted(documents)
     number = {id: i for i, id in enumerate(ids)}
     asked = [id for id in queries if relevant.get(id)]
@@ -76,43 +70,32 @@ def read_retrieval(source: epath.PathLike, key: str) -> Retrieval:
 
     Args:
       source: The folder, whose split is test if there is one; or the file of a split in it.
-      key: The flag or config key that names the source, for messages.
     """
     path = files.checked_path(source, key)
     folder = path.parent.parent if path.is_file() else path
     judged = [path] if path.is_file() else [folder / "qrels" / f"{s}.tsv" for s in _SPLITS]
-    found = [file for file in judged if file.exists()]
-    documents, queries = (_texts(folder, name, key) for name in ("corpus", "queries"))
-    if not found:
-        raise UserError(f"{key} is {folder}, which has none of qrels/{', '.join(_SPLITS)}.tsv")
+    judgements = next((file for file in judged if file.exists()), judged[0])
+    documents, queries = (_texts(folder, name) for name in ("corpus", "queries"))
     relevant: dict[str, set[str]] = {}
     columns = ("query-id", "corpus-id", "score")
-    for row in read_rows(found[0], columns, BadRecords("refuse", "")):
+    for row in read_rows(judgements, columns, BadRecords("refuse", "")):
         query, document, score = (row.values[column].strip() for column in columns)
         for id, known, name in ((query, queries, "queries"), (document, documents, "corpus")):
             if id not in known:
                 raise UserError(f"{row.where}: {name} has no {id!r}")
         if float(score) > 0:
             relevant.setdefault(query, set()).add(document)
-    if not relevant:
-        raise UserError(f"{found[0]} names no relevant document")
     return make_retrieval(documents, queries, relevant)
 
 
-def _texts(folder: epath.Path, name: str, key: str) -> dict[str, str]:
+def _texts(folder: epath.Path, name: str) -> dict[str, str]:
     """Reads the texts of a file by id, each after its title, if it has one."""
     found = [folder / f"{name}.{suffix}" for suffix in FORMATS]
-    path = next((path for path in found if path.exists()), None)
-    if path is None:
-        raise UserError(f"{key} is {folder}, which has no {name}.jsonl; a folder of BEIR has one")
+    path = next((path for path in found if path.exists()), folder / f"{name}.jsonl")
     texts: dict[str, str] = {}
     for row in read_rows(path, ("_id", "text"), BadRecords("refuse", "")):
         id, title = row.values["_id"], row.values.get("title", "")
-        if id in texts:
-            raise UserError(f"{row.where}: {id!r} has two texts")
         texts[id] = f"{title} {row.values['text']}".strip()
-    if not texts:
-        raise UserError(f"{path} has no texts")
     return texts
 
 

@@ -69,8 +69,6 @@ def label_scores(
     """Computes the scores of any number of labels a row.
 
     Args:
-      labels_NxC: bool, the right labels.
-      predictions_NxC: bool, the predicted labels.
       logits_NxC: Scores whose order over the rows gives the average precision of each label.
 
     Returns:
@@ -109,7 +107,6 @@ def class_table(
 
     Args:
       labels, predictions: See `count`.
-      names: The names of the classes.
 
     Returns:
       For each class its name as "class", "precision", "recall", "f1" and "support", the number of

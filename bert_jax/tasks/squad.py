@@ -7,7 +7,6 @@ import numpy as np
 from etils import epath
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.tasks import squad_data
 from bert_jax.tasks.squad_answers import Ranking, rank_answers, score_1, score_2
 from bert_jax.tasks.squad_data import Windows
@@ -22,20 +21,13 @@ class SquadTask(Task):
       source: A folder with train-v1.1.json, dev-v1.1.json, test-v1.1.json (or v2.0), or with
         train.jsonl, validation.jsonl and test.jsonl, as `datasets` exports them; or files as
         "train=FILE,validation=FILE".
-      options: `config.squad`.
     """
 
     head = "question_answering"
     metric = "f1"
 
     def open_sources(self, source: str) -> dict[str, epath.Path]:
-        version, query_length = self._options["version"], self._options["max_query_length"]
-        if self._max_seq_length < query_length + 4:
-            raise UserError(
-                f"config.data.max_seq_length is {self._max_seq_length}; with "
-                f"config.squad.max_query_length={query_length} it must be at least "
-                f"{query_length + 4}, for special tokens and a context"
-            )
+        version = self._options["version"]
         names = {
             "train": (f"train-v{version}.json", "train.json", "train.jsonl"),
             "validation": (

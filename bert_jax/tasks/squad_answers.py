@@ -53,7 +53,6 @@ class Ranking(NamedTuple):
     """The answers to one question.
 
     Attributes:
-      question: Its id.
       answers: The answers, best first, each text once. "" (no answer) is included only if
         allowed.
       null_odds: The score of no answer minus the score of the best span, if both exist.
@@ -87,7 +86,6 @@ def rank_answers(
     """Yields the answers to every question in order.
 
     Args:
-      windows: N rows.
       start_logits, end_logits: Floats [L] for each row, or [N, L]. L is at least the row's length.
       n_best: The number of starts and ends per window that are combined, and of answers that
         are kept.
@@ -195,7 +193,6 @@ def score_1(
 
     Args:
       answers: The right answers to each question, at least one.
-      predictions: The answer to each question.
 
     Returns:
       "exact_match" and "f1".

@@ -22,7 +22,6 @@ class Context(NamedTuple):
     """A text that contains answers to questions.
 
     Attributes:
-      text: The text.
       ids: Its tokens, int32 [T].
       characters_Tx2: The position of each token in the text, [start, end).
     """
@@ -36,9 +35,6 @@ class Question(NamedTuple):
     """One question.
 
     Attributes:
-      id: The name in the data set.
-      ids: The tokens of the question.
-      context: The text with the answer.
       answers: The texts of the right answers, none if there is no answer; None if not known.
       span: The first and last token of the first answer in the context; None without one.
     """
@@ -71,8 +67,9 @@ def read_file(
             for i, article in enumerate(content["data"])
             for j, paragraph in enumerate(article["paragraphs"])
         ]
-    raws = (raw for _, _, raws in paragraphs for raw in raws)
-    if version and any(_is_impossible(raw) for raw in raws):
+        raws = (raw for _, _, raws in paragraphs for raw in raws)
+        is_2 = any(raw.get("is_impossible") and not raw.get("answers") for raw in raws)
+    if version and is_2:
         check_version(path, "2.0", version)
     elif version and str(content.get("version", "")).removeprefix("v").startswith("1"):
         check_version(path, "1.1", version)
@@ -88,11 +85,6 @@ def _read_lines(path: Path | epath.Path) -> Iterator[tuple[str, Any, Any]]:
             pairs = zip(answers.get("text", ()), answers.get("answer_start", ()), strict=False)
             raw["answers"] = [{"text": text, "answer_start": start} for text, start in pairs]
         yield where, raw.get("context"), raw
-
-
-def _is_impossible(raw: Any) -> bool:
-    """Returns whether a question is marked as impossible and has no answers."""
-    return isinstance(raw, dict) and bool(raw.get("is_impossible")) and not raw.get("answers")
 
 
 def check_version(source: Any, found: str, version: str) -> None:
@@ -115,7 +107,6 @@ def tokenized_questions(
     """Checks and tokenizes questions.
 
     Args:
-      questions: From `read_file`.
       bad_rows: Handles questions that lack a field, or have an answer that is not in the
         context, or not at its `answer_start`. An answer that occurs once is used where it occurs.
       version: "1.1"; or "2.0", in which questions may have no answer.
@@ -127,20 +118,14 @@ def tokenized_questions(
     contexts: dict[str, Context] = {}
     found: dict[str, Question] = {}
     for where, text, raw in questions:
-        raw = raw if isinstance(raw, dict) else {}
-        id = raw.get("id")
-        if type(id) is int:
-            id = str(id)
-        asked = f"{where}, question {id}"
+        asked = f"{where}, question {raw.get('id')}"
         with bad_rows.catching(asked, is_required=is_test):
-            for name, value in (("context", text), ("question", raw.get("question")), ("id", id)):
-                if not isinstance(value, str) or not value.strip():
-                    raise BadRecord("missing field", f"it has no text `{name}`")
+            id = str(raw["id"])
+            if not (text.strip() and raw["question"].strip()):
+                raise BadRecord("empty text", "its context or its question is empty")
             if id in found:
                 raise BadRecord("repeated id", "another question has the same id")
             answers = [] if is_test else _answers(raw, version)
-            if answers and raw.get("is_impossible"):
-                raise BadRecord("contradiction", "it is_impossible, but it has answers")
             if text not in contexts:
                 contexts[text] = Context(text, *tokenizer.encode_aligned(text))
             span = None
@@ -166,14 +151,7 @@ def tokenized_questions(
 
 
 def _answers(question: dict[str, Any], version: str) -> list[tuple[str, Any]]:
-    """Reads the text and the `answer_start` of each answer."""
-    try:
-        answers = [(answer["text"], answer.get("answer_start")) for answer in question["answers"]]
-        is_valid = all(text.strip() for text, _ in answers)
-    except (KeyError, TypeError, AttributeError):
-        is_valid = False
-    if not is_valid:
-        raise BadRecord("missing field", "it must have a list `answers`, with a `text` each")
+    answers = [(answer["text"], answer.get("answer_start")) for answer in question["answers"]]
     if not answers and version != "2.0":
         detail = 'it has no answer, which only SQuAD 2.0 ("version": "v2.0") allows'
         raise BadRecord("no answer", detail)
@@ -216,11 +194,8 @@ class Windows(TokenRows):
       questions: At least one.
       max_seq_length: The length of a row; at least `max_query_length` plus the special
         tokens plus one.
-      doc_stride: The number of tokens from the start of one window to the start of the next.
-      max_query_length: Longer questions are truncated to this number of tokens.
 
     Attributes:
-      questions: As given.
       question_N: The question of each row.
       first_token_N, num_tokens_N: The first of the row's tokens in the context, and their number.
       prefix_N: The position in the row at which the context starts.
@@ -319,7 +294,6 @@ class Windows(TokenRows):
 
 
 def _cut(total: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Yields the first token and the number of tokens of each window."""
     start = 0
     while True:
         length = min(total - start, room)

@@ -6,8 +6,6 @@ import numpy as np
 from etils import epath
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
-from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.text.tables import read_rows
@@ -19,7 +17,6 @@ class Pairs(NamedTuple):
     """Sentences whose similarity people have judged.
 
     Attributes:
-      path: The file.
       first, second: The sentences of each pair.
       scores_N: The similarities, float64 [N], in any unit.
     """
@@ -35,24 +32,19 @@ def read_pairs(source: epath.PathLike, key: str = "--sts") -> Pairs:
 
     Args:
       source: The file, or a folder whose validation split it is.
-      key: The flag or config key that names the source, for messages.
     """
     path = files.checked_path(source, key)
     if path.is_dir():
-        names = FILE_NAMES["validation"]
-        found = [path / name for name in names if (path / name).exists()]
-        if not found:
-            raise UserError(f"{key} is {path}, a folder without any of {', '.join(names)}")
-        path = found[0]
+        found = [path / name for name in FILE_NAMES["validation"]]
+        path = next((file for file in found if file.exists()), path / "dev.tsv")
     first, second, scores = [], [], []
-    for row in read_rows(path, _COLUMNS, BadRecords("refuse", "")):
+    bad_rows = BadRecords("refuse", "")
+    for row in read_rows(path, _COLUMNS, bad_rows):
         text, text_b, score = (row.values[name] for name in _COLUMNS)
-        number = as_number(score.strip())
-        if number is None:
-            raise UserError(f"{row.where}: score is {score!r}, not a number")
+        with bad_rows.catching(row.where):
+            scores.append(float(score))
         first.append(text)
         second.append(text_b)
-        scores.append(number)
     return Pairs(path, first, second, np.array(scores))
 
 

@@ -91,15 +91,9 @@ class TableTask(SentenceTask):
         return [stripped for name in names if (stripped := name.strip())]
 
     def find_labels(self) -> tuple[str, ...]:
-        labels = tuple(split_inputs(self._options["labels"]))
         if self._options["regression"]:
-            if labels:
-                raise UserError(
-                    f"config.table.labels is {','.join(labels)}, but config.table.regression is "
-                    "True: a number has no labels"
-                )
             return ()
-        return labels or self._inferred_labels()
+        return tuple(split_inputs(self._options["labels"])) or self._inferred_labels()
 
     def write_predictions(
         self, rows: ExampleRows, outputs: dict[str, np.ndarray], path: epath.PathLike

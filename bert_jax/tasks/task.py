@@ -13,8 +13,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tasks.token_rows import TokenRows
-from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.readers import INVALID_UTF8, json_lines, open_text
+from bert_jax.text.bad_records import INVALID_UTF8, BadRecords
+from bert_jax.text.readers import json_lines, open_text
 from bert_jax.tokenizers import Tokenizer
 
 
@@ -76,8 +76,6 @@ def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, e
                 f"different split out of {', '.join(names)}"
             )
         found[split] = files.checked_path(name, "config.data.input")
-        if not found[split].is_file():
-            raise UserError(f"config.data.input has {item!r}, but there is no such file")
     return found
 
 
@@ -86,10 +84,8 @@ def json_objects(path: epath.Path) -> Iterator[tuple[str, dict[str, Any]]]:
     with open_text(path) as (_, stream):
         for line in json_lines(stream):
             where = f"{path}:{line.number}"
-            try:
+            with BadRecords("refuse", "").catching(where):
                 yield where, line.parse()
-            except BadRecord as bad:
-                raise UserError(f"{where}: {bad.detail}") from None
 
 
 # The fraction of the training examples that is held out if there is no validation split.
@@ -101,11 +97,9 @@ class Task(abc.ABC):
     """A task and its data. Most files are read when they are first needed.
 
     Args:
-      name: The value of `config.task`.
       source: The value of `config.data.input`; see `find_files`. Empty for a task that only
         reads and scores other sources.
       options: The task's section of the config, such as `config.squad`; empty if it has none.
-      max_seq_length: The length of rows.
       bad_rows: "refuse" or "skip"; what to do with examples that cannot be used.
       long_texts: "truncate" or "windows"; see `config.data.long_texts`.
       labels: The labels of an earlier run; by default `find_labels` gives them.
@@ -117,7 +111,6 @@ class Task(abc.ABC):
       labels: The label names in the order of the logits. Empty for regression and question
         answering.
       metric: The score that selects the best checkpoint. Higher is better.
-      file_names: The file names that each split may have in a folder.
       sources: The file of each split.
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
         "validation_mismatched". Splits that begin with "validation" are scored; those that

@@ -17,14 +17,11 @@ class TokenRows(abc.ABC):
     """The tokenized examples of one split, which `take` pads.
 
     Args:
-      rows: Sequences of at most `max_seq_length` tokens.
-      tokenizer: Provides the padding id.
       max_seq_length: The length of padded sequences.
 
     Attributes:
       unknown_fraction: The fraction of unknown tokens.
       num_cut: The number of sequences that lost tokens because they were too long.
-      max_seq_length: The length of padded sequences.
     """
 
     def __init__(self, rows: Iterable[TokenRow], tokenizer: Tokenizer, max_seq_length: int):
@@ -66,9 +63,6 @@ class TokenRows(abc.ABC):
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Returns some of the examples, in the order of the indices.
-
-        Args:
-          indices: int [n], each from 0 to len(self) - 1.
 
         Returns:
           "input_ids", "token_type_ids" and "attention_mask", int32 [n, L], or [n, C, L] for C
@@ -118,13 +112,11 @@ class ExampleRows(TokenRows):
     Args:
       examples: Read once, in chunks.
       tokenizer, max_seq_length: See `TokenRows`. Longer texts are truncated.
-      label_type: np.int32 or np.float32.
       has_choices: Whether rows have an axis of choices. All examples have the same number.
       in_windows: Whether a text that is too long is divided into `windows`, each with the label of
         the example; the outputs of the example are their mean. Otherwise it is truncated.
 
     Attributes:
-      ids: The names of the examples.
       labels_N: -1 or NaN where the label is not known; float32 [N, C] with several labels a row.
     """
 

@@ -8,6 +8,8 @@ from bert_jax.base.errors import UserError
 
 # The number of skipped records whose file and line are reported.
 NUM_FIRST = 3
+# The reason of a `BadRecord` that is not in the encoding of its file.
+INVALID_UTF8 = "invalid UTF-8"
 
 
 class BadRecord(Exception):
@@ -22,12 +24,14 @@ class BadRecord(Exception):
         super().__init__(reason, detail)
         self.reason, self.detail = reason, detail
 
+    def __str__(self) -> str:
+        return self.detail
+
 
 class BadRecords:
     """Refuses bad records, or skips and counts them.
 
     Args:
-      policy: "refuse" or "skip".
       key: The config key that holds the policy, for messages; empty if no key can change it.
       advice: What else the user can do, by reason.
 
@@ -62,19 +66,23 @@ class BadRecords:
 
     @contextlib.contextmanager
     def catching(self, where: object, *, is_required: bool = False) -> Iterator[None]:
-        """Passes a `BadRecord` raised inside the block to `add`."""
+        """Passes a `BadRecord` raised inside the block to `add`.
+
+        A record of another form than the block expects, such as one without a field, is bad too.
+        """
         try:
             yield
         except BadRecord as bad:
             self.add(bad, where, is_required=is_required)
+        except UnicodeError:
+            self.add(BadRecord(INVALID_UTF8, "not valid UTF-8"), where, is_required=is_required)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            self.add(BadRecord("another form", problem), where, is_required=is_required)
 
 
 def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns a sentence for each reason for which documents were skipped.
-
-    Args:
-      dropped, first: The attributes `dropped` and `first_dropped` of `BadRecords`.
-    """
+    """Returns a sentence for each reason for which documents were skipped."""
     texts = []
     for reason, number in dropped.items():
         found = ", ".join(first[reason]) + (", ..." if number > len(first[reason]) else "")

@@ -11,12 +11,11 @@ from etils import epath
 
 from bert_jax.base.errors import UserError
 from bert_jax.text import readers, sequences, tfds, wikipedia
-from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.document import Document, checked, text_of
+from bert_jax.text.bad_records import INVALID_UTF8, BadRecord, BadRecords
+from bert_jax.text.document import Document, checked
 from bert_jax.text.formats import FormatGuess, format_of
 from bert_jax.text.named_sources import language_of
 from bert_jax.text.readers import (
-    INVALID_UTF8,
     Line,
     is_multiline_json,
     open_text,
@@ -56,20 +55,12 @@ class Corpus:
     """The documents of `data.input`.
 
     Args:
-      inputs: See `find_sources`.
-      format: The format of the files, as in `config.data`. "auto" guesses it for each file.
-      text_field: The field of a JSON line or TFDS example, or the column of a table, that holds
-        the text.
       document_field, table_rows: See `Rows`.
       characters_apart: Whether spaces are put between the characters; see `sequences.apart`.
       encoding: The encoding of the files, as Python names it, or several; see `open_text`.
         Parquet has its own.
-      bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
-        it in `bad.dropped`.
-      sources: What `find_sources` has found earlier, instead of `inputs`.
 
     Attributes:
-      sources: One dict per file or data set, as recorded in a store's metadata.
       guesses: The guessed format of each file that was read with format="auto", by path.
       bad: The bad documents of the current pass over the corpus.
       advance: Called with the megabytes that were read since the last call.
@@ -128,7 +119,6 @@ class Corpus:
         self.bad = BadRecords(self._policy, "data.bad_documents", _ADVICE)
 
     def _may_cut(self, source: Source) -> bool:
-        """Returns whether a file can be read from the middle."""
         path = source_path(source)
         is_packed = without_compression(path.name) != path.name.lower()
         format = self._guess(source, path).format
@@ -251,7 +241,7 @@ class Corpus:
         for number, content in enumerate(examples, 1):
             self.advance(len(content) / 1e6)
             with self.bad.catching(Place(name, number)):
-                yield Document(name, number, checked(text_of(content)), is_split=False)
+                yield Document(name, number, checked(content.decode()), is_split=False)
 
     def _decoded(self, place: Place, content: bytes) -> str | None:
         """Returns the text; None if it is not UTF-8 and bad documents are skipped."""

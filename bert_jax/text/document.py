@@ -10,9 +10,7 @@ class Document(NamedTuple):
     """A text and its place.
 
     Attributes:
-      source: The file or data set.
       line: The line at which the text starts, or the number of the example or page; see `Place`.
-      text: The text.
       is_split: Whether each line of the text is one sentence.
       is_heldout: Whether the text is set aside for evaluation.
       start: The first byte of the piece of the file; see `Place`.
@@ -33,14 +31,6 @@ class Document(NamedTuple):
     @property
     def place(self) -> Place:
         return Place(self.source, self.line, self.start)
-
-
-def text_of(content: bytes) -> str:
-    """Returns the text of an example or a row; raises BadRecord if it is not UTF-8."""
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise BadRecord("invalid text", "the text is not valid UTF-8") from None
 
 
 def checked(text: str) -> str:

@@ -44,8 +44,6 @@ class FormatGuess(NamedTuple):
     """The format of a file, as `data.format="auto"` decides it.
 
     Attributes:
-      format: One of the choices of `data.format`.
-      reason: Why it has this format.
       is_doubtful: Whether the file may well have another format.
     """
 

@@ -76,12 +76,7 @@ def source_weights(weights: Sequence[str]) -> dict[str, float]:
 
 
 def check_weights(names: Iterable[str], weights: Sequence[str]) -> None:
-    """Refuses weights for other sources than those of the text.
-
-    Args:
-      names: The names of the sources; empty if the texts have none.
-      weights: `data.source_weights`.
-    """
+    """Refuses weights for other sources than those of the text."""
     names, weighted = list(filter(None, dict.fromkeys(names))), source_weights(weights)
     if weighted and set(weighted) != set(names):
         raise UserError(
@@ -102,8 +97,6 @@ def repeats(
 
     Args:
       sizes: The size of each source, above 0, in any unit.
-      exponent: See `data.sampling_exponent`. 1 reads everything once.
-      weights: See `data.source_weights`; if given, `exponent` plays no role.
 
     Returns:
       The repeats in units of 1 / REPEAT_UNIT, at least 1 unit.

@@ -27,8 +27,8 @@ else:
 
 # The most bytes of one document or line. Each is held in memory; hardly any real text is longer.
 MAX_RECORD_BYTES = 2**26
-# The reason of a `BadRecord` that is not in the encoding of its file.
-INVALID_UTF8 = "invalid UTF-8"
+# The reason of a `BadRecord` that is no object of JSON.
+BROKEN_JSON = "broken JSON"
 # Encodings are tried in blocks of this size.
 _BLOCK_BYTES = 2**20
 # zstd's default limit of the window is 128 MiB; text archives often have larger ones.
@@ -130,7 +130,6 @@ def open_text(
     Errors of the block name the file; see `files.naming`.
 
     Args:
-      path: The file.
       encoding: Its encoding, or several separated by commas: the first in which the whole file is
         valid is used. A byte order mark in the file takes precedence.
 
@@ -179,20 +178,18 @@ class Line(NamedTuple):
     content: bytes
 
     def text(self) -> str:
-        """Returns the line with its end; raises BadRecord if it is not UTF-8."""
-        try:
-            return self.content.decode("utf-8-sig" if self.number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise BadRecord(INVALID_UTF8, "not valid UTF-8") from None
+        """Returns the line with its end."""
+        return self.content.decode("utf-8-sig" if self.number == 1 else "utf-8")
 
     def parse(self) -> dict[str, Any]:
         """Returns the object on a line of JSON; raises BadRecord if there is none."""
+        text = self.text()
         try:
-            values = json.loads(self.text())
+            values = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise BadRecord("broken JSON", f"not a JSON object: {error}") from None
+            raise BadRecord(BROKEN_JSON, f"not a JSON object: {error}") from None
         if not isinstance(values, dict):
-            raise BadRecord("broken JSON", "not a JSON object")
+            raise BadRecord(BROKEN_JSON, "not a JSON object")
         return values
 
 
@@ -262,12 +259,3 @@ def read_text(path: Path | epath.Path) -> str:
             raise UserError(f"{path}:{line}: not valid UTF-8") from None
     # Some old files end their lines with "\r" alone.
     return text if "\n" in text else text.replace("\r", "\n")
-
-
-def is_unicode(text: str) -> bool:
-    """Returns whether a text can be encoded as UTF-8; lone surrogates ("\\ud800") cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

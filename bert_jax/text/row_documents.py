@@ -37,16 +37,7 @@ class Rows(NamedTuple):
 def read_rows(
     format: str, path: str, stream: BinaryIO, piece: Piece, rows: Rows, bad: BadRecords
 ) -> Iterator[Document]:
-    """Returns an iterator of the documents of a table or of JSON lines.
-
-    Args:
-      format: One of ROW_FORMATS.
-      path: The name of the file, for messages.
-      stream: The file.
-      piece: The piece of the file to read.
-      rows: What the rows are.
-      bad: Handles bad rows.
-    """
+    """Returns an iterator of the documents of a table or of JSON lines."""
     found = _documents(format, path, stream, piece, rows, bad)
     return _joined(found, rows, bad) if rows.are_sentences else found
 

@@ -24,7 +24,6 @@ def split_sentences(text: str, language: str = "") -> list[str]:
     A blank line always ends a sentence. A single line break is a space.
 
     Args:
-      text: A document, with blank lines between paragraphs.
       language: The code of the language, one of `LANGUAGES`. For another code, sentencex takes the
         rules of a related language or of English. If empty, Greek paragraphs get the rules of
         Greek, whose question mark is ";", and all others those of English, which know the sentence

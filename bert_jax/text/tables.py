@@ -12,12 +12,9 @@ from etils import epath
 
 from bert_jax.base.errors import UserError
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.document import text_of
 from bert_jax.text.readers import (
-    INVALID_UTF8,
     MAX_RECORD_BYTES,
     Line,
-    is_unicode,
     json_lines,
     open_text,
 )
@@ -45,7 +42,6 @@ class TableRow(NamedTuple):
     Attributes:
       where: Where the row begins: its line, or its number in Parquet and Arrow.
       number: The position among the rows, from 0. Skipped rows count, blank lines do not.
-      values: The values by column.
     """
 
     where: Place
@@ -88,13 +84,9 @@ def table_rows(
     is an empty text.
 
     Args:
-      path: The name of the file, for messages.
       stream: The content, of text in UTF-8; for Parquet, it must be seekable.
-      format: "tsv", "csv", "jsonl", "parquet" or "arrow".
       needed: The columns that must exist. Of Parquet and Arrow, only they are read, or all without
         lists if there are none; the first must be text.
-      bad_rows: Handles rows that lack a column or are not text.
-      is_required: See `BadRecords.add`.
       header: The names of the columns if a TSV or CSV file has no header line.
       lists: The columns in which JSON lines, Parquet and Arrow may have a list. Its value is the
         list in JSON.
@@ -121,7 +113,7 @@ def table_rows(
         found = _column_rows(path, batches, columns, first, needed, lists)
 
         def values_of(row: Sequence[bytes | None]) -> dict[str, str]:
-            return {c: text_of(value or b"") for c, value in zip(columns, row, strict=True)}
+            return {c: (value or b"").decode() for c, value in zip(columns, row, strict=True)}
     else:
         found = _tsv_rows(stream) if format == "tsv" else _csv_rows(path, stream)
         columns = list(header) or next(found, (1, []))[1]
@@ -139,8 +131,8 @@ def _named_fields(columns: Sequence[str], fields: Sequence[str]) -> dict[str, st
     if len(fields) != len(columns):
         detail = f"{len(fields)} columns instead of {len(columns)}"
         raise BadRecord("wrong number of columns", detail)
-    if not is_unicode("".join(fields)):
-        raise BadRecord(INVALID_UTF8, "not valid UTF-8")
+    # Fails if bytes of the line were not UTF-8.
+    "".join(fields).encode()
     return dict(zip(columns, fields, strict=True))
 
 
@@ -161,8 +153,8 @@ def _json_values(line: Line, needed: Sequence[str], lists: Sequence[str]) -> dic
         if not isinstance(value, dict | list)
     }
     for column in needed or texts:
-        if not is_unicode(texts[column]):
-            raise BadRecord("lone surrogate", f"field {column!r} has a lone surrogate")
+        # Fails for a lone surrogate ("\\ud800").
+        texts[column].encode()
     return texts
 
 
@@ -243,17 +235,13 @@ def _column_rows(
         values = []
         for column in columns:
             texts = batch.column(column)
-            if column in needed[:1] and pa.types.is_primitive(texts.type):
-                raise UserError(
-                    f"{path}: the column {column!r} has the type {texts.type}: it must be text"
-                )
             if column in lists and texts.type.num_fields:
                 values.append([json.dumps(value).encode() for value in texts.to_pylist()])
                 continue
-            if texts.type.num_fields:
+            is_number = pa.types.is_primitive(texts.type)
+            if texts.type.num_fields or is_number and column in needed[:1]:
                 raise UserError(
-                    f"{path}: the column {column!r} has the type {texts.type}: it must be text or "
-                    "a number"
+                    f"{path}: the column {column!r} has the type {texts.type}: it must be text"
                 )
             # Bytes are text that is decoded later.
             if not pa.types.is_large_binary(texts.type) and not pa.types.is_binary(texts.type):

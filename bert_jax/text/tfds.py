@@ -12,7 +12,7 @@ def open_builder(name: str) -> Any:
     """Returns the builder of a data set without downloading data."""
     import tensorflow_datasets as tfds
 
-    # Raises UserError before anything is downloaded if there is no TensorFlow.
+    # Fails before anything is downloaded if there is no TensorFlow.
     import bert_jax.base.lean_tensorflow  # noqa: F401
 
     try:

@@ -62,7 +62,6 @@ class Page(NamedTuple):
 
     Attributes:
       title: The title, for messages.
-      number: The id of the page.
       text: The text passages; None if the page is no article, such as a redirect.
     """
 
@@ -101,11 +100,8 @@ def raw_pages(
     A page longer than MAX_RECORD_BYTES is cut; one whose end is missing ends before the next.
 
     Args:
-      path: The name of the file, for messages.
-      stored: The file.
       stream: The unpacked file, if `stop` is None or the file is not compressed.
       start: The first byte. In a bz2 file, the range means the streams that begin in it.
-      stop: The byte after the last; None for the whole file.
     """
     if stop is not None and path.suffix.lower() == ".bz2":
         blocks = _unpacked(stored, start, stop)

@@ -46,7 +46,6 @@ def passages(text: str, dropped_links: Collection[str] = ()) -> str:
     A beginning without an end is dropped, but not what follows; so is an end without a beginning.
 
     Args:
-      text: The wikitext of an article.
       dropped_links: The namespaces whose links are dropped, such as that of images, in lower case.
     """
     pieces: list[str] = []

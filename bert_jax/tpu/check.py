@@ -35,9 +35,7 @@ def check(
     """Compiles the train step of one stage for a slice and prints a report.
 
     Args:
-      stage_number: The stage, counted from 1.
       batch_size_per_chip: None for the largest that fits; 0 for the config's own batch.
-      output: A JSON file for the results; none if empty.
     """
     # A missing stage is refused before minutes of compiling.
     numbered_stage(config, stage_number)
@@ -64,7 +62,6 @@ def check_embedding(config: ConfigDict, topology: Topology, *, output: str = "")
 
     Args:
       config: A validated config of fine-tuning. Rows have as many negatives as it names columns.
-      output: See `check`.
     """
     jax.config.update("jax_platforms", "cpu")
     described = describe(config.init_from)
@@ -94,7 +91,6 @@ def plan(
 
     Args:
       batch_size_per_chip: The batch of every stage; 0 for the config's own batches.
-      output: A JSON file for the results; none if empty.
     """
     # Only the TPU's compiler is used, even on a machine with a TPU.
     jax.config.update("jax_platforms", "cpu")

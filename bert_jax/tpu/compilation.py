@@ -34,8 +34,6 @@ class Compiled:
       argument_bytes: Memory of state and batch.
       temporary_bytes: All other memory: activations, gradients, results that do not replace
         an argument, and the program itself.
-      compile_seconds: The time for tracing and compiling.
-      mesh: The size of each axis of the mesh.
       flops: The FLOPs of a step; see `bert_jax.training.flops`.
       state_bytes: The size of the whole state, as a checkpoint holds it.
     """
@@ -60,12 +58,7 @@ class Compiled:
 def compile_step(
     config: ConfigDict, topology: Topology, devices: list[jax.Device], stage: Stage
 ) -> Compiled:
-    """Compiles the train step of a stage of a validated config.
-
-    Raises:
-      UserError: The mesh, the batch or a parameter does not fit the slice.
-      jax.errors.JaxRuntimeError: The compiler failed for a reason other than memory.
-    """
+    """Compiles the train step of a stage of a validated config."""
     trainer = make_trainer(config, devices, read_teacher(config))
     hosts = len({device.process_index for device in devices})
     config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)

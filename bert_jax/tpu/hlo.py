@@ -45,7 +45,6 @@ class Collective:
     """A collective operation, or the start or end of an asynchronous one.
 
     Attributes:
-      kind: One of `COLLECTIVES`.
       key: Equal for the start and the end of one collective.
       phase: `sync` if the program waits for it; `start` or `done` if other operations run in
         between.
@@ -78,7 +77,6 @@ class Operation:
     """One scheduled operation of the program.
 
     Attributes:
-      name: The name in the program's text.
       cycles: The compiler's estimate for one execution; 0 if it gives none.
       executions: The number of executions per step: the product of the trip counts of the loops
         around the operation.
@@ -104,9 +102,6 @@ def read_operations(text: str) -> list[Operation]:
 
     The form of the text changes with libtpu, so text that is not understood may raise any
     exception, and a collective that is not understood raises ValueError.
-
-    Args:
-      text: The program's text, `compiled.as_text()`.
     """
     computations, entry = _computations(text)
     return list(_walk(computations, entry, 1))

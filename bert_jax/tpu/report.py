@@ -122,9 +122,7 @@ def bill(
     """Adds up the stages of a run.
 
     Args:
-      stages: The `report` of each stage.
       state_bytes: The size of the state, which a checkpoint holds once.
-      every_steps: The number of steps between two checkpoints.
 
     Returns:
       The stages, each with its `tokens` (padding included) and, if the time of every stage is

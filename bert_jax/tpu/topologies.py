@@ -5,7 +5,6 @@ it on a machine without a TPU.
 """
 
 import dataclasses
-import importlib.util
 import math
 import os
 import re
@@ -36,7 +35,6 @@ _COMPILER_ENVIRONMENT = {
 
 
 def _accelerators() -> dict[str, str]:
-    """Maps Google's accelerator names to topologies."""
     names = {}
     # From v2 to v5p a name counts cores, two per chip; v5e and v6e count chips.
     for chip, prefix, cores, slices in (
@@ -61,7 +59,6 @@ class Topology:
 
     Attributes:
       name: The name, such as "v5e:16x16".
-      chip: The kind of chip.
       shape: Chips along each dimension of a slice.
       num_slices: The number of slices, connected by the data center's network.
     """
@@ -94,14 +91,10 @@ def devices(topology: Topology) -> list[jax.Device]:
     """Describes the slice's devices, for which programs can be compiled but not run.
 
     Sets environment variables that the TPU compiler reads when it is loaded.
-
-    Raises:
-      UserError: The TPU compiler is not installed.
-      jax.errors.JaxRuntimeError: The compiler knows no slice of this shape.
     """
-    if importlib.util.find_spec("libtpu") is None:
-        raise UserError("the TPU compiler is not installed: pip install -e '.[tpu]'")
     os.environ.update(_COMPILER_ENVIRONMENT)
+    import libtpu  # noqa: F401
+
     options = {"num_slices": topology.num_slices} if topology.num_slices > 1 else {}
     # The hosts of all other slices have four chips in a square, the default.
     if topology.num_chips == 1:

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +18,6 @@ from bert_jax.parallel import multihost
 from bert_jax.training import workdir
 from bert_jax.training.state import TrainState
 
-# The first words of errors of reads and writes that orbax abandons after another one failed.
-_NOISE = ("Event loop is closed", "Encountered error while reading array")
 _log = logging.getLogger(__name__)
 
 
@@ -65,12 +62,7 @@ class Checkpointer:
         self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def save(self, step: int, state: TrainState, resume: dict[str, Any]) -> None:
-        """Starts saving; training continues once the arrays are copied to the host.
-
-        Args:
-          step: Steps taken so far; the folder's name.
-          resume: JSON-able values to continue from, such as the position in the data.
-        """
+        """Starts saving; training continues once the arrays are copied to the host."""
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             resume=ocp.args.JsonSave(resume),
@@ -102,18 +94,12 @@ class Checkpointer:
         restored = self._newest(ocp.args.StandardRestore(abstract_state))
         return restored and restored[1:]
 
-    def restore_params(
-        self, abstract_params: Any, step: int | None = None
-    ) -> tuple[int, Any] | None:
+    def restore_params(self, abstract_params: Any, step: int | None = None) -> tuple[int, Any]:
         """Restores the parameters alone, without reading the optimizer's state.
 
         Args:
           abstract_params: Shapes, dtypes and shardings; leaves without a sharding become numpy
             arrays.
-          step: The step to restore; None for the newest undamaged checkpoint.
-
-        Returns:
-          The checkpoint's step and its parameters; None if nothing was saved.
         """
 
         def restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
@@ -127,7 +113,9 @@ class Checkpointer:
             partial_restore=True,
         )
         restored = self._newest(args) if step is None else (step, *self._at(step, args))
-        return restored and (restored[0], restored[1]["params"])
+        if restored is None:
+            raise UserError(f"{self._directory.parent} has no checkpoint yet")
+        return restored[0], restored[1]["params"]
 
     def _newest(self, args: ocp.args.CheckpointArgs) -> tuple[int, Any, dict[str, Any]] | None:
         """Restores the step, state and `resume` of the newest undamaged checkpoint.
@@ -230,13 +218,6 @@ def _hush_orbax() -> None:
 
     absl.logging.get_absl_logger().addFilter(is_wanted)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    show = sys.unraisablehook
-
-    def show_others(unraisable: Any) -> None:
-        if not str(unraisable.exc_value).startswith(_NOISE):
-            show(unraisable)
-
-    sys.unraisablehook = show_others
 
 
 def _reason(error: BaseException) -> str:

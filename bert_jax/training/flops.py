@@ -62,7 +62,6 @@ def encoder_flops(config: BertConfig, length: float, mean_square: float | None) 
 
 
 def _embeddings(config: BertConfig, length: int) -> int:
-    """Computes the FLOPs of the projection of narrow embeddings, forward."""
     width = config.embedding_width
     return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
 

@@ -87,9 +87,7 @@ class Run(Protocol):
     """What the loop needs from a run of pre-training or fine-tuning.
 
     Attributes:
-      label: The label of the progress bar, such as "train".
       config: The config of the run; the loop reads `log`, `checkpoint` and `profile`.
-      num_steps: The last step of the run.
       evaluated_step: The last step that was evaluated; -1 if there is none.
       results: The results of the run so far; empty if the run must be evaluated for them.
       is_over: Whether the latest evaluation ended the run before its last step.
@@ -144,7 +142,6 @@ def train_loop(
 
     Raises:
       DivergedError: The loss, the gradient or the update of a step is not finite.
-      UserError: A checkpoint could not be written.
     """
     trainer, step, is_first = run.trainer, int(state.step), multihost.is_first()
     # The run was stopped before this evaluation, or before its results were written.
@@ -154,15 +151,7 @@ def train_loop(
     evaluated_step = min(run.evaluated_step, step - is_unevaluated)
     with ExitStack() as stack:
         progress = stack.enter_context(
-            Progress(
-                run.label,
-                run.num_steps,
-                "steps",
-                done=step,
-                enabled=is_first,
-                # Steps of later stages may take longer.
-                cost=trainer.flops_until,
-            )
+            Progress(run.label, run.num_steps, "steps", done=step, enabled=is_first)
         )
         writer = MetricsWriter(
             run.directory, step, evaluated_step, tracker=tracker, enabled=is_first

@@ -43,7 +43,6 @@ class MetricsWriter:
     Args:
       resumed_step: Lines after this step are removed first, because their steps run again.
       evaluated_step: Lines of evaluations after this step are removed too.
-      tracker: Gets each line once, although a resumed run writes some lines again.
       enabled: False writes nothing, for processes other than the first.
     """
 
@@ -63,16 +62,13 @@ class MetricsWriter:
             return
         # A run that begins anew evaluates step 0 again.
         first_step = resumed_step + 1 if resumed_step else 0
-        written = read_metrics(workdir)
         lines = [
             line
-            for line in written
+            for line in read_metrics(workdir)
             if line["step"] < first_step
             and (line["step"] <= evaluated_step or not _is_evaluation(line))
         ]
         self._tracker = tracker
-        is_continued = tracker is not None and tracker.is_continued
-        self._sent = {(line["step"], _is_evaluation(line)) for line in written if is_continued}
         self._remote, self._scratch = None, None
         if files.is_remote(workdir):
             self._remote = epath.Path(workdir)
@@ -106,7 +102,7 @@ class MetricsWriter:
             for name, value in numbers.items():
                 self._tensorboard.add_scalar(name, value, step)
             self._tensorboard.flush()
-        if self._tracker and (step, _is_evaluation(values)) not in self._sent:
+        if self._tracker:
             self._tracker.log(step, numbers)
         if self._remote and time.monotonic() - self._uploaded_at >= UPLOAD_SECONDS:
             try:
@@ -183,7 +179,6 @@ class Meter:
     one would have written.
 
     Args:
-      averaged: Names of the metrics to average.
       sums, count: The `state()` to continue from.
 
     Attributes:

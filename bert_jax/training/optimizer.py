@@ -50,7 +50,6 @@ def make_optimizer(
       schedule: Maps the step, from 0, to the learning rate.
       weight_decay: The weight decay, or a function that maps the step, from 0, to it.
       vocab_size: The tokens of the vocabulary. Tables may have more rows, which are always zero.
-      scaling: A transformation to apply just before the learning rate.
 
     Returns:
       The optimizer. If `weight_decay` is a function, `update` needs the argument `step`.

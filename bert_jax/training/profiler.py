@@ -15,10 +15,6 @@ class StepProfiler:
 
     The trace is written to DIRECTORY/plugins/profile/steps_FIRST_to_LAST/, where both viewers
     expect it. Each traced step is annotated with its number.
-
-    Args:
-      steps: The steps that this process takes, counted from 1.
-      paused: A context for starting or writing a trace, which does not count as training time.
     """
 
     def __init__(
@@ -43,12 +39,7 @@ class StepProfiler:
 
     @contextlib.contextmanager
     def step(self, number: int, state: Any) -> Iterator[None]:
-        """Wraps the dispatch of a step, and traces the step if it is to be traced.
-
-        Args:
-          number: The step, counted from 1.
-          state: The state after the previous step.
-        """
+        """Wraps the dispatch of a step, and traces the step if it is to be traced."""
         if number == self._steps.stop:
             self.close(state)
         if number not in self._steps:

@@ -28,7 +28,6 @@ class Recorder:
     """Turns the metrics of single steps into log lines, curves and a progress bar.
 
     Args:
-      trainer: Supplies the objective, the FLOPs of a step and the peak of the devices.
       meter_state: `state()` of the run that this one continues; empty for a new run.
     """
 
@@ -61,15 +60,7 @@ class Recorder:
         self._compile_seconds += time.monotonic() - started
 
     def dispatched(self, step: int, stage: Stage, metrics: Any, length: int) -> None:
-        """Keeps the metrics of a step just dispatched, and reads the previous step's.
-
-        Args:
-          step: The number of the step, from 1.
-          metrics: The metrics, on the devices.
-
-        Raises:
-          NonFiniteError: The loss or the gradient of a finished step is not finite.
-        """
+        """Keeps the metrics of a step just dispatched, and reads the previous step's."""
         self.flush()
         self._stage, self._pending = stage, (step, length, metrics)
         if self._meter.since is None:
@@ -82,7 +73,7 @@ class Recorder:
             self._meter.since = None
 
     def flush(self) -> None:
-        """Waits for the pending step, if any, and counts it; raises like `dispatched`."""
+        """Waits for the pending step, if any, and counts it; raises NonFiniteError."""
         if self._pending is None:
             return
         (step, length, metrics), self._pending = self._pending, None
@@ -120,10 +111,8 @@ class Recorder:
         """Stops the clock of training time during the block.
 
         Args:
-          step, state: The last step and the state after it, if the block uses the state.
-
-        Raises:
-          NonFiniteError: The step's update made the state not finite, or as `dispatched`.
+          step, state: The last step and the state after it, if the block uses the state. A state
+            that is not finite raises NonFiniteError, as an earlier step does.
         """
         self.flush()
         with self._meter.paused():

@@ -17,22 +17,15 @@ _INVERSE_ROOT_START = 1e-7
 def make_schedule(stages: Sequence[Stage]) -> Schedule:
     """Makes the schedule: a function from a step, counted from 0, to a float32 learning rate.
 
-    With the shape bert, as in google-research/bert's optimization.py, the rate is
-    `peak * s / warmup` in the warm-up, then `peak * (1 - s / total)^power`. s counts from the start
-    of the run, not from the end of the warm-up, so the rate never quite reaches the peak. With
-    linear_after_warmup, as in fairseq's polynomial_decay_schedule.py, the rate is then
-    `peak * (1 - t)^power` with `t = (s - warmup) / (total - warmup)`. With product, as in electra's
-    optimization.py, it is `peak * min(1, s / warmup) * (1 - s / total)^power`. With inverse_root,
-    as in XLM's optim.py, it is `1e-7 + (peak - 1e-7) * s / warmup` in the warm-up, then
-    `peak * (warmup / s)^0.5`, whatever the total.
-
-    With constant, linear, one_minus_sqrt and cosine, as in ModernBERT's scheduler.py, the rate is
-    `peak * (end + (1 - end) * f(t))` after the warm-up, where f(t) is 1, 1 - t, 1 - sqrt(t) or
-    (1 + cos(pi t)) / 2.
+    `config.schedule.shape` has the formulas. bert is that of google-research/bert's
+    optimization.py, linear_after_warmup of fairseq's polynomial_decay_schedule.py, product of
+    electra's optimization.py, inverse_root of XLM's optim.py, and the others are those of
+    ModernBERT's scheduler.py.
 
     A stage with its own peak or shape has its own curve, counted from its first step (the LAMB
     recipe, You et al. 2020); all other stages share one curve.
     """
+
     for stage in stages:
         if stage.curve.shape == "inverse_root" and not stage.curve.num_warmup_steps:
             raise UserError(
@@ -55,7 +48,6 @@ def make_schedule(stages: Sequence[Stage]) -> Schedule:
 
 
 def _rate(curve: Curve, step: jax.Array) -> jax.Array:
-    """Computes the learning rate at a step of a curve."""
     peak, total, warmup_steps = curve.peak_learning_rate, curve.num_steps, curve.num_warmup_steps
     if curve.shape == "inverse_root":
         rising = _INVERSE_ROOT_START + (peak - _INVERSE_ROOT_START) * step / warmup_steps

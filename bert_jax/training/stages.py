@@ -49,7 +49,6 @@ class Stage:
 
     Attributes:
       index: The place in `config.train.stages`.
-      curve: The learning rate.
       model_keys: The keys of `config.model` with other values during the stage, and these values.
     """
 
@@ -167,10 +166,6 @@ def stages_of_run(before: ConfigDict, now: ConfigDict) -> tuple[ConfigDict, ...]
     number would move boundaries that the run has passed. A config with other stages, or whose steps
     end before the last stage, keeps its own; `bert_jax.training.start.check` compares them with
     the steps that have run.
-
-    Args:
-      before: The config that the run has had until now.
-      now: The config that it goes on with.
 
     Returns:
       The value of `now.train.stages`, with other fractions if they must change.

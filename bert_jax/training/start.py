@@ -27,6 +27,8 @@ from bert_jax.training import workdir
 from bert_jax.training.stages import settings_until
 
 _ACCUMULATION = "train.gradient_accumulation_steps"
+# What tells data sets apart: of fine-tuning, and of a token store. Files may move.
+_IDENTITY = ("task", "rows", "sha256", "tokenizer", "format_version", "vocab_size", "splits")
 
 
 @contextlib.contextmanager
@@ -229,7 +231,6 @@ def _check_names(path: epath.Path) -> None:
 
 
 def _comparable(config: ConfigDict) -> dict[str, Any]:
-    """Returns the values of a config, with the number of predictions instead of 0."""
     values = config_lib.to_dict(config)
     if not workdir.is_finetuning(config):
         for plain, stage in zip(values["train"]["stages"], config.train.stages, strict=True):
@@ -240,25 +241,7 @@ def _comparable(config: ConfigDict) -> dict[str, Any]:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
-    """Finds the first key that differs, with both values; for lists, with one differing item."""
-    # The other keys determine the report, and the paths of skipped documents change with a move.
-    ignored = ("report", "first_dropped")
-    before, now = ({k: v for k, v in d.items() if k not in ignored} for d in (before, now))
-    real = config_lib.differences(*map(_without_directories, (before, now)))
-    for key, (old, new) in config_lib.differences(before, now).items():
-        if key not in real:
-            continue
-        if isinstance(old, list) and isinstance(new, list):
-            only_old, only_new = ([e for e in a if e not in b] for a, b in ((old, new), (new, old)))
-            old, new = only_old[:1] or "missing", only_new[:1] or "missing"
-        return key, old, new
-    return None
-
-
-def _without_directories(corpus: dict[str, Any]) -> dict[str, Any]:
-    """Removes the directories of files, which may have moved, from a store's metadata."""
-    if not corpus.get("sources"):
-        return corpus
-    sources = [{**s, "path": os.path.basename(s.get("path", ""))} for s in corpus["sources"]]
-    options = (corpus.get("options") or {}) | {"input": "", "vocab_path": "", "add_tokens": ""}
-    return corpus | {"options": options, "sources": sorted(sources, key=json.dumps)}
+    """Finds the first key of the identity of two data sets that differs, with both values."""
+    before, now = ({key: data.get(key) for key in _IDENTITY} for data in (before, now))
+    found = config_lib.differences(before, now).items()
+    return next(((key, *values) for key, values in found), None)

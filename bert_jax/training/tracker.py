@@ -1,7 +1,7 @@
 """Weights & Biases, which shows a run beside others."""
 
 import contextlib
-import importlib.util
+import importlib
 import os
 import secrets
 import tempfile
@@ -12,7 +12,6 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import flatten, to_dict
 from bert_jax.parallel import multihost
@@ -48,23 +47,14 @@ class Tracker:
 
     Only process 0 sends. After an error there is a warning, nothing more is sent, and the run
     continues. `WANDB_MODE=offline` keeps everything on disk.
-
-    Args:
-      config: The config of the run, which is sent first.
-      directory: The work directory; its name is the name of the tracked run.
-
-    Attributes:
-      is_continued: Whether an earlier process has sent a part of the run.
     """
 
     def __init__(self, config: ConfigDict, directory: epath.Path):
         self._run: Any = None
-        is_wanted = config.log.wandb and multihost.is_first()
-        path = directory / TRACKING
-        self.is_continued = is_wanted and path.exists()
-        if not is_wanted:
+        if not (config.log.wandb and multihost.is_first()):
             return
-        if not self.is_continued:
+        path = directory / TRACKING
+        if not path.exists():
             files.write_json(path, {"id": secrets.token_hex(4)})
         run_id = files.read_json(path)["id"]
         with self._surviving():
@@ -110,15 +100,12 @@ class Tracker:
 
 
 def check_installed(config: ConfigDict) -> None:
-    """Refuses `config.log.wandb` without its package."""
-    if config.log.wandb and importlib.util.find_spec("wandb") is None:
-        raise UserError(
-            "config.log.wandb is True, but its package is missing: pip install -e '.[wandb]'"
-        )
+    """Refuses `config.log.wandb` without its package, before any work."""
+    if config.log.wandb:
+        importlib.import_module("wandb")
 
 
 def _start(config: ConfigDict, directory: epath.Path, run_id: str) -> Any:
-    """Starts or continues a run of wandb."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 

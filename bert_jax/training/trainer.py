@@ -45,14 +45,8 @@ class Trainer:
     """Everything about a run that does not change from step to step.
 
     Attributes:
-      layout: How arrays are laid out on the mesh.
-      stages: The stages of the run.
-      optimizer: The optimizer, with its schedule.
       flops_per_sequence: Computes the analytic FLOPs of training on one sequence of a stage. If
         rows are shared, also takes the mean square of the lengths.
-      seed: The seed of weights, dropout and sampling.
-      accumulation_steps: The number of microbatches of a step.
-      fields: The declared fields of a training batch.
       frozen: Parameters that the objective reads but that are not trained. They are an argument
         of the steps, are never donated and are in no checkpoint.
     """
@@ -92,7 +86,6 @@ class Trainer:
             names, or functions of the `BertConfig` that return them. `fields` is needed only to
             compile without data.
           scaling: Scales the updates, if layers have learning rates of their own.
-          devices: The devices of the mesh; by default all.
         """
         widths = config.model.hidden_size, config.model.embedding_size
         mesh = mesh_lib.make_mesh(config.mesh, devices, sharding=config.sharding, widths=widths)
@@ -165,11 +158,7 @@ class Trainer:
         )
 
     def with_model(self, keys: tuple[tuple[str, Any], ...]) -> Self:
-        """Returns the trainer of the same weights in a model with other values of some keys.
-
-        Args:
-          keys: The keys of `config.model` and the values; see `Stage.model_keys`.
-        """
+        """Returns the trainer of the same weights in a model with other values of some keys."""
         if not keys:
             return self
         if keys not in self._variants:
@@ -283,13 +272,6 @@ class Trainer:
         else:
             sequences, tokens, flops = rows, rows * stage.max_seq_length, self.flops_per_step(stage)
         return {"sequences": sequences, "tokens": tokens, "flops": flops}
-
-    def flops_until(self, step: float) -> float:
-        """Computes the analytic FLOPs of all train steps before `step`."""
-        return sum(
-            min(max(step - stage.first_step, 0), stage.num_steps) * self.flops_per_step(stage)
-            for stage in self.stages
-        )
 
     def peak_flops_per_second(self) -> float | None:
         """Returns the bf16 peak of all devices of the mesh, or None if it is unknown."""

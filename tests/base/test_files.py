@@ -19,7 +19,7 @@ from tests import runs
     [
         ("s3://b/x", "s3:// paths are not supported"),
         ("file:///x", "file:// paths are not supported"),
-        ("gs://nobodys/run", "there is no bucket gs://nobodys"),
+        ("gs://nobodys/run", "the bucket gs://nobodys cannot be listed"),
     ],
 )
 def test_paths_that_cannot_be_used(path, message, bucket):

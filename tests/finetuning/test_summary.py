@@ -9,13 +9,6 @@ from bert_jax.finetuning.summary import describe_classes, summarize
     "counts, lines",
     [
         ({"bad": 900, "good": 1200}, ["training examples by class: 'good' 1,200, 'bad' 900"]),
-        (
-            {"odd": 0, "ugly": 3, "bad": 400, "good": 500},
-            [
-                "training examples by class: 'good' 500, 'bad' 400, 'ugly' 3, 'odd' 0",
-                "warning: classes with hardly any training examples (2): 'ugly', 'odd'",
-            ],
-        ),
     ],
 )
 def test_classes_with_their_counts(counts, lines):

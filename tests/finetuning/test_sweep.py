@@ -159,9 +159,6 @@ class TestAllOfGlue:
         config.data.input, config.init_from = str(tmp_path / "glue"), str(tmp_path)
         with pytest.raises(UserError, match="SST-2, but there is no such folder"):
             finetune_all(config, tmp_path / "out", False)
-        config.data.input = ""
-        with pytest.raises(UserError, match="config.data.input is missing"):
-            finetune_all(config, tmp_path / "out", False)
         for name in ("SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI"):
             (tmp_path / "glue" / name).mkdir()
         (tmp_path / "glue" / "SST-2" / "dev.tsv").touch()
@@ -172,7 +169,7 @@ class TestAllOfGlue:
 
 
 @pytest.mark.slow
-def test_a_sweep_may_be_widened_and_not_narrowed(tmp_path):
+def test_a_sweep_may_be_widened(tmp_path):
     config = sweep_config(tmp_path)
     first = sweep(config, tmp_path / "sweep")
     written = tmp_path / "sweep" / "runs" / first["best_run"] / "results.json"
@@ -184,9 +181,6 @@ def test_a_sweep_may_be_widened_and_not_narrowed(tmp_path):
         "rate_0.001_batch_8_seed_0",
     ]
     assert wider["runs"][1] == first["runs"][0] and written.stat().st_mtime_ns == before
-    config.sweep.learning_rates = (2e-3,)
-    with pytest.raises(UserError, match="rate_0.001_batch_8_seed_0, which config.sweep leaves out"):
-        sweep(config, tmp_path / "sweep")
 
 
 @pytest.mark.slow
@@ -204,7 +198,6 @@ def test_a_run_that_diverges_does_not_end_the_others(tmp_path, capsys):
     with pytest.raises(UserError, match="none of the 1 runs finished with a finite loss; give l"):
         sweep(config, tmp_path / "other")
     assert not (tmp_path / "other" / "sweep.json").exists()
-    # Only a diverged run may be dropped from the grid.
     config.sweep.learning_rates = (1e-3,)
     again = sweep(config, tmp_path / "sweep")
     assert again["diverged"] == [] and again["runs"] == summary["runs"]

@@ -266,7 +266,6 @@ def test_max_length_covers_only_stages_that_have_begun():
     [
         (lambda b: b.fill_mask("a b"), r"has no \[MASK\]"),
         (lambda b: b.next_sentence("a", None), "takes two sentences"),
-        (lambda b: b.score(["a", " \n"]), "text 2 of 2 has no character"),
         (lambda b: b.encode(["a"], pooling="max"), "cls, mean, tokens"),
         (lambda b: b.encode(["a"], layers=4), r"layers is \[4\]; .* 0 \(embeddings\) to 3"),
         (lambda b: b.encode(["a"], max_length=41), "from 5 to 40"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.retrieval import score_retrieval
+from bert_jax.inference.embeddings import score_retrieval
 from bert_jax.interop import formats
 from bert_jax.tasks.retrieval import make_retrieval, retrieval_scores, similarities
 from tests import runs
@@ -70,7 +70,7 @@ def test_flags_that_do_not_fit():
         (["--sts=x", "--query_prompt=y"], "--query_prompt has no effect without --retrieval"),
         (["--retrieval=x", "--sts=y"], "--retrieval has no effect with --sts"),
         (["--retrieval=x", "--data=y"], "--data has no effect with --sts and --retrieval"),
-        (["--retrieval=nowhere"], "--retrieval is nowhere, which has no corpus.jsonl"),
+        (["--retrieval=nowhere"], "nowhere/corpus.jsonl: No such file or directory"),
     ):
         assert words in command("evaluate", "--workdir=w", *arguments)
 

@@ -9,8 +9,8 @@ import pytest
 import bert_jax
 from bert_jax import convert
 from bert_jax.base.errors import UserError
+from bert_jax.inference.embeddings import score_pairs
 from bert_jax.inference.features import write_features
-from bert_jax.inference.similarity import score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding
 from bert_jax.tasks.sts import Pairs

@@ -90,17 +90,6 @@ def test_neighbors_along_model_are_neighbors_in_the_torus():
             assert (np.abs(np.diff(coords, axis=0)).sum(axis=1) == 1).all()
 
 
-@pytest.mark.parametrize(("data", "fsdp"), [(1, 16), (2, 8)])
-def test_the_data_axis_must_be_a_multiple_of_the_slices(data, fsdp):
-    sizes, devices = {"data": data, "fsdp": fsdp, "model": 1}, slices(4, 2, 2)
-    with pytest.raises(UserError) as error:
-        make_mesh(sizes, devices)
-    assert str(error.value) == (
-        f"config.mesh.data is {data}, but the 16 devices are in 4 slices and only this axis may "
-        "run between them: make it a multiple of 4"
-    )
-
-
 def test_hosts_of_gpus_are_not_slices():
     """On GPUs, JAX's slice_index counts hosts, between which any axis may run."""
     devices = slices(2, platform="gpu", device_kind="NVIDIA H100")

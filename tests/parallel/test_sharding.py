@@ -98,13 +98,9 @@ class TestMesh:
         Layout.create(make_mesh({"data": 2, "fsdp": 4, "model": 1}, slices()), "dp")
 
     def test_sizes_that_do_not_divide(self):
-        with pytest.raises(UserError) as error:
+        with pytest.raises(ValueError, match="axis 1 is partitioned 8 times, but .* size is 20"):
             sharded_trainer("fsdp", **{"mesh.data": 1, "mesh.fsdp": 8, "model.hidden_size": 20})
-        assert str(error.value).startswith(
-            "bert/embeddings/position_embeddings of shape (32, 20) cannot be split evenly over "
-            "the 8 devices of config.mesh.fsdp; make 20 a multiple of 8"
-        )
-        with pytest.raises(UserError, match="8 devices of config.mesh.model"):
+        with pytest.raises(ValueError, match="is partitioned 8 times"):
             sharded_trainer("tp", **{"mesh.model": 8})
 
 

@@ -155,7 +155,7 @@ class TestRefusedWeights:
             ({"data.lowercase": False}, "lowercase is False, but the weights of .* have True: set"),
             (
                 {"model.intermediate_size": 24, "model.hidden_act": "relu"},
-                "set --config.model.hidden_act=gelu --config.model.intermediate_size=16",
+                "have 'gelu': set --config.model.hidden_act=gelu$",
             ),
             ({"init_from": str(tmp_path / "nothing")}, "nothing does not exist"),
             (

@@ -1,7 +1,6 @@
 """Preparation by Apache Beam in one process; test_killed_engines.py has several."""
 
 import json
-import sys
 
 import pytest
 
@@ -25,9 +24,3 @@ def test_the_same_bytes_and_errors(tmp_path):
     data = options(tmp_path / "a.jsonl")
     with parts_of(200), pytest.raises(UserError, match="a.jsonl:30: not a JSON object"):
         prepare(data, VOCAB_SIZE, tmp_path / "bad", engine=runner)
-
-
-def test_beam_is_an_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(UserError, match=r"--runner needs Apache Beam: pip install -e '.\[beam\]'"):
-        beam_runner("FnApiRunner", [])

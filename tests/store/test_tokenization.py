@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.store.tokenization import SentenceRules, num_lost, tokenize_documents
+from bert_jax.store.tokenization import num_lost, tokenize_documents
 from bert_jax.text.corpus import Document
 from bert_jax.tokenizers import training
 
@@ -65,5 +65,5 @@ def test_the_language_of_a_document_is_the_default(
 ):
     tokenizer.save(tmp_path)
     document = Document("x", 1, "w1 am 3. Mai w5.", False, language=of_document)
-    (tokens,) = tokenize_documents([document], tmp_path, 1, SentenceRules(language=of_config))
+    (tokens,) = tokenize_documents([document], tmp_path, 1, (of_config, "vocabulary"))
     assert len(tokens.sentence_lengths) == number

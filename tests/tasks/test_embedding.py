@@ -159,15 +159,8 @@ def test_rows_that_are_refused(tmp_path, row, options, words):
 
 
 def test_data_that_are_refused(tmp_path):
-    equal = [row | {"label": 2} for row in PAIRS]
-    with pytest.raises(
-        UserError, match="all values of label are 2, so that the loss cosent has no"
-    ):
-        task(tmp_path, equal, loss="cosent").rows("train")
     with pytest.raises(UserError, match="has no column named negative, which the loss triplet"):
         task(tmp_path, SCORED, loss="triplet").rows("train")
     for options in ({"loss": "softmax"}, {"positive_column": ""}):
         with pytest.raises(UserError, match="needs another data set for validation: set config.em"):
             task(tmp_path, SCORED, [], **options)
-    with pytest.raises(UserError, match="a prompt of config.embedding has 6 tokens, which leaves"):
-        task(tmp_path, query_prompt="a b c d e f")

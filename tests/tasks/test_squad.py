@@ -180,15 +180,14 @@ def test_sentencepiece(make, tmp_path):
     [
         (question(answers=[("The House", 0)]), "'The House' is not in the context", "answer not"),
         (question(answers=[("me", 0)]), "'me' occurs 3 times, but not at .* 0", "wrong offset"),
-        (question(answers=[("", 0)]), "a list `answers`, with a `text`", "missing field"),
+        (question(answers=[("", 0)]), "has no token", "answer without"),
         (question(answers=[("\u00ad", CONTEXT.index("\u00ad"))]), "has no token", "answer without"),
         (question(answers=()), "only SQuAD 2.0", "no answer"),
-        ({"id": "q1", "question": "Who?"}, "a list `answers`", "missing field"),
-        (question(text=" "), "no text `question`", "missing field"),
-        ({"question": "Who?", "answers": []}, "no text `id`", "missing field"),
+        ({"id": "q1", "question": "Who?"}, "KeyError: 'answers'", "another form"),
+        (question(text=" "), "its context or its question is empty", "empty text"),
+        ({"question": "Who?", "answers": []}, "KeyError: 'id'", "another form"),
         (question() | {"answers": [{"text": "me"}]}, "not at character None", "wrong offset"),
         (question("q0"), "same id", "repeated id"),
-        ("?", "it has no text `question`", "missing field"),
     ],
 )
 def test_bad_questions(make, bad, words, reason):
@@ -244,7 +243,8 @@ def test_real_files_have_other_ids_and_wrong_offsets(make, tmp_path):
         (b'{\n"data": "\xff"}', "dev.json:2: not valid UTF-8"),
         ("[]", "the validation split .*dev.json. has no rows"),
         ({"data": [{"paragraphs": [{}]}]}, "KeyError: 'context'"),
-        (squad(question(), context=None), "no text `context`"),
+        (squad(question(), context=None), "qas.0., question .*: AttributeError: 'NoneType'"),
+        (squad("?"), "dev.json is damaged or another program's: AttributeError: 'str'"),
         # The version must match the config.
         (
             squad(question(answers=(), is_impossible=True), version=None),
@@ -295,13 +295,11 @@ def test_test_sets(write, tokenizer, tmp_path):
     assert list(json.loads(path.read_text())) == ["t"]
     # No question is dropped, and answers are not read.
     write({"test.json": squad(test | {"question": ""})})
-    with pytest.raises(UserError, match="question t: it has no text `question`"):
+    with pytest.raises(UserError, match="question t: its context or its question is empty"):
         open_task("squad", folder, tokenizer, max_seq_length=96, bad_rows="skip").rows("test")
     for odd in ([], [("The House", 7)]):
         write({"test.json": squad(question(answers=odd))})
         assert len(open_task("squad", folder, tokenizer, max_seq_length=96).rows("test")) == 1
-    with pytest.raises(UserError, match="max_seq_length is 67; with .*max_query_length=64 .* 68"):
-        open_task("squad", folder, tokenizer, max_seq_length=67)
 
 
 @pytest.mark.slow

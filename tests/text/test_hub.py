@@ -3,7 +3,7 @@
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from bert_jax.base import hub
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.text.corpus import Corpus
 from tests.text.test_row_documents import ROWS, write
@@ -39,7 +39,7 @@ def data_set(tmp_path, monkeypatch):
         write(path, [f"{name} {text or 'x'}" for text in ROWS])
         remote.memory.pipe_file(f"/datasets/owner/name/{name}", path.read_bytes())
     remote.memory.pipe_file("/datasets/owner/name/README.md", b"A data set.")
-    monkeypatch.setattr(hub, "filesystem", lambda: remote)
+    monkeypatch.setattr(files, "hub_filesystem", lambda: remote)
 
 
 @pytest.mark.parametrize(

@@ -50,12 +50,6 @@ def test_peaks_match_the_matrix_units():
         assert chip.peak_flops_per_second == pytest.approx(peak, rel=0.02), name
 
 
-def test_without_the_compiler(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install -e '.\[tpu\]'"):
-        topologies.devices(topologies.find("v5e:1x1"))
-
-
 DEVICES = """
 from bert_jax.parallel.chips import CHIPS
 from bert_jax.tpu import topologies

@@ -6,7 +6,6 @@ import types
 import jax
 import pytest
 
-from bert_jax.config import stage
 from bert_jax.finetuning.flops import task_flops_per_sequence
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import make_task_model
@@ -96,21 +95,6 @@ def test_a_tasks_flops_by_hand():
 
     assert flops("sequence_classification") == 3 * (2 * 144 + 8 + 20)
     assert flops("token_classification") == 3 * (2 * 144 + 40)
-
-
-def test_flops_until_a_step_grow_with_its_stage():
-    """Progress counts FLOPs: after half of the steps of BERT's recipe, less than half is done."""
-    short, long = ({"max_seq_length": n, "max_predictions_per_seq": n // 4} for n in (16, 32))
-    stages = (stage(fraction=0.75, **short), stage(fraction=0.25, **long))
-    trainer = make_trainer(small_config(**{"train.stages": stages}), jax.devices()[:1])
-    first, second = (16 * bert_flops(trainer.model_config, n, n // 4) for n in (16, 32))
-    assert [trainer.flops_until(step) for step in (0, 7, 30, 31, 40)] == [
-        0,
-        7 * first,
-        30 * first,
-        30 * first + second,
-        30 * first + 10 * second,
-    ]
 
 
 @pytest.mark.parametrize(

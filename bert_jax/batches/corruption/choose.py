@@ -18,9 +18,6 @@ def num_to_predict(
     """Returns the number of tokens or groups to predict in each row, int64 [B].
 
     Args:
-      size_B: The number of tokens, or of groups, in each row.
-      masked_lm_prob: The fraction of them to predict.
-      max_predictions: The largest number to return.
       rounding: "nearest", with halves to even and at least 1, as in google-research/bert; "up"; or
         "random", which adds `uniform_B` and rounds down, as in fairseq's MaskTokensDataset.
       uniform_B: A random number in [0, 1) for each row.

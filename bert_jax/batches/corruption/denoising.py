@@ -39,7 +39,6 @@ class Denoising:
       spec: A `StreamSpec`: `masked_lm_prob`, `mask_fractions`, `poisson_lambda`,
         `permute_sentence_ratio` and `held_out` are used. Nothing is kept: the second of the
         fractions must be 0.
-      store: Not used.
     """
 
     fields: BatchFields = DENOISING_FIELDS

@@ -255,8 +255,6 @@ def join_spans(
     tokenizer has one segment.
 
     Args:
-      store: Has `tokens_at(positions)`.
-      tokenizer: Its `template` defines the special tokens.
       width: L; the text and the special tokens of each row must fit.
       a, b: The spans; A is not empty.
 

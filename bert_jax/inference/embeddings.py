@@ -1,4 +1,4 @@
-"""Scores sentence embeddings on pairs with a similarity; see `bert_jax.tasks.sts`."""
+"""Scores sentence embeddings on retrieval, and on pairs whose similarity people have judged."""
 
 import math
 from collections import Counter
@@ -9,6 +9,8 @@ import numpy as np
 
 from bert_jax.inference.bert import Bert
 from bert_jax.interop.sentence_transformers import Embedding
+from bert_jax.tasks import retrieval
+from bert_jax.tasks.retrieval import Retrieval, bm25_similarities, retrieval_scores, similarities
 from bert_jax.tasks.scores import regression_scores
 from bert_jax.tasks.sts import Pairs, cosine_similarities
 from bert_jax.tokenizers import TokenRow
@@ -27,10 +29,6 @@ def score_pairs(
     advance: Callable[[int], None] = lambda sentences: None,
 ) -> dict[str, Any]:
     """Correlates the cosine similarity of sentence embeddings with the scores of pairs.
-
-    Args:
-      embedding: From `Bert.embedding_with`, with pooling "mean" or "cls".
-      advance: Called with the number of sentences just embedded.
 
     Returns:
       SCORES of the model and, with BASELINE_PREFIX, of the cosine similarity of the two sentences'
@@ -53,6 +51,39 @@ def score_pairs(
     return {
         **results,
         "num_pairs": len(pairs.first),
+        "pooling": embedding.pooling,
+        "max_length": embedding.max_length,
+    }
+
+
+def score_retrieval(
+    bert: Bert,
+    data: Retrieval,
+    embedding: Embedding,
+    advance: Callable[[int], None] = lambda texts: None,
+) -> dict[str, Any]:
+    """Ranks the documents of each query by the similarity of their embeddings.
+
+    Args:
+      embedding: From `Bert.embedding_with`, with pooling "mean" or "cls". Its prompts for queries
+        and documents are put before them.
+
+    Returns:
+      The scores of `retrieval_scores` and, beside them, those of BM25; `num_queries`,
+      `num_documents`, `pooling` and `max_length`.
+    """
+    sides = (data.queries, embedding.for_queries()), (data.documents, embedding.for_documents())
+    queries_QxD, documents_NxD = (
+        embed(bert, bert.embedding_rows(texts, own), own, advance) for texts, own in sides
+    )
+    similarity = similarities(queries_QxD, documents_NxD, embedding.similarity)
+    scores = retrieval_scores(data, similarity)
+    baseline = retrieval_scores(data, bm25_similarities(data))
+    return {
+        **scores,
+        **{f"{retrieval.BASELINE_PREFIX}{name}": value for name, value in baseline.items()},
+        "num_queries": len(data.queries),
+        "num_documents": len(data.documents),
         "pooling": embedding.pooling,
         "max_length": embedding.max_length,
     }
