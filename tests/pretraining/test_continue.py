@@ -115,6 +115,7 @@ def test_both_texts_are_scored_before_and_after(run, texts):
     assert "held-out text, initial weights" in page and "other text, end" in page
 
 
+@pytest.mark.slow
 def test_guesses_of_a_random_head_are_not_shown(source, run, new_texts, tmp_path):
     pretrained = formats.read(source)
     pretrained.weights = {k: v for k, v in pretrained.weights.items() if k.startswith("bert/")}
@@ -283,13 +284,8 @@ class TestRecipe:
         assert "config.data.rows is 'planted:Part', which cannot be imported" in message
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "modernbert",
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ("roberta", "albert", "electra")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["modernbert", "roberta", "albert", "electra"])
 def test_other_families_are_continued_with_added_tokens(family, tmp_path):
     is_electra = family == "electra"
     model = {"num_hidden_layers": 2} | ({"generator_size": 1 / 3} if is_electra else {})

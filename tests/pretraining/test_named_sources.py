@@ -80,6 +80,7 @@ def test_baselines_are_those_of_a_source(finished):
         assert by_source[name]["unigram_mlm_loss"] == pytest.approx(expected, rel=0.2)
 
 
+@pytest.mark.slow
 def test_interrupted_run_is_bit_identical(finished, tmp_path):
     config, directory, _ = finished
     train_with_interruption(config, tmp_path / "interrupted", 31)

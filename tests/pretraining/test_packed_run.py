@@ -29,6 +29,7 @@ def finished(texts, tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_with_the_same_bits(finished, texts, tmp_path):
     train_with_interruption(config(texts), tmp_path, 5)
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
@@ -48,6 +49,7 @@ def test_speeds_count_pairs_and_their_tokens(finished, texts):
         assert found == pytest.approx(length, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_evaluation_has_the_rows_of_a_run_without_packing(finished, texts, tmp_path):
     pretrain.train(config(texts, max_pairs_per_row=1), tmp_path)
     packed, single = (

@@ -88,16 +88,14 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     edit_tensors(source, lambda t: [t.pop(n) for n in list(t) if n.startswith("cls.seq")])
     shutil.copy(source / "vocab.txt", tmp_path / "vocab.txt")
     vocab = {"data.vocab": str(tmp_path / "vocab.txt")}
-    # Dropout is not part of the weights.
-    overrides = vocab | {"model.hidden_dropout_prob": 0.2}
     with after_step(5, interrupt), pytest.raises(KeyboardInterrupt):
-        pretrain.train(run_from(source, texts, **overrides), run)
+        pretrain.train(run_from(source, texts, **vocab), run)
     printed = capsys.readouterr().out
     assert "has no next-sentence head: initialized at random" in printed
     assert f"starting with the weights of {source} in {run}" in printed
     # The run resumes from its own checkpoint, so the initial weights may be missing.
     shutil.rmtree(source)
-    config = small_run(texts, init_from=str(source), **overrides)
+    config = small_run(texts, init_from=str(source), **vocab)
     assert pretrain.train(config, run)["step"] == 6
     assert "continuing from step 4" in capsys.readouterr().out
     # The model card names the initial weights.
