@@ -237,6 +237,7 @@ def test_training_reports_the_variants_metrics(finished):
     assert (workdir / "curves.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_interrupted_run_is_bit_identical(finished, texts, tmp_path):
     train_with_interruption(run_config(texts), tmp_path, 13)
     assert timeless(tmp_path) == timeless(finished[0])

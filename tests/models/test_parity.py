@@ -12,16 +12,16 @@ from tests.golden.inputs import PACKAGES, package_folder
 from tests.models import parity
 
 STATES, GRADIENTS = 2e-5, 1e-4
-# test_layers.py compares the activations with their formulas in every run.
+# test_layers.py compares the activations with their formulas in every run. The others have the
+# parts of electra, flaubert_pre, BERT and the students of test_distillation.py.
+ACTIVATIONS = ("one_head", "gelu_new", "relu")
+SECOND = (*ACTIVATIONS, "electra_generator", "flaubert", "roberta", "distilbert")
 random_models = pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=pytest.mark.slow) if n in ("one_head", "gelu_new", "relu") else n
-        for n in parity.RANDOM
-    ],
+    [pytest.param(n, marks=pytest.mark.slow) if n in SECOND else n for n in parity.RANDOM],
 )
 # Wrong hidden states also give wrong logits and losses, which are tested for every model.
-FEW = ("gelu", "roberta", "albert")
+FEW = ("gelu",)
 few_random_models = pytest.mark.parametrize(
     "name",
     [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in parity.RANDOM if n not in FEW)],
@@ -61,6 +61,8 @@ def test_random_weights_give_the_same_gradients(name):
     within(GRADIENTS, random_errors(name).elements)
 
 
+# test_bert.py of inference/ compares those of minilm.
+@pytest.mark.slow
 @real_models
 def test_trained_weights_give_the_same_hidden_states(name):
     needs_package(name)
@@ -68,7 +70,6 @@ def test_trained_weights_give_the_same_hidden_states(name):
     assert parity.states_error(model, parity.golden(f"real_{name}")) < STATES
 
 
-# Their hidden states, and the gradients of random weights, are compared in every run.
 @pytest.mark.slow
 @real_models
 def test_trained_weights_give_the_same_outputs_and_gradients(name):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from bert_jax import convert, load_config, prepare
+from bert_jax import convert, load_config, prepare, tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import flatten, to_dict, validate
@@ -161,11 +161,11 @@ def test_a_prepared_store_brings_its_tokens(source, new_texts, run, tmp_path):
     config = continued(source, new_texts, **{"data.add_tokens": "5"})
     config.data.vocab = str(source / "vocab.txt")
     prepare.prepare(config.data, 203, tmp_path / "store")
-    store = {"data.store": str(tmp_path / "store"), "train.num_steps": 1}
-    pretrain.train(continued(source, new_texts, **store), tmp_path / "run")
-    ours, theirs = (workdir.load_vocabulary(path)[0] for path in (run, tmp_path / "run"))
+    config = continued(source, new_texts, **{"data.store": str(tmp_path / "store")})
+    completed = settings.complete(config, tmp_path / "run", ConfigSource("x.py", config))[0]
+    assert (completed.data.add_tokens, completed.model.vocab_size) == ("5", 203)
+    ours, theirs = workdir.load_vocabulary(run)[0], tokenizers.load(tmp_path / "store/tokenizer")
     assert ours.fingerprint == theirs.fingerprint
-    assert workdir.load_config(tmp_path / "run").data.add_tokens == "5"
     # Its vocabulary must be that of the model.
     other = tmp_path / "other"
     prepare.prepare(small_run(new_texts).data, 200, other)

@@ -133,7 +133,7 @@ def config_of(name, texts, **overrides):
 
 
 # The tests of parity, objectives, tokenizers and interop hold the parts of the others in every run.
-FAST = ("bart", "modernbert", "spanbert")
+FAST = ("bart", "modernbert")
 
 
 @pytest.fixture(

@@ -15,7 +15,7 @@ from tests.small_run import small_run
 SIZES = {"max_seq_length": 16, "max_predictions_per_seq": 4}
 
 
-def phases(texts, **overrides):
+def phases(texts):
     """Returns a run of three phases with batches of one shape: 6, 3 and 3 steps."""
     stages = (
         stage(fraction=0.5, **SIZES),
@@ -30,8 +30,13 @@ def phases(texts, **overrides):
         ),
     )
     schedule = {"schedule.shape": "constant", "schedule.warmup_steps": 2.0}
+    terms = {
+        "objective.terms": ("masked_lm",),
+        "objective.weights": (1.0,),
+        "data.rows": "segments",
+    }
     values = {"train.num_steps": 12, "train.stages": stages, "schedule.peak_learning_rate": 0.01}
-    return small_run(texts, **values, **schedule, **overrides)
+    return small_run(texts, **values, **schedule, **terms)
 
 
 @pytest.mark.slow

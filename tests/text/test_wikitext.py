@@ -96,7 +96,8 @@ def test_passages_are_those_of_a_full_parser(articles):
         return ""
 
     ours, oracle = Counter(), Counter()
-    for title, source in articles.items():
+    # To parse all of them takes seconds.
+    for title, source in list(articles.items())[::3]:
         found = wikitext._cleaned(text_of(parser.parse(source)))
         for counter, text in ((ours, passages(source, DROPPED)), (oracle, found)):
             counter.update((title, " ".join(p.split())) for p in text.split("\n\n"))
