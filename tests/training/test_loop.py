@@ -78,7 +78,8 @@ def test_of_pretraining_with_two_stages(texts, tmp_path, slow):
 def test_of_fine_tuning_with_batches_of_two_lengths(tmp_path, slow):
     small.write_bert(tmp_path / "bert")
     small.write_rows(tmp_path / "data")
-    config = small.config(tmp_path / "bert", tmp_path / "data", train__num_epochs=1.0)
+    values = {"train.num_epochs": 1.0, "data.length_multiple": 8}
+    config = small.config(tmp_path / "bert", tmp_path / "data", **values)
     run = tmp_path / "run"
     check(run, finetune(config, run), line_sequences=5 * 8, num_compiled=2)
 
