@@ -3,7 +3,6 @@
 import io
 import itertools
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -21,6 +20,7 @@ from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.corpus import Document
 from bert_jax.text.sentences import split_sentences
 from bert_jax.text.sources import built_in_files
+from tests import runs
 from tests.stores import VOCAB_SIZE, digest, make, options, write_speeches
 
 
@@ -245,7 +245,7 @@ def test_sample_is_bounded_even_and_repeatable():
 
 def run(*arguments):
     command = [sys.executable, "-m", "bert_jax.prepare", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return runs.run(command)
 
 
 def test_text_on_standard_input(tmp_path, monkeypatch, capsys):

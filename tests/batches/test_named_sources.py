@@ -107,7 +107,7 @@ def test_hosts_interruptions_and_weights():
     for step, batch in enumerate(uninterrupted):
         parts = [next(host) for host in hosts]
         assert equal(batch, {k: np.concatenate([p[k] for p in parts]) for k in batch})
-        if step % 17 == 16:
+        if step % 50 == 49:
             position = full.position(step)
             resumed = mixed(**weights).batches(step, 1, position)
             assert equal(next(resumed), batch)

@@ -20,8 +20,9 @@ from tests.models.common import (
     apply,
     compiled,
     init,
+    pretraining_model,
 )
-from tests.small import flat
+from tests.small import flat, random_params
 
 BASE = BertConfig(30522, 768, 12, 12, 3072)
 
@@ -125,7 +126,7 @@ def test_group_of_layers_equals_layers_with_the_same_weights(params, batch):
 
 def test_narrow_embeddings_and_no_token_types(batch):
     config = dataclasses.replace(PLAIN, num_hidden_layers=1, embedding_size=5, type_vocab_size=0)
-    params = init(config)
+    params = random_params(pretraining_model(config), seed=1)
     shapes = {name: x.shape for name, x in flat(params).items()}
     assert shapes["bert/embeddings/word_embeddings"] == (128, 5)
     assert shapes["bert/embeddings/layer_norm/scale"] == shapes["mlm/layer_norm/scale"] == (5,)

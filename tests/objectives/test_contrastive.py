@@ -198,8 +198,7 @@ def test_chunks_change_nothing_and_accumulation_would():
     model, params = make_model("words")
     batch, step = make_batch(), jax.jit(functools.partial(gradients, model), static_argnums=2)
     expected = step(params, batch, 1)
-    for num_chunks in (4, 16):
-        assert_same(step(params, batch, num_chunks), expected)
+    assert_same(step(params, batch, 4), expected)
     parts = [step(params, {k: x[i::4] for k, x in batch.items()}, 1) for i in range(4)]
     assert np.mean([part[0] for part in parts]) < 0.8 * expected[0]
 
