@@ -1,10 +1,12 @@
 """A model and batches that are small enough for hundreds of steps in a test."""
 
+import flax.linen as nn
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from bert_jax.config import default_config, stage
+from bert_jax.training.state import abstract_params
 
 LENGTH, PREDICTIONS = 16, 4
 
@@ -73,6 +75,18 @@ def randomized(params, seed: int, scale: float = 0.3):
     rng = np.random.default_rng(seed)
     return jax.tree.map(
         lambda x: (x + scale * rng.standard_normal(x.shape)).astype(np.float32), params
+    )
+
+
+def random_params(model, seed: int, scale: float = 0.3):
+    """Returns random parameters of a model: to compile its initializer takes a second or more."""
+    return randomized(ones_in_norms(nn.unbox(abstract_params(model))), seed, scale)
+
+
+def ones_in_norms(shapes):
+    """Returns zeros of these shapes, but ones for the scales of LayerNorm."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: np.full(x.shape, path[-1].key == "scale", np.float32), shapes
     )
 
 

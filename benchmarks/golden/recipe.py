@@ -74,15 +74,19 @@ class Histograms:
     """
 
     def __init__(self, sizes: Mapping[str, int]):
-        self._counts = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+        self._sizes = sizes
+        # To count each row's values would take longer than all the rest.
+        self._values = {name: [np.zeros(0, int)] for name in sizes}
 
     def count(self, name: str, values: Any) -> None:
-        size = len(self._counts[name])
-        values = np.minimum(np.ravel(values), size - 1).astype(int)
-        self._counts[name] += np.bincount(values, minlength=size)
+        self._values[name].append(np.ravel(values))
 
     def as_lists(self) -> dict[str, list[int]]:
-        return {name: counts.tolist() for name, counts in self._counts.items()}
+        found = {}
+        for name, size in self._sizes.items():
+            values = np.minimum(np.concatenate(self._values[name]), size - 1).astype(int)
+            found[name] = np.bincount(values, minlength=size).tolist()
+        return found
 
 
 def load_module(path: Path, name: str) -> types.ModuleType:

@@ -89,14 +89,15 @@ def summarize(rows: Iterable[dict[str, np.ndarray]], documents, tokenizer) -> di
         count("piece", ~is_start_V[original[at]])
         touching = np.diff(at) == 1
         count("neighbours_agree", (outcome[1:] == outcome[:-1])[touching])
-        for run in np.split(at, np.flatnonzero(~touching) + 1):
-            count("run_tokens", run.size)
-            count("run_words", is_start_V[original[run]].sum())
-            beside = original[run[0] - 1], original[run[-1] + 1]
-            count("touches_an_end", bool(set(beside) & set(specials)))
-            begins_inside = not is_start_V[original[run[0]]] and beside[0] not in specials
-            ends_inside = not is_start_V[beside[1]]
-            count("cuts_a_word", begins_inside or ends_inside)
+        # The first and the last token of each run.
+        first, last = at[np.append(True, ~touching)], at[np.append(~touching, True)]
+        num_starts = np.append(0, np.cumsum(is_start_V[original]))
+        count("run_tokens", last - first + 1)
+        count("run_words", num_starts[last + 1] - num_starts[first])
+        is_special = np.isin(original, specials)
+        count("touches_an_end", is_special[first - 1] | is_special[last + 1])
+        begins_inside = ~is_start_V[original[first]] & ~is_special[first - 1]
+        count("cuts_a_word", begins_inside | ~is_start_V[original[last + 1]])
         count("targets_of_a_row", len(row["offsets"]))
         count("target_offset", row["offsets"])
     return histograms.as_lists()

@@ -7,6 +7,8 @@ from the same distribution, it does not matter which of the 60 runs are labeled 
 p-value is the fraction of random labelings whose histograms differ more than the true ones.
 """
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -81,6 +83,14 @@ def ours_by_words(store, tokenizer):
     return our_runs(store, tokenizer, whole_word_masking=True)
 
 
+@functools.cache
+def labelings(num_ours, num_theirs):
+    """Returns the true labeling and random ones, [1 + NUM_LABELINGS, runs]."""
+    is_ours = np.arange(num_ours + num_theirs) < num_ours
+    random = np.random.default_rng(0).permuted(np.tile(is_ours, (NUM_LABELINGS, 1)), axis=1)
+    return np.where(np.concatenate([[is_ours], random]), 1 / num_ours, -1 / num_theirs)
+
+
 def p_value(one, other):
     """Returns the p-value for two groups of runs, int [30, bins], having the same distribution.
 
@@ -88,9 +98,7 @@ def p_value(one, other):
     """
     runs = np.concatenate([one, other]).astype(float)
     runs /= runs.sum(axis=1, keepdims=True)
-    is_one = np.arange(len(runs)) < len(one)
-    labelings = np.random.default_rng(0).permuted(np.tile(is_one, (NUM_LABELINGS, 1)), axis=1)
-    signs = np.where(np.concatenate([[is_one], labelings]), 1 / len(one), -1 / len(other))
+    signs = labelings(len(one), len(other))
     distances = np.abs(np.cumsum(signs @ runs, axis=1)).max(axis=1)
     # The tolerance is for rounding: many labelings give the same distance.
     return (distances[1:] >= distances[0] - 1e-12).mean()

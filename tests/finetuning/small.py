@@ -17,8 +17,8 @@ LETTERS = "abcdefghij"
 OVERRIDES = {
     "dtype": "float32",
     "data.max_seq_length": 16,
-    # Batches of two lengths.
-    "data.length_multiple": 8,
+    # Batches of one length.
+    "data.length_multiple": 16,
     "train.batch_size": 8,
     "train.num_epochs": 4.0,
     "schedule.peak_learning_rate": 5e-3,

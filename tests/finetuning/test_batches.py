@@ -57,7 +57,7 @@ def test_batch_may_be_larger_than_the_data():
 
 
 def make_trainer(head, num_labels):
-    config = small_config()
+    config = small_config(**{"model.num_hidden_layers": 1})
     return Trainer.create(
         config,
         lambda model_config: make_task_model(head, num_labels, model_config),

@@ -204,6 +204,7 @@ def sentences(tmp_path_factory):
     return path, columns | {"train.num_epochs": 1.0, "embedding.dims": (0,)}
 
 
+@pytest.mark.slow
 def test_pairs_with_numbers_decide_by_spearman(sentences, tmp_path, bert):
     path, values = sentences
     values = {**values, "embedding.loss": "cosent", "embedding.label_column": "score"}
@@ -220,6 +221,7 @@ def test_classes_need_another_file_and_leave_no_layer(sentences, tmp_path, bert)
     assert all(name.startswith("bert/") for name in formats.read(tmp_path / "run").weights)
 
 
+@pytest.mark.slow
 def test_twenty_steps_are_those_of_sentence_transformers():
     golden, model_golden = read_golden("embeddings"), read_golden("model_gelu")
     expected, weights = section(golden, "training"), section(model_golden, "weights")

@@ -7,7 +7,6 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.finetuning.run import finetune
 from tests.finetuning import small
-from tests.refusals import command
 
 
 def test_bad_rows_with_their_line(bert, data, tmp_path):
@@ -20,11 +19,6 @@ def test_bad_rows_with_their_line(bert, data, tmp_path):
     with pytest.raises(UserError, match=words):
         finetune(small.config(bert, tmp_path / "data"), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
-
-
-def test_pretraining_config_is_refused(tmp_path):
-    message = command("finetune", f"--workdir={tmp_path}", "--config=configs/tiny.py")
-    assert "the config is for pre-training" in message
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ TEXTS = ["a b c", ("the a", "b"), "j " * 30, "d", ("a b c d e f", "g")]
 
 @pytest.fixture(scope="module")
 def bert():
-    return Bert(make_pretrained())
+    return Bert(make_pretrained(num_hidden_layers=1))
 
 
 def write_texts(path, texts):
@@ -112,7 +112,7 @@ def test_truncated_texts_are_counted_and_named(bert, tmp_path):
     assert np.diff(read_npz(tmp_path / "f.npz")["offsets"]).tolist() == [3, 20, 3, 20]
 
 
-@pytest.mark.parametrize("stride", [None, 3])
+@pytest.mark.parametrize("stride", [pytest.param(None, marks=pytest.mark.slow), 3])
 def test_blank_texts_have_the_features_of_cls_sep(bert, tmp_path, stride):
     texts = ["a b", "", " ", "\0", "c"]
     source = write_texts(tmp_path / "texts.jsonl", texts)

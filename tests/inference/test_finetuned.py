@@ -13,7 +13,10 @@ from bert_jax.inference.finetuned import FineTuned, TaggedWord, word_spans
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.task_models import make_task_model
-from tests.interop.small_bert import LABELS, TOKENS, make_finetuned
+from tests.interop import small_bert
+from tests.interop.small_bert import LABELS, TOKENS
+
+make_finetuned = functools.partial(small_bert.make_finetuned, num_hidden_layers=1)
 
 
 @functools.partial(jax.jit, static_argnums=0)

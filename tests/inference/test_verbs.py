@@ -15,7 +15,7 @@ from tests.interop.small_bert import make_finetuned, make_pretrained
 
 
 def finetuned(head, labels=(), **config):
-    pretrained = make_finetuned(head, labels)
+    pretrained = make_finetuned(head, labels, num_hidden_layers=1)
     pretrained.training["config"] = {"init_from": "somewhere", **config} if config else {}
     return FineTuned(pretrained)
 
@@ -141,7 +141,7 @@ def test_choices(predict):
 
 
 def test_masks_pairs_and_scores(predict, tmp_path):
-    bert = Bert(make_pretrained())
+    bert = Bert(make_pretrained(num_hidden_layers=1))
     items = jsonl({"text": "a [MASK]"}, {"text": "the", "text_b": "[MASK] [MASK]"})
     lines = predict("fill-mask", bert, "x.jsonl", items, top_k=2)
     assert [len(line["masks"]) for line in lines] == [1, 2]
@@ -156,7 +156,7 @@ def test_masks_pairs_and_scores(predict, tmp_path):
     assert line["random"] == 1 - line["is_next"]
     with pytest.raises(UserError, match="x.jsonl:1: it has no field `text_b`; its fields: text"):
         predict("next-sentence", bert, "x.jsonl", jsonl({"text": "a"}))
-    electra = Bert(make_pretrained(family="electra"))
+    electra = Bert(make_pretrained(family="electra", num_hidden_layers=1))
     (line,) = predict("detect", electra, "x.txt", "a b\n")
     expected = [found._asdict() for found in electra.detect("a b")]
     assert [token.keys() for token in line["tokens"]] == [token.keys() for token in expected]

@@ -132,7 +132,13 @@ def test_pre_training_replaces_the_head():
     assert same_weights({name: pretrained.weights[name] for name in encoder}, encoder)
 
 
-@pytest.mark.parametrize("name", ["BartForSequenceClassification", "BartForQuestionAnswering"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BartForSequenceClassification",
+        pytest.param("BartForQuestionAnswering", marks=pytest.mark.slow),
+    ],
+)
 def test_logits_of_a_bart_with_a_head_are_those_of_transformers(name, tmp_path):
     golden, path = read_golden("bart_heads"), tmp_path / "hf"
     path.mkdir()

@@ -158,7 +158,12 @@ def exported(tmp_path_factory):
     return tokenizers, directory
 
 
-@pytest.fixture(scope="module", params=VERSIONS, ids=os.path.basename)
+@pytest.fixture(
+    scope="module",
+    # The newest is the last.
+    params=[*(pytest.param(x, marks=pytest.mark.slow) for x in VERSIONS[:-1]), *VERSIONS[-1:]],
+    ids=os.path.basename,
+)
 def loaded(request, exported, tmp_path_factory):
     """What a version of `transformers` gives, and the directory of what it saves."""
     saved = tmp_path_factory.mktemp("saved")

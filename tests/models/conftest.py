@@ -2,13 +2,13 @@
 
 import pytest
 
-from tests.models.common import ODD, init
-from tests.small import random_batch, randomized
+from tests.models.common import ODD, pretraining_model
+from tests.small import random_batch, random_params
 
 
 @pytest.fixture(scope="package")
 def params():
-    return randomized(init(ODD), seed=1)
+    return random_params(pretraining_model(ODD), seed=1)
 
 
 @pytest.fixture(scope="package")

@@ -28,10 +28,9 @@ from tests import cheap
 from tests.models.common import (
     assert_independent,
     assert_rate,
-    init,
     pretraining_model,
 )
-from tests.small import random_batch, randomized
+from tests.small import random_batch, random_params
 
 LAYERS, HIDDEN_RATE, PROBS_RATE = 2, 0.1, 0.2
 CONFIG = BertConfig(
@@ -107,7 +106,7 @@ def single():
     """Returns parameters of single layers, none of them zero, and a batch without padding."""
     batch = random_batch(0, batch_size=8, length=32, predictions=3, vocab_size=50)
     batch["attention_mask"] = np.ones_like(batch["attention_mask"])
-    return randomized(init(CONFIG), seed=1, scale=0.1), batch
+    return random_params(pretraining_model(CONFIG), seed=1, scale=0.1), batch
 
 
 def setting(single, remat="none", groups=0):
@@ -119,10 +118,10 @@ def setting(single, remat="none", groups=0):
     return model, params, batch
 
 
-def forward(model, params, batch, deterministic=False):
-    rngs = {} if deterministic else {"dropout": jax.random.key(3)}
+def forward(model, params, batch):
+    rngs = {"dropout": jax.random.key(3)}
     run = jax.jit(
-        lambda p: model.apply({"params": p}, batch, deterministic=deterministic, rngs=rngs),
+        lambda p: model.apply({"params": p}, batch, deterministic=False, rngs=rngs),
         compiler_options=cheap.compiler_of_users(),
     )
     return jax.block_until_ready(run(params))
@@ -135,7 +134,7 @@ def close(one, other):
 @COMPILED
 def test_each_dropout_has_its_rate_and_scales_the_rest(single, remat, groups):
     with watch() as calls:
-        dropped = forward(*setting(single, remat, groups))
+        forward(*setting(single, remat, groups))
     assert len(calls) == 1 + 3 * LAYERS
     assert sum(map(is_probs, calls)) == LAYERS and sum(map(is_embedding, calls)) == 1
     for call in calls:
@@ -144,8 +143,6 @@ def test_each_dropout_has_its_rate_and_scales_the_rest(single, remat, groups):
         np.testing.assert_allclose(
             call.output[kept], call.inputs[kept] / (1 - rate(call)), rtol=1e-6
         )
-    exact = forward(*setting(single, remat, groups), deterministic=True)
-    assert np.abs(dropped["nsp"] - exact["nsp"]).max() > 1e-3
 
 
 def test_each_dropout_is_where_bert_has_it(single):
@@ -233,6 +230,7 @@ def test_all_masks_of_a_training_run_differ(single, remat, groups):
                 assert_independent(mask[:, 0], mask[:, 1], probability)  # heads
 
 
+@pytest.mark.slow
 def test_attention_sublayer_may_have_its_own_rate(single):
     _, params, batch = setting(single)
     model = pretraining_model(dataclasses.replace(CONFIG, attention_output_dropout_prob=0.4))

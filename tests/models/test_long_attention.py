@@ -15,6 +15,7 @@ from bert_jax.models.attention import SelfAttention, attention_bias
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.rope import rotate
+from tests.small import ones_in_norms, randomized
 
 CONFIG = BertConfig(
     10,
@@ -43,8 +44,9 @@ def make_rows():
 
 
 def initial(module, *inputs, **named):
-    init = jax.jit(functools.partial(module.init, deterministic=True))
-    return init(jax.random.key(0), *inputs, **named)
+    init = functools.partial(module.init, deterministic=True)
+    shapes = nn.unbox(jax.eval_shape(init, jax.random.key(0), *inputs, **named))
+    return randomized(ones_in_norms(shapes), seed=0, scale=0.02)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -55,7 +57,7 @@ def test_slices_give_the_outputs_and_gradients_of_whole_attention(monkeypatch, c
     hidden = jnp.asarray(rng.normal(size=(2, LENGTH, 32)), jnp.float32)
     upstream = rng.normal(size=hidden.shape) * (np.asarray(numbers) > 0)[..., None]
     encoder = Encoder(config)
-    params = nn.unbox(initial(encoder, hidden, numbers))
+    params = initial(encoder, hidden, numbers)
     params = jax.tree.map(lambda x: x * 5, params)
 
     def run(whole):
@@ -71,7 +73,7 @@ def test_slices_give_the_outputs_and_gradients_of_whole_attention(monkeypatch, c
         np.testing.assert_allclose(one, other, atol=2e-4 * np.abs(other).max())
 
 
-@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("is_local", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_dropout_of_slices_keeps_the_mean(monkeypatch, is_local):
     """The mean over many masks is the output without dropout."""
     config = dataclasses.replace(CONFIG, attention_probs_dropout_prob=0.3)
@@ -93,7 +95,7 @@ def test_dropout_of_slices_keeps_the_mean(monkeypatch, is_local):
     assert np.abs(errors).mean() < 0.2 * deviation.mean()
 
 
-@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.slow), 40])
 def test_the_tpu_kernel_gives_the_outputs_and_gradients_of_slices(window):
     """The kernel is interpreted; blocks of 128 lie in, across and outside the window."""
     length, shape = 384, (2, 2, 384, 64)
@@ -119,6 +121,7 @@ def test_the_tpu_kernel_gives_the_outputs_and_gradients_of_slices(window):
         np.testing.assert_allclose(one, other, atol=1e-4 * np.abs(other).max())
 
 
+@pytest.mark.slow
 def test_memory_grows_linearly_with_the_length():
     """The scores of 8,192 tokens would take 537 MB in each layer."""
     config = dataclasses.replace(CONFIG, num_hidden_layers=2)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +11,7 @@ from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
 from bert_jax.models.heads import pooled_token
 from bert_jax.models.task_models import make_task_model
-from bert_jax.training.state import init_params
-from tests.small import randomized
+from tests.small import random_params
 
 CONFIG = BertConfig(
     vocab_size=50,
@@ -34,8 +32,7 @@ def built(head, num_labels=3, **changes):
     """Returns a model and its weights, which are random (biases too)."""
     config = dataclasses.replace(CONFIG, **changes)
     model = make_task_model(head, num_labels, config)
-    params = jax.jit(lambda: nn.unbox(init_params(model, 0)))()
-    return model, randomized(params, seed=1, scale=0.1)
+    return model, random_params(model, seed=1, scale=0.1)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -11,8 +11,8 @@ from bert_jax.models import BertConfig
 from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.state import num_parameters
-from tests.models.common import init, pretraining_model
-from tests.small import flat, random_batch, randomized, small_config
+from tests.models.common import pretraining_model
+from tests.small import flat, random_batch, random_params, small_config
 
 TABLE, BIAS = "bert/embeddings/word_embeddings", "mlm/output_bias"
 CONFIG = BertConfig(98, 24, 1, 4, 40, max_position_embeddings=32)
@@ -21,9 +21,9 @@ BATCH = random_batch(0, batch_size=3)
 
 def test_padding_has_no_probability_no_gradient_and_no_influence():
     # The padding is random here; in a model it is zero.
-    params = randomized(init(CONFIG), seed=1)
     # The largest finite number of bfloat16 is smaller than the largest of float32.
     model = pretraining_model(dataclasses.replace(CONFIG, dtype=jnp.bfloat16))
+    params = random_params(model, seed=1)
 
     def loss(params):
         logits_BxMxW = model.apply({"params": params}, BATCH, deterministic=True)["mlm"]

@@ -91,19 +91,21 @@ def test_equal_texts_are_no_negatives():
         losses.append(np.log(np.sum(np.exp(logits))) - own)
     # 12 documents but for the positive of row 2 and a negative of row 1, and so on.
     same = same_texts(query_numbers, document_numbers)
-    loss = functools.partial(LOSSES["mnr"], queries, documents, **same)
+
+    def loss(queries=queries, documents=documents, **options):
+        return jax.jit(functools.partial(LOSSES["mnr"], **options))(queries, documents)
+
     with jax.enable_x64(True):
-        assert float(loss()["loss"]) == pytest.approx(np.mean(losses), rel=1e-12)
+        assert float(loss(**same)["loss"]) == pytest.approx(np.mean(losses), rel=1e-12)
         order = np.array([2, 0, 3, 1])
         moved = same_texts(query_numbers[order], document_numbers[order])
-        again = LOSSES["mnr"](queries[order], documents[order], **moved)
+        again = loss(queries[order], documents[order], **moved)
         assert float(again["loss"]) == pytest.approx(np.mean(losses), rel=1e-12)
         # Anchors that share a positive are no negatives of it, or of each other.
         for options in ({"symmetric": True}, {"same_side": True}):
             alone = {"same_queries_BxB": same["same_queries_BxB"]}
-            assert float(loss(**options)["loss"]) < float(
-                LOSSES["mnr"](queries, documents, **options, **alone)["loss"]
-            )
+            whole, part = (loss(**options, **found)["loss"] for found in (same, alone))
+            assert float(whole) < float(part)
         np.testing.assert_array_equal(
             same["same_queries_BxB"], [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
         )
@@ -196,8 +198,7 @@ def test_chunks_change_nothing_and_accumulation_would():
     model, params = make_model("words")
     batch, step = make_batch(), jax.jit(functools.partial(gradients, model), static_argnums=2)
     expected = step(params, batch, 1)
-    for num_chunks in (4, 16):
-        assert_same(step(params, batch, num_chunks), expected)
+    assert_same(step(params, batch, 4), expected)
     parts = [step(params, {k: x[i::4] for k, x in batch.items()}, 1) for i in range(4)]
     assert np.mean([part[0] for part in parts]) < 0.8 * expected[0]
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,10 +15,9 @@ from bert_jax.objectives.objective import apply
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.training.state import init_params
 from tests.models.common import PLAIN
 from tests.objectives.common import GivenSamples
-from tests.small import flat, random_batch, randomized, small_config
+from tests.small import flat, random_batch, random_params, small_config
 
 NAMES = ("generator", "replaced_token")
 # The generator is 9 wide.
@@ -39,8 +37,7 @@ BATCH = random_batch(3)
 @pytest.fixture(scope="module")
 def electra():
     model = PreTrainingModel(CONFIG, make_terms(NAMES))
-    params = nn.unbox(jax.jit(lambda: init_params(model, 0))())
-    return model, randomized(params, 1)
+    return model, random_params(model, 1)
 
 
 def test_samples_replace_tokens_and_equal_samples_count_as_real(electra):
@@ -67,6 +64,7 @@ def test_samples_replace_tokens_and_equal_samples_count_as_real(electra):
     np.testing.assert_allclose(logits, read, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_samples_depend_on_the_key_and_are_fixed_in_evaluation(electra):
     model, params = electra
 
@@ -84,15 +82,15 @@ def test_samples_depend_on_the_key_and_are_fixed_in_evaluation(electra):
 def test_no_gradient_goes_through_the_samples(electra):
     model, params = electra
 
-    def gradients(*weights):
+    @jax.jit
+    @jax.grad
+    def gradients(params, *weights):
         terms = WeightedTerms(model.terms, weights)
         batch = jax.tree.map(jnp.asarray, BATCH)
         rngs = {"sample": jax.random.key(5), "dropout": jax.random.key(6)}
-        totals = terms.totals(batch)
-        loss = lambda p: terms.loss(model, p, batch, rngs, totals, {})[0]  # noqa: E731
-        return flat(jax.jit(jax.grad(loss))(params))
+        return terms.loss(model, params, batch, rngs, terms.totals(batch), {})[0]
 
-    detection, masked = gradients(0.0, 50.0), gradients(1.0, 0.0)
+    detection, masked = (flat(gradients(params, *w)) for w in ((0.0, 50.0), (1.0, 0.0)))
     shared = {name for name in detection if name.startswith("bert/embeddings/")}
     for name in detection:
         of_generator = name.startswith("generator/")

@@ -18,9 +18,9 @@ from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.objectives.terms.next_sentence import NextSentence, SentenceOrder, ThreeWayOrder
 from bert_jax.objectives.terms.next_token import NextToken
 from bert_jax.objectives.weighted import WeightedTerms
-from tests.models.common import PLAIN, init
+from tests.models.common import PLAIN
 from tests.objectives.common import decoder
-from tests.small import random_batch, randomized
+from tests.small import random_batch, random_params
 
 
 def cross_entropy(logits, label):
@@ -180,7 +180,8 @@ def weighted(names, weights, causal=False):
     """Returns the loss, metrics and gradient of a small model with these terms."""
     config = dataclasses.replace(PLAIN, num_hidden_layers=1, causal=causal)
     objective = WeightedTerms(make_terms(names), weights)
-    model, params = PreTrainingModel(config, objective.terms), randomized(init(config), seed=1)
+    model = PreTrainingModel(config, objective.terms)
+    params = random_params(model, seed=1)
     batch = random_batch(2, batch_size=5, length=13, predictions=3, vocab_size=101)
 
     @jax.jit
@@ -205,6 +206,7 @@ def test_loss_is_the_weighted_sum_and_weight_zero_trains_nothing():
     assert all(np.any(leaf) for leaf in jax.tree.leaves(trained))
 
 
+@pytest.mark.slow
 def test_terms_may_share_a_head():
     _, metrics, gradient = weighted(("masked_lm", "next_token"), (0.0, 0.5), causal=True)
     assert metrics["loss"] == pytest.approx(0.5 * metrics["lm_loss"])

@@ -14,10 +14,7 @@ from tests.config.test_config_files import CONFIGS, get_config
 # The parameters of transformers' AlbertModel with its pooler, and the steps from ALBERT's README.
 RECIPES = [
     ("base", 11_683_584, 125_000, 0.1),
-    ("base_v2", 11_683_584, 10_000_000, 0.0),
-    ("large", 17_683_968, 125_000, 0.1),
     ("xlarge_v2", 58_724_864, 3_000_000, 0.0),
-    ("xxlarge", 222_595_584, 1_500_000, 0.0),
 ]
 
 

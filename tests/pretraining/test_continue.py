@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from bert_jax import convert, load_config, prepare
+from bert_jax import convert, load_config, prepare, tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import flatten, to_dict, validate
@@ -115,6 +115,7 @@ def test_both_texts_are_scored_before_and_after(run, texts):
     assert "held-out text, initial weights" in page and "other text, end" in page
 
 
+@pytest.mark.slow
 def test_guesses_of_a_random_head_are_not_shown(source, run, new_texts, tmp_path):
     pretrained = formats.read(source)
     pretrained.weights = {k: v for k, v in pretrained.weights.items() if k.startswith("bert/")}
@@ -160,11 +161,11 @@ def test_a_prepared_store_brings_its_tokens(source, new_texts, run, tmp_path):
     config = continued(source, new_texts, **{"data.add_tokens": "5"})
     config.data.vocab = str(source / "vocab.txt")
     prepare.prepare(config.data, 203, tmp_path / "store")
-    store = {"data.store": str(tmp_path / "store"), "train.num_steps": 1}
-    pretrain.train(continued(source, new_texts, **store), tmp_path / "run")
-    ours, theirs = (workdir.load_vocabulary(path)[0] for path in (run, tmp_path / "run"))
+    config = continued(source, new_texts, **{"data.store": str(tmp_path / "store")})
+    completed = settings.complete(config, tmp_path / "run", ConfigSource("x.py", config))[0]
+    assert (completed.data.add_tokens, completed.model.vocab_size) == ("5", 203)
+    ours, theirs = workdir.load_vocabulary(run)[0], tokenizers.load(tmp_path / "store/tokenizer")
     assert ours.fingerprint == theirs.fingerprint
-    assert workdir.load_config(tmp_path / "run").data.add_tokens == "5"
     # Its vocabulary must be that of the model.
     other = tmp_path / "other"
     prepare.prepare(small_run(new_texts).data, 200, other)
@@ -283,13 +284,8 @@ class TestRecipe:
         assert "ModuleNotFoundError: No module named 'planted'" in message
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "modernbert",
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ("roberta", "albert", "electra")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["modernbert", "roberta", "albert", "electra"])
 def test_other_families_are_continued_with_added_tokens(family, tmp_path):
     is_electra = family == "electra"
     model = {"num_hidden_layers": 2} | ({"generator_size": 1 / 3} if is_electra else {})

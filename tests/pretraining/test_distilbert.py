@@ -10,11 +10,8 @@ from bert_jax import convert
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
-from bert_jax.pretraining import evaluation, heldout
+from bert_jax.pretraining import evaluation
 from bert_jax.pretraining import train as pretrain
-from bert_jax.pretraining.build import make_trainer
-from bert_jax.pretraining.input import open_run_input
-from bert_jax.pretraining.weights import read_teacher
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from configs import distilbert
@@ -84,32 +81,12 @@ def test_the_teacher_determines_the_vocabulary(student, teacher, texts, tmp_path
         pretrain.train(config, tmp_path, source)
 
 
-def test_reports_the_three_losses_and_the_teachers_score(student, teacher, texts):
+def test_reports_the_three_losses_and_the_teachers_score(student):
     line = read_metrics(student)[0]
     parts = 5 * line["soft_targets_loss"] + 2 * line["mlm_loss"] + line["hidden_cosine_loss"]
     assert line["loss"] == pytest.approx(parts, rel=1e-5)
     results = evaluation.evaluate_workdir(student)
     assert results["teacher_mlm_loss"] > 1 and 0 <= results["soft_targets_accuracy"] <= 1
-    # A student that is its own teacher agrees with it everywhere.
-    config = distilled(texts, student, objective__teacher_layers="0")
-    config.train.num_steps, config.eval.every_steps = 1, 0
-    trainer = make_trainer(config, teacher=read_teacher(config))
-    weights = formats.read(student).weights
-    same = trainer.state_of(trainer.frozen).params
-    run_input = open_run_input(workdir.load_config(student), student)
-    results = heldout.evaluate(
-        trainer,
-        same,
-        trainer.stages[-1],
-        store=run_input.heldout,
-        tokenizer=run_input.tokenizer,
-        token_counts={"": run_input.train.token_counts},
-        config=config,
-    )
-    assert weights.keys() == formats.read(student).weights.keys()
-    assert results["soft_targets_accuracy"] == 1 and abs(results["soft_targets_loss"]) < 1e-5
-    assert results["teacher_mlm_loss"] == pytest.approx(results["mlm_loss"], rel=1e-6)
-    assert abs(results["hidden_cosine_loss"]) < 1e-6
 
 
 @pytest.mark.slow

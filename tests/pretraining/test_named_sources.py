@@ -1,4 +1,4 @@
-"""A run on several named sources: results of each, interruption, pages, refusals."""
+"""A run on several named sources: results of each, pages, refusals."""
 
 import json
 
@@ -13,11 +13,9 @@ from bert_jax.pretraining.input import open_run_input
 from bert_jax.training import workdir
 from configs import multilingual
 from tests import stores
-from tests.runs import assert_same_bits, final_state
 from tests.small_run import (
     TEXT,
     small_run,
-    train_with_interruption,
     write_documents,
 )
 
@@ -78,12 +76,6 @@ def test_baselines_are_those_of_a_source(finished):
         expected = -(split.token_counts @ log_probs[name]) / split.token_counts.sum()
         # The tokens of four rows are a sample.
         assert by_source[name]["unigram_mlm_loss"] == pytest.approx(expected, rel=0.2)
-
-
-def test_interrupted_run_is_bit_identical(finished, tmp_path):
-    config, directory, _ = finished
-    train_with_interruption(config, tmp_path / "interrupted", 31)
-    assert_same_bits(final_state(directory), final_state(tmp_path / "interrupted"))
 
 
 @pytest.mark.slow

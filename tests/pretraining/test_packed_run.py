@@ -1,4 +1,4 @@
-"""A run with packed rows is trained, interrupted, resumed and evaluated."""
+"""A run with packed rows: its speeds, and its evaluation."""
 
 import json
 
@@ -10,8 +10,7 @@ from bert_jax.pretraining.batches import stream_spec
 from bert_jax.pretraining.input import open_run_input
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
-from tests import runs
-from tests.small_run import small_run, train_with_interruption
+from tests.small_run import small_run
 
 LENGTH = 64
 
@@ -29,11 +28,6 @@ def finished(texts, tmp_path_factory):
     return directory
 
 
-def test_an_interrupted_run_ends_with_the_same_bits(finished, texts, tmp_path):
-    train_with_interruption(config(texts), tmp_path, 5)
-    runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
-
-
 def test_speeds_count_pairs_and_their_tokens(finished, texts):
     values = config(texts)
     (of_run,) = resolve_stages(values)
@@ -48,6 +42,7 @@ def test_speeds_count_pairs_and_their_tokens(finished, texts):
         assert found == pytest.approx(length, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_evaluation_has_the_rows_of_a_run_without_packing(finished, texts, tmp_path):
     pretrain.train(config(texts, max_pairs_per_row=1), tmp_path)
     packed, single = (

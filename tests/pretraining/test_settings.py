@@ -80,11 +80,10 @@ def test_the_owner_of_a_key_replaces_a_file_and_refuses_a_flag(owner, given, tmp
                 text = str(value[0] if isinstance(value, tuple) else value)
                 assert key in str(refused.value) and text in str(refused.value)
         else:
-            for flags in ((), (key,)):
-                try:
-                    assert completed(key, value, *flags)[key] == value, key
-                except UserError as error:
-                    # No owner, but a rule between keys.
-                    assert key.rpartition(".")[2] in str(error)
-                except FileNotFoundError:
-                    assert key == "data.add_tokens"
+            try:
+                assert completed(key, value)[key] == value, key
+            except UserError as error:
+                # No owner, but a rule between keys.
+                assert key.rpartition(".")[2] in str(error)
+            except FileNotFoundError:
+                assert key == "data.add_tokens"

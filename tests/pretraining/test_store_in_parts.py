@@ -35,6 +35,7 @@ def config_for(store, **changes):
     return settings.complete(config, "", ConfigSource("defaults", small_run("sotu")))[0]
 
 
+@pytest.mark.slow
 def test_interrupted_run_is_bit_identical(made, tmp_path):
     _, parts = made
     config = config_for(parts, train__num_steps=40, checkpoint__every_steps=10)

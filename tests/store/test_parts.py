@@ -127,12 +127,12 @@ def test_the_error_of_the_lowest_part_is_reported(texts, tmp_path):
     lines[350] = lines[120] = "broken"
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     make_it = functools.partial(make, f"{tmp_path}/a.jsonl", tmp_path / "store", part_bytes=1000)
-    for engine in (LocalProcesses(2), Cluster(in_order), LocalProcesses(1)):
+    for engine in (LocalProcesses(2), Cluster(in_order)):
         with pytest.raises(UserError, match="a.jsonl:121: not a JSON object"):
             make_it(engine)
     with pytest.raises(UserError, match="an unfinished token store with other settings or texts"):
         make_it(Cluster(in_order), bad_documents="skip")
-    metadata = make_it(LocalProcesses(2), bad_documents="skip")
+    metadata = make_it(LocalProcesses(1), bad_documents="skip")
     places = [f"{tmp_path}/a.jsonl:{line}" for line in (121, 351)]
     assert metadata["first_dropped"] == {"broken JSON": places}
 
@@ -171,7 +171,7 @@ def test_damage_while_a_store_is_prepared(damage, words, workers, tmp_path, monk
     monkeypatch.undo()
     assert (tmp_path / "store" / "unfinished" / "count-00000.json").exists() and plans
     path.write_bytes(whole)
-    assert make(texts, tmp_path / "store", LocalProcesses(workers), part_bytes=1)
+    assert make(texts, tmp_path / "store", LocalProcesses(1), part_bytes=1)
     assert len(list((tmp_path / "store" / "train").glob("0*"))) == 4
 
 
@@ -194,7 +194,7 @@ def test_parts_in_a_bucket(bucket, tmp_path):
     for root in (epath.Path(tmp_path), epath.Path(f"gs://{bucket}")):
         (root / "texts").mkdir(parents=True, exist_ok=True)
         (root / "texts" / "a.jsonl").write_text("".join(lines))
-        engine = Cluster(in_order) if files.is_remote(root) else LocalProcesses(2)
+        engine = Cluster(in_order) if files.is_remote(root) else LocalProcesses(1)
         made[root] = make(f"{root}/texts/*", root / "store", engine, part_bytes=1500)
     disk, remote = made
     assert made[disk]["splits"] == made[remote]["splits"]

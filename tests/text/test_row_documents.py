@@ -5,7 +5,7 @@ import struct
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc, parquet
 
@@ -100,6 +100,7 @@ def test_a_document_that_is_too_long_is_refused(tmp_path, monkeypatch):
         list(Corpus(path, table_rows="sentences", document_field="book").documents())
 
 
+@settings(max_examples=20)
 @given(
     lengths=st.lists(st.integers(1, 300), min_size=1, max_size=12),
     group=st.integers(1, 4),

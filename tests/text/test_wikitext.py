@@ -60,6 +60,7 @@ def articles(shared_data):
     }
 
 
+@pytest.mark.slow
 def test_passages_are_those_of_a_full_parser(articles):
     """98 % of our paragraphs are the parser's, and 99.6 % of the parser's are ours.
 

@@ -75,12 +75,12 @@ def test_slices_of_words_give_their_pieces(wordpiece):
 
 
 def test_every_single_character(wordpiece):
-    # Every seventh character, because all of Unicode takes 20 seconds.
-    text = " ".join(ALL[::7])
+    # Every 31st character, because all of Unicode takes 20 seconds.
+    text = " ".join(ALL[::31])
     ids, spans = check_shape(wordpiece, text)
     # Every second character is a space, and each piece lies on one of the others.
     assert all(start % 2 == 0 and (end - start) in (1, 3) for start, end in spans)
-    assert len({start for start, _ in spans}) > 20_000
+    assert len({start for start, _ in spans}) > 4_500
 
 
 def test_sentencepiece(sentencepiece):

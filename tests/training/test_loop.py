@@ -64,6 +64,7 @@ def test_steps_between_lines(every_steps, num_steps, expected):
     assert steps_between_lines(config, num_steps) == expected
 
 
+@pytest.mark.slow
 def test_of_pretraining_with_two_stages(texts, tmp_path, slow):
     config = small_run(texts, train__num_steps=12)
     with config.unlocked():
@@ -73,10 +74,12 @@ def test_of_pretraining_with_two_stages(texts, tmp_path, slow):
     check(tmp_path, pretrain.train(config, tmp_path), line_sequences=4, num_compiled=2)
 
 
+@pytest.mark.slow
 def test_of_fine_tuning_with_batches_of_two_lengths(tmp_path, slow):
     small.write_bert(tmp_path / "bert")
     small.write_rows(tmp_path / "data")
-    config = small.config(tmp_path / "bert", tmp_path / "data", train__num_epochs=1.0)
+    values = {"train.num_epochs": 1.0, "data.length_multiple": 8}
+    config = small.config(tmp_path / "bert", tmp_path / "data", **values)
     run = tmp_path / "run"
     check(run, finetune(config, run), line_sequences=5 * 8, num_compiled=2)
 

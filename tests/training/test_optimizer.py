@@ -278,7 +278,10 @@ def test_muon_is_optaxs_own_in_the_blocks_and_adamw_elsewhere():
         assert np.abs(ours - adamw[name].reshape(shape)).max() > 0.01
 
 
-@pytest.mark.parametrize("name", ["adamw", "stable_adamw", "muon", "lamb"])
+@pytest.mark.parametrize(
+    "name",
+    ["adamw", "muon", *(pytest.param(x, marks=pytest.mark.slow) for x in ("stable_adamw", "lamb"))],
+)
 def test_the_weight_decay_may_follow_the_step(start, gradients, name):
     def decay(step):
         return jnp.where(step < 2, 0.3, 0.0)

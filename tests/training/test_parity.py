@@ -24,7 +24,7 @@ RUNS = {
     "modernbert": ("modernbert", {}),
 }
 # The others are slow tests.
-DEFAULT_RUNS = ("adamw, two microbatches", "lamb")
+DEFAULT_RUNS = ("adamw, two microbatches",)
 
 
 @pytest.mark.parametrize(

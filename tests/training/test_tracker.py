@@ -130,6 +130,7 @@ def test_an_interrupted_run_of_pretraining(tmp_path, fake):
     assert len(Fake.runs) == 2
 
 
+@pytest.mark.slow
 def test_a_run_of_finetuning(tmp_path, fake):
     small.write_bert(tmp_path / "bert")
     small.write_rows(tmp_path / "rows")

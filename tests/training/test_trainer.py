@@ -53,7 +53,9 @@ def test_the_memory_is_that_of_the_machine_or_its_container(monkeypatch, tmp_pat
 def test_initial_weights_do_not_depend_on_the_level_of_optimization(monkeypatch):
     # Without a level in it, as users have it. No other test has this seed and shares its programs.
     monkeypatch.setenv("XLA_FLAGS", "")
-    trainer = make_trainer(small_config(seed=51), jax.devices()[:1])
+    values = {"model.num_hidden_layers": 1, "objective.terms": ("masked_lm",)}
+    values |= {"objective.weights": (1.0,), "data.rows": "segments"}
+    trainer = make_trainer(small_config(seed=51, **values), jax.devices()[:1])
 
     def create():
         return nn.unbox(init_params(trainer.model, trainer.seed))
