@@ -24,6 +24,8 @@ from bert_jax.training.stages import resolve_stages, stage_of
 _KINDS = ("score", "accuracy")
 # The most common class of the training rows, or their mean, for each row.
 _CONSTANT = "constant guess"
+# The prefix of the splits that were scored before the first step.
+_EARLIER = "before_"
 _OTHER = OTHER_TEXT.removesuffix("_")
 
 
@@ -80,15 +82,19 @@ def read_run(directory: epath.PathLike) -> Run:
         # The score that selects the best checkpoint comes first.
         main, full = results.get("metric") or "", 100.0 if config.task.startswith("squad") else 1.0
         values, metrics = {}, []
+        earlier = {split: splits.pop(split) for split in [*splits] if split.startswith(_EARLIER)}
         for split, scores in splits.items():
+            # The weights that an embedding run began with; other runs begin without a head.
+            before, label = earlier.get(f"{_EARLIER}{split}", {}), "before training"
+            if split in validation[:1] and baseline:
+                before, label = baseline, _CONSTANT
             for name in sorted(scores, key=lambda name: name != main):
                 is_fraction = not any(word in name for word in ("error", "thresh", "total"))
                 metric = Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_fraction])
                 values[metric.name] = scores[name] / (full if is_fraction else 1.0)
-                if split in validation[:1] and name in baseline:
-                    constant = f"{BASELINE} {name}"
-                    values[constant] = baseline[name]
-                    metric = metric._replace(baseline=constant, baseline_label=_CONSTANT)
+                if name in before:
+                    metric = metric._replace(baseline=f"{label} {metric.name}", baseline_label=label)
+                    values[metric.baseline] = before[name]
                 metrics.append(metric)
         panels = finetuning_panels(main, validation, full)
     else:
