@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from bert_jax.base.batch import BatchFields, host_rows, shared_row_fields
-from bert_jax.base.errors import UserError
 from bert_jax.base.parts import load_part
 from bert_jax.batches.corruption import CORRUPTIONS
 from bert_jax.batches.examples import Examples, Window
@@ -314,7 +313,7 @@ def _elements(make_batches: Callable[[], Iterator[Batch]], signature: Signature)
     try:
         # Importing TensorFlow takes seconds.
         from bert_jax.base.lean_tensorflow import hide_accelerators, tf
-    except UserError:
+    except ImportError:
         yield from make_batches()
         return
 

@@ -93,8 +93,9 @@ def read_run(directory: epath.PathLike) -> Run:
                 metric = Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_fraction])
                 values[metric.name] = scores[name] / (full if is_fraction else 1.0)
                 if name in before:
-                    metric = metric._replace(baseline=f"{label} {metric.name}", baseline_label=label)
-                    values[metric.baseline] = before[name]
+                    baseline_name = f"{label} {metric.name}"
+                    metric = metric._replace(baseline=baseline_name, baseline_label=label)
+                    values[baseline_name] = before[name]
                 metrics.append(metric)
         panels = finetuning_panels(main, validation, full)
     else:
