@@ -3,6 +3,8 @@
     python -m benchmarks.golden.models [NAME ...]
     python -m benchmarks.golden.models new NAME '{"model_type": "bert", "vocab_size": 61, ...}'
 
+The models of NEWER were recorded with transformers 5.24.0, the others with 4.57.6.
+
 tests/models/test_parity.py compares bert_jax with them. `model_*.npz` are small models of odd
 shapes with random parameters, and include their config.json and the weights; the second command
 adds one without a decoder. As far as possible, no two sizes of a shape are equal. `real_*.npz` are
@@ -44,7 +46,13 @@ CLASSES = {
     "electra": "ElectraForPreTraining",
     "modernbert": "ModernBertForMaskedLM",
     "flaubert": "FlaubertWithLMHeadModel",
+    # Of transformers 5.
+    "nomic_bert": "NomicBertForMaskedLM",
+    "gte": "GteForMaskedLM",
+    "jina_embeddings_v3": "JinaEmbeddingsV3ForMaskedLM",
 }
+# Names of golden files for which transformers 4 has no class.
+NEWER = ("nomic_bert", "gte", "jina_v3")
 # The number of entries that are stored of each large gradient.
 LARGEST = 16
 
@@ -52,7 +60,8 @@ LARGEST = 16
 def main(*names: str) -> None:
     files = [f"model_{name}" for name in names] or [file.stem for file in FOLDER.glob("*.npz")]
     for file in files:
-        if file.startswith("model_") and file not in ("model_spanbert", "model_retromae"):
+        name = file.removeprefix("model_")
+        if file != name and name not in ("spanbert", "retromae", *([] if names else NEWER)):
             golden = read_golden(file)
             model = make_model(json.loads(str(golden["config"])))
             record(file, golden, model, run_of(model))
@@ -218,6 +227,8 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
         mlm_logits = model.decoder(model.head(model.model.final_norm(hidden_states[-1])))
     elif model.config.model_type == "flaubert":
         mlm_logits = model.pred_layer.proj(hidden_states[-1])
+    elif model.config.model_type == "nomic_bert":
+        mlm_logits = model.cls(hidden_states[-1])
     else:
         mlm_logits = model.lm_head(hidden_states[-1])
     outputs["mlm_logits"] = gather(mlm_logits, batch["masked_lm_positions"])

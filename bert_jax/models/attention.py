@@ -73,8 +73,9 @@ class SelfAttention(nn.Module):
             )
         )
         if c.rope_theta:
-            theta = c.theta(self.is_local)
-            query_BxAxLxK, key_BxAxLxK = rotate(query_BxAxLxK, theta), rotate(key_BxAxLxK, theta)
+            angles = c.theta(self.is_local), c.rope_scale
+            query_BxAxLxK = rotate(query_BxAxLxK, *angles)
+            key_BxAxLxK = rotate(key_BxAxLxK, *angles)
         query_BxAxLxK *= jnp.asarray(c.head_depth**-0.5, c.dtype)
         attend = self._whole if numbers_BxL is None else self._in_parts
         context_BxAxLxK = attend(
@@ -136,7 +137,7 @@ class SelfAttention(nn.Module):
         """Rotates queries or keys whose heads lie side by side."""
         c = self.config
         x_BxLxAxK = x_BxLxD.reshape(*x_BxLxD.shape[:2], -1, c.head_depth)
-        x_BxAxLxK = rotate(x_BxLxAxK.swapaxes(1, 2), c.theta(self.is_local))
+        x_BxAxLxK = rotate(x_BxLxAxK.swapaxes(1, 2), c.theta(self.is_local), c.rope_scale)
         return x_BxAxLxK.swapaxes(1, 2).reshape(x_BxLxD.shape)
 
     def _projections(self):
@@ -146,7 +147,7 @@ class SelfAttention(nn.Module):
         for name in ("query", "key", "value"):
             kernel = self.param(f"{name}_kernel", weight_init(c, "embed", "heads", "depth"), shape)
             bias = None
-            if c.biases:
+            if c.has_biases("attention"):
                 bias = self.param(f"{name}_bias", zeros_init("heads", "depth"), shape[1:])
             yield kernel, bias
 
@@ -156,7 +157,7 @@ class SelfAttention(nn.Module):
         shape = (c.num_attention_heads, c.head_depth, c.hidden_size)
         init = weight_init(c, "heads", "depth", "embed", is_output=True)
         kernel = self.param("output_kernel", init, shape)
-        if not c.biases:
+        if not c.has_biases("attention"):
             return kernel, None
         return kernel, self.param("output_bias", zeros_init("embed"), (c.hidden_size,))
 

@@ -63,7 +63,7 @@ class BertConfig:
         "gelu",
         "Activation of the feed-forward layer. gelu is the exact form, with erf; gelu_new is the "
         "approximation with tanh.",
-        choices=("gelu", "gelu_new", "relu"),
+        choices=("gelu", "gelu_new", "relu", "silu"),
     )
     hidden_dropout_prob: float = _key(
         0.1,
@@ -145,6 +145,12 @@ class BertConfig:
         bounds=">= 0",
         only_with=_NO_DECODER,
     )
+    rope_scale: float = _key(
+        1.0,
+        "Number by which rotary positions are divided, in all layers. GTE's models for embeddings "
+        "have numbers above 1.",
+        bounds="> 0",
+    )
     local_rope_theta: float = _key(
         0.0, "rope_theta of local layers. 0 means that they have the same.", bounds=">= 0"
     )
@@ -171,6 +177,14 @@ class BertConfig:
         "Whether projections and LayerNorms have biases. Those of the decoder and of classifiers "
         "always exist.",
         only_with=_NO_DECODER,
+    )
+    biasless: tuple[str, ...] = _key(
+        (),
+        "Parts without biases in a model with biases. attention: its four projections. inner: the "
+        "projections to the width intermediate_size. output: the one from that width. NomicBERT "
+        "has all three, GTE only inner.",
+        choices=("attention", "inner", "output"),
+        only_with="model.biases=True",
     )
     classifier_pooling: str = _key(
         "pooler",
@@ -249,6 +263,10 @@ class BertConfig:
     def window(self) -> int:
         """How far local attention reaches to either side."""
         return self.local_attention // 2
+
+    def has_biases(self, part: str) -> bool:
+        """Returns whether a part has biases, by its name in `biasless`; empty for other parts."""
+        return self.biases and part not in self.biasless
 
     def theta(self, is_local: bool) -> float:
         """Returns the `rope_theta` of local or global layers."""

@@ -82,7 +82,7 @@ class Block(nn.Module):
 
         def inner(name):
             projection = Projection(
-                c, c.intermediate_size, ("embed", "mlp"), activated=True, name=name
+                c, c.intermediate_size, ("embed", "mlp"), activated=True, part="inner", name=name
             )
             inner_BxLxF = projection(input_BxLxD)
             return nn.with_logical_constraint(inner_BxLxF, ("batch", None, "activation_mlp"))
@@ -92,7 +92,7 @@ class Block(nn.Module):
         if c.gated:
             inner_BxLxF *= inner("gate")
         output_BxLxD = Projection(
-            c, c.hidden_size, ("mlp", "embed"), is_output=True, name="output"
+            c, c.hidden_size, ("mlp", "embed"), is_output=True, part="output", name="output"
         )(inner_BxLxF)
         output_BxLxD = nn.with_logical_constraint(output_BxLxD, ("batch", None, None))
         hidden_BxLxD = hidden_BxLxD + dropout(output_BxLxD, c.hidden_dropout_prob)

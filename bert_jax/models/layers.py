@@ -40,7 +40,7 @@ def zeros_init(*axes: str):
 
 
 class Projection(nn.Module):
-    """An affine map of the last axis from D to F; linear if `config.biases` is False.
+    """An affine map of the last axis from D to F, linear if its part of the model has no biases.
 
     Attributes:
       config: The model's hyperparameters.
@@ -49,6 +49,7 @@ class Projection(nn.Module):
       activated: Whether an activation follows. The compiler then fuses the sum of the bias's
         gradient into the activation's backward pass; elsewhere `add_bias` does the sum.
       is_output: See `weight_init`.
+      part: See `BertConfig.has_biases`.
     """
 
     config: BertConfig
@@ -56,6 +57,7 @@ class Projection(nn.Module):
     axes: tuple[str, str]
     activated: bool = False
     is_output: bool = False
+    part: str = ""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -64,7 +66,7 @@ class Projection(nn.Module):
         init = weight_init(self.config, *self.axes, is_output=self.is_output)
         kernel = self.param("kernel", init, shape)
         product = x.astype(dtype) @ kernel.astype(dtype)
-        if not self.config.biases:
+        if not self.config.has_biases(self.part):
             return product
         bias = self.param("bias", zeros_init(self.axes[1]), shape[1:])
         return product + bias.astype(dtype) if self.activated else add_bias(product, bias)
@@ -193,5 +195,6 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": gelu,
     "gelu_new": lambda x: nn.gelu(x, approximate=True),
     "relu": nn.relu,
+    "silu": nn.silu,
     "tanh": jnp.tanh,
 }

@@ -66,6 +66,19 @@ FAMILIES["modernbert"] = {
     "num_hidden_layers": 5,
     "layer_norm_eps": 1e-5,
 }
+FAMILIES["nomic_bert"] = {
+    "hidden_act": "silu",
+    "gated": True,
+    "biasless": ("attention", "inner", "output"),
+    "rope_theta": 300.0,
+}
+FAMILIES["gte"] = {
+    "gated": True,
+    "biasless": ("inner",),
+    "rope_theta": 900.0,
+    "rope_scale": 1.5,
+}
+FAMILIES["jina_v3"] = {"type_vocab_size": 1, "pooler_dropout_prob": 0.1, "rope_theta": 70.0}
 FAMILIES["flaubert"] = {
     "type_vocab_size": 0,
     "head_transform": False,
@@ -102,7 +115,7 @@ def make_finetuned(
 
 
 def _pretrained(weights, values, family, **attributes) -> Pretrained:
-    conventions = dict.fromkeys(("bert", "distilbert", "electra", "flaubert"), "bert")
+    conventions = dict.fromkeys(("bert", "distilbert", "electra", "flaubert", "nomic_bert"), "bert")
     conventions |= {"albert": "albert", "modernbert": "modernbert"}
     tokenizer = make_tokenizer(conventions.get(family, "roberta"))
     return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)

@@ -75,6 +75,11 @@ def cache_items(monkeypatch):
         monkeypatch.setattr(cache, "__getitem__", lambda self, i: self, raising=False)
 
 
+def needs_class(name):
+    if not hasattr(transformers, name):
+        pytest.skip(f"this version of transformers has no {name}")
+
+
 def their_outputs(model, batch):
     # DistilBERT has no token types. FlauBERT takes them for tokens, whose embeddings it adds. Only
     # BART has a target.
@@ -146,9 +151,14 @@ def assert_same_logits(theirs, pretrained, weights):
         ("FlaubertWithLMHeadModel", {"family": "flaubert"}),
         ("FlaubertWithLMHeadModel", {"family": "flaubert", "norm": "pre", "hidden_act": "relu"}),
         ("BartForConditionalGeneration", {"family": "bart"}),
+        ("NomicBertForMaskedLM", {"family": "nomic_bert"}),
+        ("GteForMaskedLM", {"family": "gte"}),
+        ("GteForMaskedLM", {"family": "gte", "type_vocab_size": 0, "rope_scale": 1.0}),
+        ("JinaEmbeddingsV3ForMaskedLM", {"family": "jina_v3"}),
     ],
 )
 def test_transformers_loads_our_directory_completely(tmp_path, class_name, options, cache_items):
+    needs_class(class_name)
     pretrained = make_pretrained(**options)
     if options.get("norm") == "pre":
         # Without a last LayerNorm, the logits would be several hundred.
@@ -328,6 +338,47 @@ def test_modernbert_of_transformers_round_trip(tmp_path, values):
         assert formats.read(tmp_path / "again").model == keys
 
 
+ROPE = {"rope_type": "default", "rope_theta": 30.0}
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+@pytest.mark.parametrize(
+    ("prefix", "values"),
+    [
+        ("NomicBert", {"rope_parameters": ROPE}),
+        ("Gte", {"rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.5}}),
+        ("JinaEmbeddingsV3", {"rope_parameters": ROPE}),
+    ],
+)
+def test_families_of_transformers_5_round_trip(tmp_path, prefix, values, is_native):
+    """Compares all weights and the config, for the names on disk and those in memory."""
+    needs_class(f"{prefix}ForMaskedLM")
+    config = getattr(transformers, f"{prefix}Config")(
+        vocab_size=28,
+        hidden_size=12,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=40,
+        **values,
+    )
+    model = randomized(getattr(transformers, f"{prefix}ForMaskedLM")(config))
+    model.save_pretrained(tmp_path / "disk")
+    model.save_pretrained(tmp_path / "read", save_original_format=not is_native)
+    ours = formats.read(tmp_path / "read")
+    assert ours.warnings == []
+    assert_same_logits(model, ours, ours.weights)
+    formats.write(ours, tmp_path / "again", "huggingface")
+    load_whole(f"{prefix}ForMaskedLM", tmp_path / "again")
+    before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("disk", "again"))
+    assert same_weights(before, after)
+    configs = [
+        transformers.AutoConfig.from_pretrained(tmp_path / path).to_dict()
+        for path in ("disk", "again")
+    ]
+    assert configs[0] == configs[1] | {"_name_or_path": str(tmp_path / "disk")}
+
+
 _OLD = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
 PREFIXES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "albert": "Albert"}
 TASK_CLASSES = [
@@ -338,6 +389,9 @@ TASK_CLASSES = [
     *((*head, "flaubert", "Flaubert", {}) for head in HEADS[:4]),
     *((*head, "modernbert", "ModernBert", {}) for head in HEADS),
     (*HEADS[0], "modernbert", "ModernBert", {"classifier_pooling": "mean"}),
+    *((*HEADS[i], "nomic_bert", "NomicBert", {}) for i in (0, 2)),
+    *((*HEADS[i], "gte", "Gte", {}) for i in (0, 2)),
+    *((*HEADS[i], "jina_v3", "JinaEmbeddingsV3", {}) for i in (0, 2, 3)),
 ]
 
 
@@ -345,6 +399,7 @@ TASK_CLASSES = [
 def test_fine_tuned_models_have_the_same_logits_and_labels(
     tmp_path, head, labels, family, prefix, changes
 ):
+    needs_class(f"{prefix}Model")
     pretrained = make_finetuned(head, labels, family=family)
     pretrained.model |= changes
     weights = copies(pretrained.weights)
