@@ -50,9 +50,10 @@ CLASSES = {
     "nomic_bert": "NomicBertForMaskedLM",
     "gte": "GteForMaskedLM",
     "jina_embeddings_v3": "JinaEmbeddingsV3ForMaskedLM",
+    "eurobert": "EuroBertForMaskedLM",
 }
 # Names of golden files for which transformers 4 has no class.
-NEWER = ("nomic_bert", "gte", "jina_v3")
+NEWER = ("nomic_bert", "gte", "jina_v3", "eurobert")
 # The number of entries that are stored of each large gradient.
 LARGEST = 16
 
@@ -227,6 +228,8 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
         mlm_logits = model.decoder(model.head(model.model.final_norm(hidden_states[-1])))
     elif model.config.model_type == "flaubert":
         mlm_logits = model.pred_layer.proj(hidden_states[-1])
+    elif model.config.model_type == "eurobert":
+        mlm_logits = model.lm_head(model.model.norm(hidden_states[-1]))
     elif model.config.model_type == "nomic_bert":
         mlm_logits = model.cls(hidden_states[-1])
     else:
@@ -282,11 +285,16 @@ def denoising(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
 
 def encode(bert: PreTrainedModel, batch: dict):
     """Returns all hidden states, the embeddings' first, and the pooled output, if any."""
-    has_types = bert.config.model_type not in ("distilbert", "flaubert", "modernbert")
+    has_types = getattr(bert.config, "type_vocab_size", 0) and bert.config.model_type != "flaubert"
     names = ("input_ids", "attention_mask", *(["token_type_ids"] if has_types else []))
     inputs = {name: torch.tensor(batch[name]).long() for name in names}
+    last: list[torch.Tensor] = []
+    if bert.config.model_type == "eurobert":
+        # transformers 5 gives the output of the final LayerNorm in place of the last block's.
+        bert.layers[-1].register_forward_hook(lambda module, given, output: last.append(output))
     output = bert(**inputs, output_hidden_states=True)
-    return output.hidden_states, output.get("pooler_output")
+    states = (*output.hidden_states[: -len(last) or None], *last[-1:])
+    return states, output.get("pooler_output")
 
 
 def gather(values: torch.Tensor, positions: np.ndarray) -> torch.Tensor:
@@ -311,13 +319,14 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
     """Draws all parameters at random.
 
     A zero bias or a unit scale could hide a mistake. The values of the tables are small, as in a
-    trained BERT, so that LayerNorm's epsilon has an effect. ModernBERT's output matrices are too,
-    because their outputs add up over the layers.
+    trained BERT, so that LayerNorm's epsilon has an effect. The output matrices of models with
+    LayerNorm before each sublayer are too, because their outputs add up over the layers.
     """
     rng = np.random.RandomState(seed)
     for name, parameter in model.named_parameters():
-        small = ("embeddings.weight", "shared.weight", "embed_positions.weight", ".Wo.weight")
-        scale = 0.05 if name.endswith(small) else 0.3
+        small = ["embeddings.weight", "shared.weight", "embed_positions.weight", ".Wo.weight"]
+        small += ["embed_tokens.weight", ".o_proj.weight", ".down_proj.weight"]
+        scale = 0.05 if name.endswith(tuple(small)) else 0.3
         value = scale * rng.standard_normal(parameter.shape)
         parameter.data = torch.tensor((value + is_scale(name)).astype(np.float32))
     model.tie_weights()

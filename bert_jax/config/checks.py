@@ -68,6 +68,11 @@ def model_rules(config: ConfigDict) -> list[Rule]:
             "the number of heads must divide the width",
         ),
         (
+            model.num_attention_heads % (model.num_key_value_heads or 1),
+            "model.num_attention_heads model.num_key_value_heads",
+            "the second number must divide the first",
+        ),
+        (
             model.layer_groups > model.num_hidden_layers,
             "model.layer_groups model.num_hidden_layers",
             "there cannot be more groups than layers",

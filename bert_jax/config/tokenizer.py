@@ -52,8 +52,19 @@ TOKENIZER: Section = {
         "xlm: <s> A </s> B </s>, all of token type 0, with the ids of XLM and FlauBERT. "
         "herbert: <s> A </s> B </s>, with BERT's token types. "
         "modernbert: as bert, all of token type 0, at the end of a byte_bpe vocabulary. "
-        "gemma: <bos> A <eos> B <eos>, all of token type 0; for mmBERT.",
-        choices=("bert", "roberta", "camembert", "albert", "xlm", "herbert", "modernbert", "gemma"),
+        "gemma: <bos> A <eos> B <eos>, all of token type 0; for mmBERT. "
+        "eurobert: the same with EuroBERT's spellings, of which the last also pads.",
+        choices=(
+            "bert",
+            "roberta",
+            "camembert",
+            "albert",
+            "xlm",
+            "herbert",
+            "modernbert",
+            "gemma",
+            "eurobert",
+        ),
     ),
     "lowercase": _tokenizer_field(
         True,

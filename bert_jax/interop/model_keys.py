@@ -128,6 +128,7 @@ def write_family_keys(
         # Where bert_jax has 0 for "the default", transformers has the number itself.
         "embedding_size": shape.embedding_width,
         "layer_groups": shape.num_groups,
+        "num_key_value_heads": shape.key_value_heads,
         **{key: model[key] + offset for key, offset in family.config_offsets.items()},
         **{key: 1 for key in family.zero_tables if not model[key]},
         **{key: names[model[key]] for key, names in family.value_names.items()},

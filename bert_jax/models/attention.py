@@ -77,6 +77,7 @@ class SelfAttention(nn.Module):
             query_BxAxLxK = rotate(query_BxAxLxK, *angles)
             key_BxAxLxK = rotate(key_BxAxLxK, *angles)
         query_BxAxLxK *= jnp.asarray(c.head_depth**-0.5, c.dtype)
+        key_BxAxLxK, value_BxAxLxK = self._for_all(key_BxAxLxK, 1), self._for_all(value_BxAxLxK, 1)
         attend = self._whole if numbers_BxL is None else self._in_parts
         context_BxAxLxK = attend(
             (query_BxAxLxK, key_BxAxLxK, value_BxAxLxK),
@@ -121,6 +122,7 @@ class SelfAttention(nn.Module):
             heads_BxLxD.append(product)
         if c.rope_theta:
             heads_BxLxD[:2] = [self._rotated(x_BxLxD) for x_BxLxD in heads_BxLxD[:2]]
+        heads_BxLxD = [self._for_all_heads(x_BxLxD) for x_BxLxD in heads_BxLxD]
         shape = (hidden_BxLxD.shape[0], c.num_attention_heads)
         rate = 0.0 if deterministic else c.attention_probs_dropout_prob
         keys = Dropout(rate).keys(shape) if rate else (jnp.zeros(shape, jnp.int32),) * 2
@@ -140,15 +142,32 @@ class SelfAttention(nn.Module):
         x_BxAxLxK = rotate(x_BxLxAxK.swapaxes(1, 2), c.theta(self.is_local), c.rope_scale)
         return x_BxAxLxK.swapaxes(1, 2).reshape(x_BxLxD.shape)
 
+    def _for_all(self, x: jax.Array, axis: int) -> jax.Array:
+        """Repeats the heads of keys or values for the heads of queries that share them."""
+        repeats = self.config.num_attention_heads // x.shape[axis]
+        return x if repeats == 1 else jnp.repeat(x, repeats, axis)
+
+    def _for_all_heads(self, x_BxLxD: jax.Array) -> jax.Array:
+        """Does the same where heads lie side by side."""
+        x_BxLxAxK = x_BxLxD.reshape(*x_BxLxD.shape[:2], -1, self.config.head_depth)
+        return self._for_all(x_BxLxAxK, 2).reshape(*x_BxLxD.shape[:2], -1)
+
     def _projections(self):
-        """Yields kernel [D, A, K] and bias [A, K] or None: of query, key and value, in turn."""
+        """Yields kernel [D, A, K] and bias [A, K] or None: of query, key and value, in turn.
+
+        Heads that several share are on each device: their number need not be a multiple of the
+        devices that divide the others.
+        """
         c = self.config
-        shape = (c.hidden_size, c.num_attention_heads, c.head_depth)
         for name in ("query", "key", "value"):
-            kernel = self.param(f"{name}_kernel", weight_init(c, "embed", "heads", "depth"), shape)
+            heads, axis = c.num_attention_heads, "heads"
+            if name != "query" and c.key_value_heads < heads:
+                heads, axis = c.key_value_heads, "shared_heads"
+            shape = (c.hidden_size, heads, c.head_depth)
+            kernel = self.param(f"{name}_kernel", weight_init(c, "embed", axis, "depth"), shape)
             bias = None
             if c.has_biases("attention"):
-                bias = self.param(f"{name}_bias", zeros_init("heads", "depth"), shape[1:])
+                bias = self.param(f"{name}_bias", zeros_init(axis, "depth"), shape[1:])
             yield kernel, bias
 
     def _output_projection(self):

@@ -132,10 +132,26 @@ class BertConfig:
     norm: str = _key(
         "post",
         "Position of LayerNorm in each block: post (after each residual sum, as in BERT), pre "
-        "(before each sublayer, and none after the last block, as in FlauBERT-large) or "
+        "(before each sublayer, and none after the last block, as in FlauBERT-large), "
         "pre_and_final (before each sublayer but the first, which reads the LayerNorm of the "
-        "embeddings, and after the last block, as in ModernBERT).",
-        choices=("post", "pre", "pre_and_final"),
+        "embeddings, and after the last block, as in ModernBERT) or all_pre_and_final (before each "
+        "sublayer and after the last block, but not after the embeddings, as in EuroBERT).",
+        choices=("post", "pre", "pre_and_final", "all_pre_and_final"),
+        only_with=_NO_DECODER,
+    )
+    norm_kind: str = _key(
+        "layer",
+        "What stands in all places of LayerNorm: layer is LayerNorm; rms is RMSNorm, which "
+        "subtracts no mean and has no bias, as in EuroBERT.",
+        choices=("layer", "rms"),
+        only_with=_NO_DECODER,
+    )
+    num_key_value_heads: int = _key(
+        0,
+        "Heads of keys and values, if several heads of queries share one (grouped-query "
+        "attention). num_attention_heads must be a multiple of this. 0 means that they have as "
+        "many.",
+        bounds=">= 0",
         only_with=_NO_DECODER,
     )
     rope_theta: float = _key(
@@ -174,24 +190,27 @@ class BertConfig:
     )
     biases: bool = _key(
         True,
-        "Whether projections and LayerNorms have biases. Those of the decoder and of classifiers "
-        "always exist.",
+        "Whether projections and LayerNorms have biases. Those of classifiers always exist, and "
+        "that of the decoder unless biasless names it.",
         only_with=_NO_DECODER,
     )
     biasless: tuple[str, ...] = _key(
         (),
-        "Parts without biases in a model with biases. attention: its four projections. inner: the "
-        "projections to the width intermediate_size. output: the one from that width. NomicBERT "
-        "has all three, GTE only inner.",
-        choices=("attention", "inner", "output"),
-        only_with="model.biases=True",
+        "Parts without biases, where others have them. attention: its four projections. inner: "
+        "the projections to the width intermediate_size. output: the one from that width. decoder: "
+        "the decoder of the language-model head. NomicBERT has no biases in the first three, GTE "
+        "none in inner.",
+        choices=("attention", "inner", "output", "decoder"),
     )
     classifier_pooling: str = _key(
         "pooler",
         "What the classifiers of fine-tuning read. pooler: the pooler, or the states of tokens. "
         "cls and mean (ModernBERT): the state of the first token, the mean over all tokens, or the "
-        "states of tokens, after the dense layer, activation and LayerNorm of the masked-LM head.",
-        choices=("pooler", "cls", "mean"),
+        "states of tokens, after the dense layer, activation and LayerNorm of the masked-LM head. "
+        "late (EuroBERT): the mean over all tokens after these layers. In a model without "
+        "head_transform, classifiers of sequences have such a dense layer and activation of their "
+        "own, and those of tokens have none.",
+        choices=("pooler", "cls", "mean", "late"),
         only_with=_NO_DECODER,
     )
     output_init_by_depth: bool = _key(
@@ -204,6 +223,17 @@ class BertConfig:
         True,
         "Whether the language-model head has a dense layer, an activation and a LayerNorm before "
         "its decoder. In FlauBERT it is the decoder alone.",
+    )
+    head_act: str = _key(
+        "",
+        "Activation of the language-model head. If empty, it is hidden_act.",
+        choices=("", "gelu", "gelu_new", "relu", "silu"),
+    )
+    tied_decoder: bool = _key(
+        True,
+        "Whether the decoder of the language-model head has the word embeddings as its matrix. "
+        "That of EuroBERT is a table of its own.",
+        only_with=_NO_DECODER,
     )
     pooler_act: str = _key(
         "tanh",
@@ -235,6 +265,21 @@ class BertConfig:
     @property
     def head_depth(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """The number of heads of keys and values."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def has_embedding_norm(self) -> bool:
+        """Whether a LayerNorm follows the embeddings."""
+        return self.norm != "all_pre_and_final"
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether a LayerNorm follows the last block."""
+        return self.norm in ("pre_and_final", "all_pre_and_final")
 
     @property
     def embedding_width(self) -> int:

@@ -132,7 +132,7 @@ class Encoder(nn.Module):
         mask, local_mask = (
             _mask(c, attention_mask_BxL, sequences_per_row, window) for window in (0, c.window)
         )
-        final_norm = LayerNorm(c, name="layer_norm") if c.norm == "pre_and_final" else lambda x: x
+        final_norm = LayerNorm(c, name="layer_norm") if c.has_final_norm else lambda x: x
         outputs = []
         block = rematerialized(Block, c.remat)
         blocks = [block(c, deterministic, g, name=f"layer_{g}") for g in range(c.num_groups)]

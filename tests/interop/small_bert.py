@@ -79,6 +79,24 @@ FAMILIES["gte"] = {
     "rope_scale": 1.5,
 }
 FAMILIES["jina_v3"] = {"type_vocab_size": 1, "pooler_dropout_prob": 0.1, "rope_theta": 70.0}
+FAMILIES["eurobert"] = {
+    "vocab_size": len(_PIECES) + len(CONVENTIONS["eurobert"].last),
+    "type_vocab_size": 0,
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_act": "silu",
+    "gated": True,
+    "norm": "all_pre_and_final",
+    "norm_kind": "rms",
+    "biasless": ("attention", "inner", "output", "decoder"),
+    "tied_decoder": False,
+    "head_transform": False,
+    "head_act": "gelu",
+    "classifier_pooling": "late",
+    "rope_theta": 50.0,
+    "hidden_dropout_prob": 0.0,
+}
 FAMILIES["flaubert"] = {
     "type_vocab_size": 0,
     "head_transform": False,
@@ -116,7 +134,7 @@ def make_finetuned(
 
 def _pretrained(weights, values, family, **attributes) -> Pretrained:
     conventions = dict.fromkeys(("bert", "distilbert", "electra", "flaubert", "nomic_bert"), "bert")
-    conventions |= {"albert": "albert", "modernbert": "modernbert"}
+    conventions |= {name: name for name in ("albert", "modernbert", "eurobert")}
     tokenizer = make_tokenizer(conventions.get(family, "roberta"))
     return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)
 

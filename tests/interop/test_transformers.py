@@ -56,7 +56,8 @@ def random_batch(model, seed=0, pad_id=0):
     shape = (3, 17)
     mask = (np.arange(17) < np.array([[17], [9], [12]])).astype(np.int64)
     # The padding id occurs only in padding, because RoBERTa does not count it in positions.
-    ids = rng.integers(pad_id + 1, model["vocab_size"], shape)
+    is_low = pad_id < model["vocab_size"] // 2
+    ids = rng.integers(*((pad_id + 1, model["vocab_size"]) if is_low else (0, pad_id)), shape)
     return {
         "input_ids": np.where(mask, ids, pad_id),
         "token_type_ids": rng.integers(0, max(1, model["type_vocab_size"]), shape),
@@ -155,13 +156,15 @@ def assert_same_logits(theirs, pretrained, weights):
         ("GteForMaskedLM", {"family": "gte"}),
         ("GteForMaskedLM", {"family": "gte", "type_vocab_size": 0, "rope_scale": 1.0}),
         ("JinaEmbeddingsV3ForMaskedLM", {"family": "jina_v3"}),
+        ("EuroBertForMaskedLM", {"family": "eurobert"}),
+        ("EuroBertForMaskedLM", {"family": "eurobert", "num_key_value_heads": 0}),
     ],
 )
 def test_transformers_loads_our_directory_completely(tmp_path, class_name, options, cache_items):
     needs_class(class_name)
     pretrained = make_pretrained(**options)
-    if options.get("norm") == "pre":
-        # Without a last LayerNorm, the logits would be several hundred.
+    if pretrained.model["norm"] in ("pre", "all_pre_and_final"):
+        # Without LayerNorm on the sums of the blocks, these would be several hundred.
         pretrained.weights = {name: x / 4 for name, x in pretrained.weights.items()}
     weights = copies(pretrained.weights)
     formats.write(pretrained, tmp_path / "hf", "huggingface")
@@ -171,9 +174,9 @@ def test_transformers_loads_our_directory_completely(tmp_path, class_name, optio
     assert_same_logits(theirs, pretrained, weights)
 
 
-def randomized(model):
+def randomized(model, deviation=1.0):
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter)
+        torch.nn.init.normal_(parameter, std=deviation)
     return model
 
 
@@ -338,6 +341,8 @@ def test_modernbert_of_transformers_round_trip(tmp_path, values):
         assert formats.read(tmp_path / "again").model == keys
 
 
+EURO_IDS = {"bos": 23, "eos": 24, "pad": 24, "mask": 25}
+EURO = {"vocab_size": 27, **{f"{name}_token_id": i for name, i in EURO_IDS.items()}}
 ROPE = {"rope_type": "default", "rope_theta": 30.0}
 
 
@@ -348,26 +353,28 @@ ROPE = {"rope_type": "default", "rope_theta": 30.0}
         ("NomicBert", {"rope_parameters": ROPE}),
         ("Gte", {"rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.5}}),
         ("JinaEmbeddingsV3", {"rope_parameters": ROPE}),
+        ("EuroBert", {"rope_parameters": ROPE, "num_key_value_heads": 1, **EURO}),
     ],
 )
 def test_families_of_transformers_5_round_trip(tmp_path, prefix, values, is_native):
     """Compares all weights and the config, for the names on disk and those in memory."""
     needs_class(f"{prefix}ForMaskedLM")
     config = getattr(transformers, f"{prefix}Config")(
-        vocab_size=28,
+        **{"vocab_size": 28, **values},
         hidden_size=12,
         num_hidden_layers=3,
         num_attention_heads=3,
         intermediate_size=20,
         max_position_embeddings=40,
-        **values,
     )
-    model = randomized(getattr(transformers, f"{prefix}ForMaskedLM")(config))
+    model = randomized(getattr(transformers, f"{prefix}ForMaskedLM")(config), 0.25)
     model.save_pretrained(tmp_path / "disk")
     model.save_pretrained(tmp_path / "read", save_original_format=not is_native)
     ours = formats.read(tmp_path / "read")
     assert ours.warnings == []
     assert_same_logits(model, ours, ours.weights)
+    # Without them, transformers would take its own ids of special tokens.
+    ours.tokenizer = make_tokenizer("eurobert") if prefix == "EuroBert" else None
     formats.write(ours, tmp_path / "again", "huggingface")
     load_whole(f"{prefix}ForMaskedLM", tmp_path / "again")
     before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("disk", "again"))
@@ -392,6 +399,8 @@ TASK_CLASSES = [
     *((*HEADS[i], "nomic_bert", "NomicBert", {}) for i in (0, 2)),
     *((*HEADS[i], "gte", "Gte", {}) for i in (0, 2)),
     *((*HEADS[i], "jina_v3", "JinaEmbeddingsV3", {}) for i in (0, 2, 3)),
+    *((*HEADS[i], "eurobert", "EuroBert", {}) for i in (0, 1, 2)),
+    *((*HEADS[0], "eurobert", "EuroBert", {"classifier_pooling": p}) for p in ("cls", "mean")),
 ]
 
 

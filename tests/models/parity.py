@@ -91,6 +91,7 @@ RANDOM = (
     "nomic_bert",
     "gte",
     "jina_v3",
+    "eurobert",
 )
 REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")

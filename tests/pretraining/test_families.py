@@ -25,8 +25,10 @@ from configs import (
     ablations,
     bart,
     flaubert,
+    gte,
     herbert,
     modernbert,
+    nomic_bert,
     retromae,
     roberta,
     spanbert,
@@ -83,6 +85,18 @@ FAMILIES = {
         {"architectures": ["BertForMaskedLM"], "model_type": "bert", "pad_token_id": 1},
         mask="<mask>",
     ),
+    "gte": Facts(
+        gte,
+        LARGER | {"model.rope_scale": 1.5},
+        ("mlm_loss",),
+        {"architectures": ["GteForMaskedLM"], "type_vocab_size": 0},
+    ),
+    "nomic_bert": Facts(
+        nomic_bert,
+        LARGER,
+        ("mlm_loss",),
+        {"architectures": ["NomicBertForMaskedLM"], "hidden_act": "silu"},
+    ),
     "left to right": Facts(
         tiny,
         ablations.ABLATIONS["ltr"],
@@ -126,7 +140,7 @@ def config_of(name, texts, **overrides):
     facts = FAMILIES[name]
     config = facts.recipe.get_config("" if facts.recipe is tiny else "tiny")
     config = small_run(texts, config, **facts.values | overrides)
-    if name in ("modernbert", "retromae"):
+    if name in ("gte", "modernbert", "nomic_bert", "retromae"):
         # They predict 30 % of the tokens.
         config.train.stages[0].max_predictions_per_seq = 0
     return config

@@ -19,6 +19,7 @@ FAMILIES = {
     "nomic_bert": "bert_jax.interop.families.nomic_bert:NOMIC_BERT",
     "gte": "bert_jax.interop.families.gte:GTE",
     "jina_v3": "bert_jax.interop.families.jina_v3:JINA_V3",
+    "eurobert": "bert_jax.interop.families.eurobert:EUROBERT",
     "flaubert": "bert_jax.interop.families.flaubert:FLAUBERT",
 }
 
