@@ -16,6 +16,7 @@ from configs import (
     ablations,
     bart,
     electra,
+    eurobert,
     flaubert,
     gte,
     herbert,
@@ -37,6 +38,7 @@ ARGUMENTS = {
     "distilbert.py": ["base", "tiny"],
     "electra.py": electra.SIZES,
     "embedding.py": ["pairs", "sts", "nli", "simcse", "e5"],
+    "eurobert.py": eurobert.SIZES,
     "flaubert.py": flaubert.SIZES,
     "gte.py": gte.SIZES,
     "herbert.py": herbert.SIZES,
@@ -91,7 +93,7 @@ def test_config_file_is_valid_locked_and_documented(path, argument, tmp_path, mo
     [
         *((f"{family}:tiny", 100) for family in ("roberta", "flaubert", "herbert", "multilingual")),
         *((f"{family}:tiny", 100) for family in ("albert", "bart", "electra", "spanbert")),
-        *((f"{family}:tiny", 100) for family in ("gte", "nomic_bert")),
+        *((f"{family}:tiny", 100) for family in ("eurobert", "gte", "nomic_bert")),
         *(("modernbert:tiny", 100), ("distilbert:tiny", 40), ("tiny", 100), ("mini_laptop", 500)),
     ],
 )

@@ -56,6 +56,24 @@ FAMILIES = {
             "global_every": 2,
         },
     ),
+    "eurobert": (
+        ("masked_lm",),
+        {"rows": "fitted_documents", "corruption": "ettin"},
+        {
+            "hidden_size": 24,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "norm": "all_pre_and_final",
+            "norm_kind": "rms",
+            "biasless": ("attention", "decoder"),
+            "gated": True,
+            "hidden_act": "silu",
+            "tied_decoder": False,
+            "type_vocab_size": 0,
+            "rope_theta": 50.0,
+            "rope_scale": 1.5,
+        },
+    ),
 }
 
 

@@ -24,6 +24,7 @@ from bert_jax.training.state import num_parameters
 from configs import (
     ablations,
     bart,
+    eurobert,
     flaubert,
     gte,
     herbert,
@@ -70,6 +71,13 @@ FAMILIES = {
         ("denoising_loss",),
         {"architectures": ["BartForConditionalGeneration"], "decoder_layers": 1},
         mask="",
+    ),
+    "eurobert": Facts(
+        eurobert,
+        LARGER | {"model.num_key_value_heads": 1},
+        ("mlm_loss",),
+        {"architectures": ["EuroBertForMaskedLM"], "num_key_value_heads": 1},
+        mask="<|mask|>",
     ),
     "flaubert": Facts(
         flaubert,
@@ -140,7 +148,7 @@ def config_of(name, texts, **overrides):
     facts = FAMILIES[name]
     config = facts.recipe.get_config("" if facts.recipe is tiny else "tiny")
     config = small_run(texts, config, **facts.values | overrides)
-    if name in ("gte", "modernbert", "nomic_bert", "retromae"):
+    if name in ("eurobert", "gte", "modernbert", "nomic_bert", "retromae"):
         # They predict 30 % of the tokens.
         config.train.stages[0].max_predictions_per_seq = 0
     return config
