@@ -51,9 +51,10 @@ CLASSES = {
     "gte": "GteForMaskedLM",
     "jina_embeddings_v3": "JinaEmbeddingsV3ForMaskedLM",
     "eurobert": "EuroBertForMaskedLM",
+    "esm": "EsmForMaskedLM",
 }
 # Names of golden files for which transformers 4 has no class.
-NEWER = ("nomic_bert", "gte", "jina_v3", "eurobert")
+NEWER = ("nomic_bert", "gte", "jina_v3", "eurobert", "esm")
 # The number of entries that are stored of each large gradient.
 LARGEST = 16
 
@@ -87,6 +88,10 @@ def add(name: str, config: str) -> None:
     # In some families, the id of padding is not 0.
     for key in ("input_ids", "masked_lm_ids"):
         batch[key] += pad_id
+    if getattr(model.config, "token_dropout", False):
+        # No, few and many masks in a text; each changes all embeddings of the text.
+        for row, number in enumerate((0, 1, 3, 5)):
+            batch["input_ids"][row, 1 : 1 + number] = model.config.mask_token_id
     if model.config.model_type == "albert":
         batch["sentence_order_labels"] = batch.pop("next_sentence_labels")
     weights = {key: parameter.detach().numpy() for key, parameter in model.named_parameters()}
@@ -230,6 +235,8 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
         mlm_logits = model.pred_layer.proj(hidden_states[-1])
     elif model.config.model_type == "eurobert":
         mlm_logits = model.lm_head(model.model.norm(hidden_states[-1]))
+    elif model.config.model_type == "esm":
+        mlm_logits = model.lm_head(model.esm.encoder.emb_layer_norm_after(hidden_states[-1]))
     elif model.config.model_type == "nomic_bert":
         mlm_logits = model.cls(hidden_states[-1])
     else:
@@ -289,9 +296,11 @@ def encode(bert: PreTrainedModel, batch: dict):
     names = ("input_ids", "attention_mask", *(["token_type_ids"] if has_types else []))
     inputs = {name: torch.tensor(batch[name]).long() for name in names}
     last: list[torch.Tensor] = []
-    if bert.config.model_type == "eurobert":
-        # transformers 5 gives the output of the final LayerNorm in place of the last block's.
-        bert.layers[-1].register_forward_hook(lambda module, given, output: last.append(output))
+    # transformers 5 gives the output of the final LayerNorm in place of the last block's.
+    blocks = {"eurobert": "layers", "esm": "encoder.layer"}.get(bert.config.model_type)
+    if blocks:
+        block = bert.get_submodule(blocks)[-1]
+        block.register_forward_hook(lambda module, given, output: last.append(output))
     output = bert(**inputs, output_hidden_states=True)
     states = (*output.hidden_states[: -len(last) or None], *last[-1:])
     return states, output.get("pooler_output")
@@ -326,6 +335,8 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
     for name, parameter in model.named_parameters():
         small = ["embeddings.weight", "shared.weight", "embed_positions.weight", ".Wo.weight"]
         small += ["embed_tokens.weight", ".o_proj.weight", ".down_proj.weight"]
+        # ESM-2's block.
+        small += [".output.dense.weight"] if hasattr(model, "esm") else []
         scale = 0.05 if name.endswith(tuple(small)) else 0.3
         value = scale * rng.standard_normal(parameter.shape)
         parameter.data = torch.tensor((value + is_scale(name)).astype(np.float32))

@@ -73,6 +73,11 @@ def model_rules(config: ConfigDict) -> list[Rule]:
             "the second number must divide the first",
         ),
         (
+            (model.token_dropout > 0) != (model.mask_token_id >= 0),
+            "model.token_dropout model.mask_token_id",
+            "token_dropout needs the id of the mask, and any other model has -1",
+        ),
+        (
             model.layer_groups > model.num_hidden_layers,
             "model.layer_groups model.num_hidden_layers",
             "there cannot be more groups than layers",
@@ -113,7 +118,7 @@ def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
         "data.vocab data.tokenizer",
         "this tokenizer is not trained here; set vocab to its files",
     )
-    needed = {"fastbpe": "roberta", "moses_bpe": "xlm"}.get(kind)
+    needed = {"fastbpe": "roberta", "moses_bpe": "xlm", "protein": "esm"}.get(kind)
     yield (
         needed and tokens != needed,
         "data.special_tokens data.tokenizer",
@@ -121,7 +126,7 @@ def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
     )
     chooses_words = data.whole_word_masking or data.corruption in ("spans", "ngrams", "denoising")
     yield (
-        needed and data.word_boundaries == "vocabulary" and chooses_words,
+        needed and kind != "protein" and data.word_boundaries == "vocabulary" and chooses_words,
         "data.tokenizer data.whole_word_masking data.corruption data.word_boundaries",
         "the vocabulary does not show where words begin; set word_boundaries to spaces",
     )

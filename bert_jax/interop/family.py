@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bert_jax.models import BertConfig
 
 
@@ -193,6 +195,7 @@ class Family:
       zero_biases: Tensors [1, vocab_size] of the pre-training classes, which must be zero.
       optional_tensors: Tensors that are zero if a file lacks them.
       buffers: Regular expressions for the names of tensors that are not used.
+      written_buffers: Takes a model; returns such tensors, which every file has.
     """
 
     title: str
@@ -226,6 +229,7 @@ class Family:
     zero_biases: tuple[str, ...] = ()
     optional_tensors: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    written_buffers: Callable[[BertConfig], dict[str, np.ndarray]] = lambda _: {}
 
     def fixed_values(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Returns `fixed` and the values of `multiples` for a model with these keys."""

@@ -162,6 +162,7 @@ def write_huggingface(
     if not pretrained.head:
         shape = (1, model["vocab_size"])
         tensors |= {name: np.zeros(shape, np.float32) for name in family.zero_biases}
+    tensors |= family.written_buffers(pretrained.model_config)
     # transformers refuses a file without the name of a framework.
     save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
     config = {

@@ -95,6 +95,19 @@ class BertConfig:
         "Rows of the segment (token type) table. Pairs of sentences need two. 0 means no table.",
         bounds=f">= 0, <= {_MAX_ROWS}",
     )
+    token_dropout: float = _key(
+        0.0,
+        "If above 0, the embeddings of masks are zero, and those of all other tokens of a text are "
+        "multiplied by 1 minus this, divided by 1 minus the fraction of masks in the text, in "
+        "evaluation too. ESM-2 has 0.12, the fraction that its training masks.",
+        bounds=">= 0, < 1",
+        only_with=_NO_DECODER,
+    )
+    mask_token_id: int = _key(
+        -1,
+        "Id of the mask, for token_dropout. -1 in a model without it.",
+        bounds=f">= -1, <= {_MAX_ROWS}",
+    )
     initializer_range: float = _key(
         0.02,
         "Standard deviation of the initial weights, which are normal and truncated at two "

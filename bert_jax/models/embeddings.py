@@ -52,13 +52,20 @@ class BertEmbeddings(nn.Module):
         token_type_ids_BxL: jax.Array,
         deterministic: bool,
         position_ids_BxL: jax.Array | None = None,
+        numbers_BxL: jax.Array | None = None,
+        sequences_per_row: int = 1,
     ) -> jax.Array:
         """Returns embedded_BxLxE in `config.dtype`; L is at most max_position_embeddings.
 
-        Positions count from 0 in each row, or are `position_ids_BxL`, all below L.
+        Positions count from 0 in each row, or are `position_ids_BxL`, all below L. The mask or the
+        numbers of sequences, see `Encoder`, are read if there is `config.token_dropout`.
         """
         length = input_ids_BxL.shape[-1]
         embedded_BxLxE = embedded_rows(self.table_WxE, input_ids_BxL)
+        if self.config.token_dropout:
+            embedded_BxLxE *= _mask_scale(
+                self.config, input_ids_BxL, numbers_BxL, sequences_per_row
+            )[..., None]
         if self.config.rope_theta:
             pass  # Only distances matter, and sequences that share a row do not see each other.
         elif position_ids_BxL is None:
@@ -71,6 +78,19 @@ class BertEmbeddings(nn.Module):
         if self.config.has_embedding_norm:
             embedded_BxLxE = self.layer_norm(embedded_BxLxE)
         return self.dropout(embedded_BxLxE.astype(self.config.dtype), deterministic)
+
+
+def _mask_scale(
+    config: BertConfig, input_ids_BxL: jax.Array, numbers_BxL: jax.Array, sequences_per_row: int
+) -> jax.Array:
+    """Returns the factor of each token's embedding that `config.token_dropout` says, [B, L]."""
+    is_mask_BxL = input_ids_BxL == config.mask_token_id
+    # Padding has the number 0.
+    of_sequence_BxLxP = jax.nn.one_hot(numbers_BxL, sequences_per_row + 1)
+    length_BxP = jnp.sum(of_sequence_BxLxP, axis=1)
+    kept_BxP = length_BxP - jnp.einsum("BLP,BL->BP", of_sequence_BxLxP, is_mask_BxL * 1.0)
+    scale_BxP = (1 - config.token_dropout) * length_BxP / jnp.maximum(kept_BxP, 1)
+    return jnp.where(is_mask_BxL, 0, jnp.take_along_axis(scale_BxP, numbers_BxL, axis=1))
 
 
 @jax.custom_vjp

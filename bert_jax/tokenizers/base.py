@@ -125,6 +125,17 @@ CONVENTIONS = {
         first=(),
         last=("<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "<|parallel_sep|>"),
     ),
+    # ESM-2 and ESM-C.
+    "esm": SpecialTokens(
+        "<pad>",
+        "<unk>",
+        "<cls>",
+        "<eos>",
+        "<mask>",
+        num_segments=1,
+        first=("<cls>", "<pad>", "<eos>", "<unk>"),
+        last=("<mask>",),
+    ),
     "albert": SPECIAL_TOKENS._replace(
         pad="<pad>",
         unk="<unk>",

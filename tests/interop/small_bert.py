@@ -97,6 +97,14 @@ FAMILIES["eurobert"] = {
     "rope_theta": 50.0,
     "hidden_dropout_prob": 0.0,
 }
+FAMILIES["esm"] = {
+    "vocab_size": len(_PIECES) + len(SPECIAL_TOKENS.spellings),
+    "type_vocab_size": 0,
+    "norm": "all_pre_and_final",
+    "rope_theta": 50.0,
+    "token_dropout": 0.12,
+    "mask_token_id": len(_PIECES) + len(SPECIAL_TOKENS.spellings) - 1,
+}
 FAMILIES["flaubert"] = {
     "type_vocab_size": 0,
     "head_transform": False,
@@ -134,7 +142,7 @@ def make_finetuned(
 
 def _pretrained(weights, values, family, **attributes) -> Pretrained:
     conventions = dict.fromkeys(("bert", "distilbert", "electra", "flaubert", "nomic_bert"), "bert")
-    conventions |= {name: name for name in ("albert", "modernbert", "eurobert")}
+    conventions |= {name: name for name in ("albert", "modernbert", "eurobert", "esm")}
     tokenizer = make_tokenizer(conventions.get(family, "roberta"))
     return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)
 

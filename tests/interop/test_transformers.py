@@ -158,6 +158,8 @@ def assert_same_logits(theirs, pretrained, weights):
         ("JinaEmbeddingsV3ForMaskedLM", {"family": "jina_v3"}),
         ("EuroBertForMaskedLM", {"family": "eurobert"}),
         ("EuroBertForMaskedLM", {"family": "eurobert", "num_key_value_heads": 0}),
+        ("EsmForMaskedLM", {"family": "esm"}),
+        ("EsmForMaskedLM", {"family": "esm", "token_dropout": 0.0, "mask_token_id": -1}),
     ],
 )
 def test_transformers_loads_our_directory_completely(tmp_path, class_name, options, cache_items):
@@ -400,6 +402,7 @@ TASK_CLASSES = [
     *((*HEADS[i], "gte", "Gte", {}) for i in (0, 2)),
     *((*HEADS[i], "jina_v3", "JinaEmbeddingsV3", {}) for i in (0, 2, 3)),
     *((*HEADS[i], "eurobert", "EuroBert", {}) for i in (0, 1, 2)),
+    *((*HEADS[i], "esm", "Esm", {}) for i in (0, 2)),
     *((*HEADS[0], "eurobert", "EuroBert", {"classifier_pooling": p}) for p in ("cls", "mean")),
 ]
 

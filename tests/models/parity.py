@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -92,6 +93,7 @@ RANDOM = (
     "gte",
     "jina_v3",
     "eurobert",
+    "esm",
 )
 REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
@@ -135,7 +137,9 @@ def random_model(name: str) -> Model:
 
 
 def _untied(tensors: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
-    """Names tensors that two modules share as a file does."""
+    """Names tensors that two modules share as a file does; leaves out unused ones."""
+    for buffer in family.buffers:
+        tensors = {name: x for name, x in tensors.items() if not re.fullmatch(buffer, name)}
     shared = {copy: original for copy, original in family.tied.items() if original not in tensors}
     return {shared.get(name, name): tensor for name, tensor in tensors.items()}
 

@@ -1,6 +1,6 @@
-"""A hundred steps against PyTorch's BERT, RoBERTa and ModernBERT with the authors' optimizers.
+"""A hundred steps against models of PyTorch with their authors' optimizers.
 
-Weights and batches are the same, and there is no dropout. PyTorch's side uses optimizers
+Weights and batches are the same, and there is no dropout. PyTorch's side mostly uses optimizers
 transcribed from the published programs (see benchmarks/golden/training.py). `docs/results.md`
 shows the curves.
 """
@@ -22,6 +22,7 @@ RUNS = {
     "lamb": ("lamb", {}),
     "roberta": ("roberta", {}),
     "modernbert": ("modernbert", {}),
+    "eurobert": ("eurobert", {}),
 }
 # The others are slow tests.
 DEFAULT_RUNS = ("adamw, two microbatches",)

@@ -20,6 +20,7 @@ FAMILIES = {
     "gte": "bert_jax.interop.families.gte:GTE",
     "jina_v3": "bert_jax.interop.families.jina_v3:JINA_V3",
     "eurobert": "bert_jax.interop.families.eurobert:EUROBERT",
+    "esm": "bert_jax.interop.families.esm:ESM",
     "flaubert": "bert_jax.interop.families.flaubert:FLAUBERT",
 }
 
