@@ -97,7 +97,9 @@ def train(golden, name, precision) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     for step in range(TRAINING["num_steps"]):
         losses.append(pretraining(model, make_batch(step))["loss"])
         optimizer.update(learning_rate(step, name))
-    return np.array(losses), {key: p.detach().numpy() for key, p in parameters.items()}
+    # ESM-2's head for contacts is not trained.
+    trained = {key: p for key, p in parameters.items() if p.grad is not None}
+    return np.array(losses), {key: p.detach().numpy() for key, p in trained.items()}
 
 
 def learning_rate(step: int, name: str) -> float:

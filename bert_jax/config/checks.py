@@ -400,6 +400,15 @@ def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
         )
 
 
+def check_mask(config: ConfigDict, mask_id: int, source: str) -> None:
+    """Refuses a model that rescales embeddings by the masks of another vocabulary."""
+    if config.model.mask_token_id not in (-1, mask_id):
+        raise UserError(
+            f"config.model.mask_token_id is {config.model.mask_token_id}, but the mask of {source} "
+            f"is {mask_id}; set --config.model.mask_token_id={mask_id}"
+        )
+
+
 def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> None:
     """Refuses batches that cannot be split evenly over the devices."""
     accumulation = config.train.gradient_accumulation_steps

@@ -30,6 +30,7 @@ from bert_jax.text.sources import (
     cut,
     find_sources,
     is_built_in,
+    is_synthetic,
     source_name,
     source_path,
 )
@@ -107,6 +108,7 @@ class Corpus:
         for piece in pieces:
             source = self.sources[piece.source]
             read = self._read_tfds if "tfds" in source else self._read_file
+            read = self._read_proteins if is_synthetic(source) else read
             name = source_name(source)
             for document in read(source, piece):
                 if name:
@@ -242,6 +244,11 @@ class Corpus:
             self.advance(len(content) / 1e6)
             with self.bad.catching(Place(name, number)):
                 yield Document(name, number, checked(content.decode()), is_split=False)
+
+    def _read_proteins(self, source: Source, _: Piece) -> Iterator[Document]:
+        for number, sequence in enumerate(proteins.proteins(), 1):
+            self.advance(len(sequence) / 1e6)
+            yield Document(proteins.NAME, number, sequences.apart(sequence), is_split=True)
 
     def _decoded(self, place: Place, content: bytes) -> str | None:
         """Returns the text; None if it is not UTF-8 and bad documents are skipped."""

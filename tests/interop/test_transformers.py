@@ -20,6 +20,8 @@ from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
+from bert_jax.tokenizers import CONVENTIONS
+from bert_jax.tokenizers.protein import ESM_TOKENS, ProteinTokenizer
 from tests.golden.inputs import FOLDER
 from tests.interop.small_bert import (
     HEADS,
@@ -386,6 +388,44 @@ def test_families_of_transformers_5_round_trip(tmp_path, prefix, values, is_nati
         for path in ("disk", "again")
     ]
     assert configs[0] == configs[1] | {"_name_or_path": str(tmp_path / "disk")}
+
+
+def test_an_esm_of_transformers(tmp_path):
+    """Version 5 writes LayerNorm.gamma and one tensor for the angles of all layers."""
+    config = transformers.EsmConfig(
+        vocab_size=33,
+        mask_token_id=32,
+        pad_token_id=1,
+        hidden_size=12,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        intermediate_size=20,
+        position_embedding_type="rotary",
+        token_dropout=True,
+        emb_layer_norm_before=False,
+        layer_norm_eps=1e-5,
+    )
+    model = randomized(transformers.EsmForMaskedLM(config), 0.25)
+    model.save_pretrained(tmp_path / "theirs")
+    ours = formats.read(tmp_path / "theirs")
+    weights = copies(ours.weights)
+    assert ours.warnings == [] and ours.model["token_dropout"] == 0.12
+    assert_same_logits(model, ours, weights)
+    ours.tokenizer = ProteinTokenizer(ESM_TOKENS, special_tokens=CONVENTIONS["esm"])
+    formats.write(ours, tmp_path / "again", "huggingface")
+    theirs = load_whole("EsmForMaskedLM", tmp_path / "again")
+    assert_same_logits(theirs, ours, weights)
+    again = formats.read(tmp_path / "again")
+    assert same_weights(again.weights, weights) and again.warnings == []
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    for text in ("MKTAYIAKQR", "MKJJA", "M K <mask> A", "acXBUZO.-"):
+        expected = again.tokenizer.join(again.tokenizer.encode_masked(text)).input_ids_L.tolist()
+        assert tokenizer(text)["input_ids"] == expected, text
+    before, after = (
+        transformers.AutoConfig.from_pretrained(tmp_path / path).to_dict()
+        for path in ("theirs", "again")
+    )
+    assert before == after | {"_name_or_path": str(tmp_path / "theirs")}
 
 
 _OLD = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")

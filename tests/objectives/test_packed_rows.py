@@ -56,6 +56,19 @@ FAMILIES = {
             "global_every": 2,
         },
     ),
+    # The rows have no, few and many masks.
+    "esm": (
+        ("masked_lm",),
+        {"rows": "fitted_documents", "corruption": "ettin"},
+        {
+            "norm": "all_pre_and_final",
+            "token_dropout": 0.12,
+            "mask_token_id": 4,
+            "type_vocab_size": 0,
+            "hidden_size": 24,
+            "rope_theta": 50.0,
+        },
+    ),
     "eurobert": (
         ("masked_lm",),
         {"rows": "fitted_documents", "corruption": "ettin"},
@@ -97,6 +110,7 @@ def packed_batch(**values):
     [
         "bert",
         "modernbert",
+        "esm",
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in ("modernbert in parts", "albert", "distilbert", "electra", "spanbert")
