@@ -52,9 +52,10 @@ CLASSES = {
     "jina_embeddings_v3": "JinaEmbeddingsV3ForMaskedLM",
     "eurobert": "EuroBertForMaskedLM",
     "esm": "EsmForMaskedLM",
+    "esmc": "EsmcForMaskedLM",
 }
 # Names of golden files for which transformers 4 has no class.
-NEWER = ("nomic_bert", "gte", "jina_v3", "eurobert", "esm")
+NEWER = ("nomic_bert", "gte", "jina_v3", "eurobert", "esm", "esmc")
 # The number of entries that are stored of each large gradient.
 LARGEST = 16
 
@@ -237,6 +238,8 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
         mlm_logits = model.lm_head(model.model.norm(hidden_states[-1]))
     elif model.config.model_type == "esm":
         mlm_logits = model.lm_head(model.esm.encoder.emb_layer_norm_after(hidden_states[-1]))
+    elif model.config.model_type == "esmc":
+        mlm_logits = model.lm_head(model.esmc.norm(hidden_states[-1]))
     elif model.config.model_type == "nomic_bert":
         mlm_logits = model.cls(hidden_states[-1])
     else:
@@ -297,7 +300,9 @@ def encode(bert: PreTrainedModel, batch: dict):
     inputs = {name: torch.tensor(batch[name]).long() for name in names}
     last: list[torch.Tensor] = []
     # transformers 5 gives the output of the final LayerNorm in place of the last block's.
-    blocks = {"eurobert": "layers", "esm": "encoder.layer"}.get(bert.config.model_type)
+    blocks = {"eurobert": "layers", "esmc": "layers", "esm": "encoder.layer"}.get(
+        bert.config.model_type
+    )
     if blocks:
         block = bert.get_submodule(blocks)[-1]
         block.register_forward_hook(lambda module, given, output: last.append(output))

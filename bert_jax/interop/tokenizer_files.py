@@ -138,6 +138,7 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
     ),
     "HerbertTokenizer": TokenizerClass("bert_bpe", "herbert", vocabulary_file=BPE_FILE),
     "EsmTokenizer": TokenizerClass("protein", "esm", is_fast=False),
+    "EsmcTokenizer": TokenizerClass("protein", "esm"),
     # Not a class of transformers: the byte-level BPE of a PreTrainedTokenizerFast.
     "ModernBertTokenizer": TokenizerClass("byte_bpe", "modernbert", exact=None),
     # Nor this: the byte-level BPE of EuroBERT, whose rules are Llama 3's.

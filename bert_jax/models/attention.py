@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from bert_jax.models import fused_attention, gpu_attention, splash_attention
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.layers import add_bias, weight_init, zeros_init
+from bert_jax.models.layers import LayerNorm, add_bias, weight_init, zeros_init
 from bert_jax.models.rope import rotate
 from bert_jax.models.sliced_attention import sliced_attention
 
@@ -72,6 +72,9 @@ class SelfAttention(nn.Module):
                 (hidden_BxLxD, keyed, keyed), self._projections(), strict=True
             )
         )
+        if c.qk_norm:
+            query_BxAxLxK = self._normalized("query", query_BxAxLxK)
+            key_BxAxLxK = self._normalized("key", key_BxAxLxK)
         if c.rope_theta:
             angles = c.theta(self.is_local), c.rope_scale
             query_BxAxLxK = rotate(query_BxAxLxK, *angles)
@@ -120,6 +123,9 @@ class SelfAttention(nn.Module):
             if bias_AxK is not None:
                 product = add_bias(product, bias_AxK.reshape(-1))
             heads_BxLxD.append(product)
+        if c.qk_norm:
+            for i, name in enumerate(("query", "key")):
+                heads_BxLxD[i] = self._norm(name)(heads_BxLxD[i])
         if c.rope_theta:
             heads_BxLxD[:2] = [self._rotated(x_BxLxD) for x_BxLxD in heads_BxLxD[:2]]
         heads_BxLxD = [self._for_all_heads(x_BxLxD) for x_BxLxD in heads_BxLxD]
@@ -141,6 +147,15 @@ class SelfAttention(nn.Module):
         x_BxLxAxK = x_BxLxD.reshape(*x_BxLxD.shape[:2], -1, c.head_depth)
         x_BxAxLxK = rotate(x_BxLxAxK.swapaxes(1, 2), c.theta(self.is_local), c.rope_scale)
         return x_BxAxLxK.swapaxes(1, 2).reshape(x_BxLxD.shape)
+
+    def _norm(self, name: str) -> LayerNorm:
+        return LayerNorm(self.config, has_bias=False, name=f"{name}_layer_norm")
+
+    def _normalized(self, name: str, x_BxAxLxK: jax.Array) -> jax.Array:
+        """Applies the LayerNorm of queries or keys, which is over all heads."""
+        x_BxLxAxK = x_BxAxLxK.swapaxes(1, 2)
+        x_BxLxD = self._norm(name)(x_BxLxAxK.reshape(*x_BxLxAxK.shape[:2], -1))
+        return x_BxLxD.reshape(x_BxLxAxK.shape).swapaxes(1, 2)
 
     def _for_all(self, x: jax.Array, axis: int) -> jax.Array:
         """Repeats the heads of keys or values for the heads of queries that share them."""

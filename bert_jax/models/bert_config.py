@@ -167,6 +167,19 @@ class BertConfig:
         bounds=">= 0",
         only_with=_NO_DECODER,
     )
+    qk_norm: bool = _key(
+        False,
+        "Whether LayerNorms without biases follow the projections of queries and keys, each over "
+        "all heads together and before rotary positions (ESM-C).",
+        only_with=_NO_DECODER,
+    )
+    residual_depth: int = _key(
+        0,
+        "If above 0, the output of each sublayer is divided by the square root of "
+        "num_hidden_layers / residual_depth before it is added. ESM-C has 36.",
+        bounds=f">= 0, <= {_MAX_DEPTH}",
+        only_with=_NO_DECODER,
+    )
     rope_theta: float = _key(
         0.0,
         "Base of the wavelengths of rotary positions (RoPE), which turn queries and keys by angles "
@@ -210,10 +223,10 @@ class BertConfig:
     biasless: tuple[str, ...] = _key(
         (),
         "Parts without biases, where others have them. attention: its four projections. inner: "
-        "the projections to the width intermediate_size. output: the one from that width. decoder: "
-        "the decoder of the language-model head. NomicBERT has no biases in the first three, GTE "
-        "none in inner.",
-        choices=("attention", "inner", "output", "decoder"),
+        "the projections to the width intermediate_size. output: the one from that width. "
+        "final_norm: the LayerNorm after the last block. decoder: the decoder of the "
+        "language-model head. NomicBERT has no biases in the first three, GTE none in inner.",
+        choices=("attention", "inner", "output", "final_norm", "decoder"),
     )
     classifier_pooling: str = _key(
         "pooler",

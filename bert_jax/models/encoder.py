@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from bert_jax.models.attention import (
     SelfAttention,
@@ -52,6 +53,11 @@ class Block(nn.Module):
         def dropout(x, rate):
             return Dropout(rate)(x, self.deterministic)
 
+        def scaled(x):
+            if not c.residual_depth:
+                return x
+            return x * jnp.asarray((c.residual_depth / c.num_hidden_layers) ** 0.5, x.dtype)
+
         attention_rate = c.attention_output_dropout_prob
         if attention_rate < 0:
             attention_rate = c.hidden_dropout_prob
@@ -69,7 +75,7 @@ class Block(nn.Module):
             numbers_BxL,
             states_BxSxD,
         )
-        hidden_BxLxD = hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
+        hidden_BxLxD = hidden_BxLxD + scaled(dropout(attended_BxLxD, attention_rate))
         if not is_pre:
             hidden_BxLxD = attention_norm(hidden_BxLxD)
         if source_BxSxD is not None:
@@ -95,7 +101,7 @@ class Block(nn.Module):
             c, c.hidden_size, ("mlp", "embed"), is_output=True, part="output", name="output"
         )(inner_BxLxF)
         output_BxLxD = nn.with_logical_constraint(output_BxLxD, ("batch", None, None))
-        hidden_BxLxD = hidden_BxLxD + dropout(output_BxLxD, c.hidden_dropout_prob)
+        hidden_BxLxD = hidden_BxLxD + scaled(dropout(output_BxLxD, c.hidden_dropout_prob))
         return hidden_BxLxD if is_pre else output_norm(hidden_BxLxD)
 
 
@@ -132,7 +138,9 @@ class Encoder(nn.Module):
         mask, local_mask = (
             _mask(c, attention_mask_BxL, sequences_per_row, window) for window in (0, c.window)
         )
-        final_norm = LayerNorm(c, name="layer_norm") if c.has_final_norm else lambda x: x
+        final_norm = lambda x: x  # noqa: E731
+        if c.has_final_norm:
+            final_norm = LayerNorm(c, c.has_biases("final_norm"), name="layer_norm")
         outputs = []
         block = rematerialized(Block, c.remat)
         blocks = [block(c, deterministic, g, name=f"layer_{g}") for g in range(c.num_groups)]

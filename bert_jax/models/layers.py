@@ -113,9 +113,14 @@ class LayerNorm(nn.Module):
 
     The hand-written backward pass stores the input with its mean and inverse deviation, not the
     normalized values.
+
+    Attributes:
+      config: The model's hyperparameters.
+      has_bias: Whether there is a bias in a model with biases.
     """
 
     config: BertConfig
+    has_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -124,7 +129,7 @@ class LayerNorm(nn.Module):
         scale = self.param("scale", ones, x.shape[-1:])
         c = self.config
         bias, is_centered = jnp.zeros(x.shape[-1:]), c.norm_kind == "layer"
-        if c.biases and is_centered:
+        if c.biases and self.has_bias and is_centered:
             bias = self.param("bias", zeros_init("norm"), x.shape[-1:])
         return _normalized(x, scale, bias, c.layer_norm_eps, c.dtype, is_centered)
 

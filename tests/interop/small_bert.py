@@ -105,6 +105,21 @@ FAMILIES["esm"] = {
     "token_dropout": 0.12,
     "mask_token_id": len(_PIECES) + len(SPECIAL_TOKENS.spellings) - 1,
 }
+FAMILIES["esmc"] = {
+    "vocab_size": FAMILIES["esm"]["vocab_size"],
+    "type_vocab_size": 0,
+    "hidden_act": "silu",
+    "head_act": "gelu",
+    "gated": True,
+    "norm": "all_pre_and_final",
+    "biasless": ("attention", "inner", "output", "final_norm"),
+    "qk_norm": True,
+    "residual_depth": 36,
+    "tied_decoder": False,
+    "layer_norm_eps": 1e-5,
+    "rope_theta": 50.0,
+    "hidden_dropout_prob": 0.0,
+}
 FAMILIES["flaubert"] = {
     "type_vocab_size": 0,
     "head_transform": False,
@@ -143,6 +158,7 @@ def make_finetuned(
 def _pretrained(weights, values, family, **attributes) -> Pretrained:
     conventions = dict.fromkeys(("bert", "distilbert", "electra", "flaubert", "nomic_bert"), "bert")
     conventions |= {name: name for name in ("albert", "modernbert", "eurobert", "esm")}
+    conventions["esmc"] = "esm"
     tokenizer = make_tokenizer(conventions.get(family, "roberta"))
     return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)
 

@@ -161,6 +161,7 @@ def assert_same_logits(theirs, pretrained, weights):
         ("EuroBertForMaskedLM", {"family": "eurobert"}),
         ("EuroBertForMaskedLM", {"family": "eurobert", "num_key_value_heads": 0}),
         ("EsmForMaskedLM", {"family": "esm"}),
+        ("EsmcForMaskedLM", {"family": "esmc"}),
         ("EsmForMaskedLM", {"family": "esm", "token_dropout": 0.0, "mask_token_id": -1}),
     ],
 )
@@ -357,6 +358,7 @@ ROPE = {"rope_type": "default", "rope_theta": 30.0}
         ("NomicBert", {"rope_parameters": ROPE}),
         ("Gte", {"rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.5}}),
         ("JinaEmbeddingsV3", {"rope_parameters": ROPE}),
+        ("Esmc", {"rope_parameters": ROPE}),
         ("EuroBert", {"rope_parameters": ROPE, "num_key_value_heads": 1, **EURO}),
     ],
 )
@@ -443,6 +445,7 @@ TASK_CLASSES = [
     *((*HEADS[i], "jina_v3", "JinaEmbeddingsV3", {}) for i in (0, 2, 3)),
     *((*HEADS[i], "eurobert", "EuroBert", {}) for i in (0, 1, 2)),
     *((*HEADS[i], "esm", "Esm", {}) for i in (0, 2)),
+    *((*HEADS[i], "esmc", "Esmc", {}) for i in (0, 2)),
     *((*HEADS[0], "eurobert", "EuroBert", {"classifier_pooling": p}) for p in ("cls", "mean")),
 ]
 

@@ -94,6 +94,7 @@ RANDOM = (
     "jina_v3",
     "eurobert",
     "esm",
+    "esmc",
 )
 REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")

@@ -79,6 +79,8 @@ FAMILIES = {
             "norm": "all_pre_and_final",
             "norm_kind": "rms",
             "biasless": ("attention", "decoder"),
+            "qk_norm": True,
+            "residual_depth": 3,
             "gated": True,
             "hidden_act": "silu",
             "tied_decoder": False,

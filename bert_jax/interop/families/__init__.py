@@ -21,6 +21,7 @@ FAMILIES = {
     "jina_v3": "bert_jax.interop.families.jina_v3:JINA_V3",
     "eurobert": "bert_jax.interop.families.eurobert:EUROBERT",
     "esm": "bert_jax.interop.families.esm:ESM",
+    "esmc": "bert_jax.interop.families.esmc:ESMC",
     "flaubert": "bert_jax.interop.families.flaubert:FLAUBERT",
 }
 
