@@ -18,8 +18,7 @@ vocabulary that the run trains has GPT-2's words. For EuroBERT's own, whose word
 
 Hardware: a TPU slice; two CPU cores and 2 GB of memory for tiny.
 Expected: the scores in the paper, not reproduced with this code. tiny: a held-out masked-LM loss of
-5.11 nats with 15 % masked (unigram frequencies: 6.61); one seed. A decoder that is not tied to the
-embeddings learns more slowly in so short a run.
+5.11 nats with 15 % masked (unigram frequencies: 6.61); one seed.
 """
 
 from bert_jax import load_config
