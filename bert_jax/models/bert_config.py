@@ -101,7 +101,6 @@ class BertConfig:
         "multiplied by 1 minus this, divided by 1 minus the fraction of masks in the text, in "
         "evaluation too. ESM-2 has 0.12, the fraction that its training masks.",
         bounds=">= 0, < 1",
-        only_with=_NO_DECODER,
     )
     mask_token_id: int = _key(
         -1,
