@@ -138,9 +138,6 @@ class Encoder(nn.Module):
         mask, local_mask = (
             _mask(c, attention_mask_BxL, sequences_per_row, window) for window in (0, c.window)
         )
-        final_norm = lambda x: x  # noqa: E731
-        if c.has_final_norm:
-            final_norm = LayerNorm(c, c.has_biases("final_norm"), name="layer_norm")
         outputs = []
         block = rematerialized(Block, c.remat)
         blocks = [block(c, deterministic, g, name=f"layer_{g}") for g in range(c.num_groups)]
@@ -149,7 +146,9 @@ class Encoder(nn.Module):
             seen = local_mask if c.is_local(group) else mask
             hidden_BxLxD = blocks[group](hidden_BxLxD, *seen)
             outputs.append(hidden_BxLxD)
-        outputs[-1] = final_norm(hidden_BxLxD)
+        if c.has_final_norm:
+            final_norm = LayerNorm(c, c.has_biases("final_norm"), name="layer_norm")
+            outputs[-1] = final_norm(hidden_BxLxD)
         return outputs if all_layers else outputs[-1]
 
 

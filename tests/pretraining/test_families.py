@@ -24,6 +24,7 @@ from bert_jax.training.state import num_parameters
 from configs import (
     ablations,
     bart,
+    esm,
     eurobert,
     flaubert,
     gte,
@@ -71,6 +72,13 @@ FAMILIES = {
         ("denoising_loss",),
         {"architectures": ["BartForConditionalGeneration"], "decoder_layers": 1},
         mask="",
+    ),
+    "esm": Facts(
+        esm,
+        {"model.vocab_size": 33, "data.input": ("synthetic_proteins",)},
+        ("mlm_loss",),
+        {"architectures": ["EsmForMaskedLM"], "token_dropout": True, "mask_token_id": 32},
+        mask="<mask>",
     ),
     "eurobert": Facts(
         eurobert,
