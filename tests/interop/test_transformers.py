@@ -430,6 +430,24 @@ def test_an_esm_of_transformers(tmp_path):
     assert before == after | {"_name_or_path": str(tmp_path / "theirs")}
 
 
+def test_the_tokenizer_of_an_esmc(tmp_path):
+    """Version 5 saves it as a tokenizer.json without rules that split a text."""
+    needs_class("EsmcForMaskedLM")
+    pretrained = make_pretrained(family="esmc", vocab_size=33)
+    tokens = ["|" if token == "<null_1>" else token for token in ESM_TOKENS]
+    pretrained.tokenizer = ProteinTokenizer(tokens, special_tokens=CONVENTIONS["esm"])
+    formats.write(pretrained, tmp_path / "ours", "huggingface")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert type(theirs).__name__ == "EsmcTokenizer"
+    theirs.save_pretrained(tmp_path / "ours")
+    (tmp_path / "ours" / "bert_jax_tokenizer.json").unlink()
+    again = formats.read(tmp_path / "ours").tokenizer
+    assert again.tokens == tokens
+    for text in ("MKTAYIAKQR", "M|K<mask>A", "JXBUZO.-"):
+        expected = again.join(again.encode_masked(text)).input_ids_L.tolist()
+        assert theirs(text)["input_ids"] == expected, text
+
+
 _OLD = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
 PREFIXES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "albert": "Albert"}
 TASK_CLASSES = [
