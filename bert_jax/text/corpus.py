@@ -10,7 +10,7 @@ from typing import BinaryIO
 from etils import epath
 
 from bert_jax.base.errors import UserError
-from bert_jax.text import readers, sequences, tfds, wikipedia
+from bert_jax.text import proteins, readers, sequences, tfds, wikipedia
 from bert_jax.text.bad_records import INVALID_UTF8, BadRecord, BadRecords
 from bert_jax.text.document import Document, checked
 from bert_jax.text.formats import FormatGuess, format_of
@@ -121,6 +121,8 @@ class Corpus:
         self.bad = BadRecords(self._policy, "data.bad_documents", _ADVICE)
 
     def _may_cut(self, source: Source) -> bool:
+        if is_synthetic(source):
+            return False
         path = source_path(source)
         is_packed = without_compression(path.name) != path.name.lower()
         format = self._guess(source, path).format

@@ -120,7 +120,11 @@ def initial_weights(config, *inputs):
     ("platform", "kernels"),
     [pytest.param("tpu", tpu_attention, marks=pytest.mark.slow), ("gpu", gpu_attention)],
 )
-def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch, platform, kernels):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_key_value_heads": 2, "rope_theta": 50.0, "rope_scale": 1.5, "qk_norm": True}],
+)
+def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch, platform, kernels, options):
     """Dropout is on: both use the same masks."""
     kernel = mock.Mock(side_effect=functools.partial(kernels.fused_attention, interpret=True))
     monkeypatch.setattr(kernels, "fused_attention", kernel)

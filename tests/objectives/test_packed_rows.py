@@ -115,7 +115,10 @@ def packed_batch(**values):
         "esm",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("modernbert in parts", "albert", "distilbert", "electra", "spanbert")
+            for name in (
+                *("modernbert in parts", "albert", "distilbert", "electra", "spanbert"),
+                *("eurobert", "eurobert in parts"),
+            )
         ),
     ],
 )
