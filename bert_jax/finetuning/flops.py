@@ -14,8 +14,11 @@ def task_flops_per_sequence(model: TaskModel, length: int) -> float:
     c, width = model.config, model.config.hidden_size
     num_read = length if model.PER_TOKEN else 1
     # The dense layers between the encoder and the head: a pooler, or that of the masked-LM head.
-    num_dense = num_read if c.classifier_pooling != "pooler" else int(model.POOLED)
-    if c.classifier_pooling == "pooler" and c.pooler_act == "none":
+    pooling = c.classifier_pooling
+    num_dense = num_read if pooling != "pooler" else int(model.POOLED)
+    if pooling == "late" and model.POOLED:
+        num_dense = length
+    elif (pooling == "pooler" and c.pooler_act == "none") or not (c.head_transform or model.POOLED):
         num_dense = 0
     head = 2 * width**2 * num_dense + 2 * num_read * width * model.num_outputs
     forward = encoder_flops(c, length, None) + head

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bert_jax.models import BertConfig
 
 
@@ -26,6 +28,34 @@ class Names(NamedTuple):
     huggingface: str
     rows: str
     google: str | None = None
+
+
+# What the shorthands of `table_rows` stand for: layout, and the ends of both names.
+_WEIGHT_AND_BIAS = {
+    "dense": (("matrix", "/kernel", ".weight"), ("vector", "/bias", ".bias")),
+    "norm": (("vector", "/scale", ".weight"), ("vector", "/bias", ".bias")),
+    "heads": (("heads_in", "_kernel", ".weight"), ("heads_bias", "_bias", ".bias")),
+    "heads_output": (("heads_out", "_kernel", ".weight"), ("vector", "_bias", ".bias")),
+}
+
+
+def table_rows(lines: str, *, biasless: tuple[str, ...] = ()) -> str:
+    """Makes `Names.rows` from lines of a shorthand, our name and the name in `transformers`.
+
+    A shorthand stands for a weight and its bias, "dense@I/N" for part I of both; other layouts are
+    copied.
+
+    Args:
+      biasless: The first parts of our names of layers without a bias.
+    """
+    rows = []
+    for line in filter(None, lines.splitlines()):
+        kind, ours, theirs = line.split()
+        kind, at, part = kind.partition("@")
+        for layout, our_end, their_end in _WEIGHT_AND_BIAS.get(kind, ((kind, "", ""),)):
+            if their_end != ".bias" or ours.split("/")[0] not in biasless:
+                rows.append(f"{layout}{at}{part} {ours}{our_end} {theirs}{their_end}")
+    return "\n".join(rows)
 
 
 class PreTrainingClass(NamedTuple):
@@ -113,10 +143,12 @@ class Spelling(NamedTuple):
     Attributes:
       read: Takes the keys of a config.json and its path; returns the keys that replace others.
       write: Takes a model; returns more keys for a config.json.
+      unwritten: Values of `config_keys` that only `read` makes and no config.json has.
     """
 
     read: Callable[[Mapping[str, Any], Path], dict[str, Any]]
     write: Callable[[BertConfig], dict[str, Any]]
+    unwritten: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +158,9 @@ class Family:
     Attributes:
       title: The name of the family in a model card.
       model_types: Values of `model_type` in a config.json; the first is written.
-      names: The weights' names.
+      names: The weights' names, as they are written.
+      other_names: The names that other versions of a program write. A file is read by the names of
+        which it has most.
       pretraining_classes: The first class that fits a model is used. Weights
         without further information are read as a model of the first class.
       task_classes: The class for each head of fine-tuning.
@@ -151,14 +185,17 @@ class Family:
       encoder_prefixes: Prefixes of the names of an encoder's tensors in either program.
       base_prefixes: Prefixes of the same names in a file of the bare encoder, where names lack
         the first of `encoder_prefixes`.
-      renamed: Maps spellings of older files to the current ones.
+      renamed: Maps regular expressions for parts of names in older files to the current parts.
+      renamed_keys: Maps keys of an older config.json to the current ones.
       required_weights: Flat names of weights that all classes of the family have.
       repeated_keys: Maps keys of a config.json to the keys whose values they repeat.
       tied: Maps each tensor that is a copy of another one to the name of the original.
       zero_tables: Maps keys of `config.model` that count the rows of a table to its tensor. A
         missing table is written as one row of zeros, and a single row of zeros means no table.
       zero_biases: Tensors [1, vocab_size] of the pre-training classes, which must be zero.
-      buffers: Tensors that are constants, not weights.
+      optional_tensors: Tensors that are zero if a file lacks them.
+      buffers: Regular expressions for the names of tensors that are not used.
+      written_buffers: Takes a model; returns such tensors, which every file has.
     """
 
     title: str
@@ -168,6 +205,7 @@ class Family:
     task_classes: Mapping[str, TaskClass]
     config_keys: Mapping[str, str]
     encoder_prefixes: tuple[str, ...]
+    other_names: Sequence[Sequence[Names]] = ()
     recipe: str = ""
     tokenizer: str = "BertTokenizer"
     base_prefixes: tuple[str, ...] = ()
@@ -183,12 +221,15 @@ class Family:
         default_factory=lambda: {"pad_token_id": "pad_id"}
     )
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    renamed_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     required_weights: tuple[str, ...] = ()
     repeated_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     zero_tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     zero_biases: tuple[str, ...] = ()
+    optional_tensors: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    written_buffers: Callable[[BertConfig], dict[str, np.ndarray]] = lambda _: {}
 
     def fixed_values(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Returns `fixed` and the values of `multiples` for a model with these keys."""

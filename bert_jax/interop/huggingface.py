@@ -1,6 +1,7 @@
 """Directories that `transformers` reads and writes: config.json, weights, tokenizer."""
 
 import dataclasses
+import re
 import shutil
 import warnings as python_warnings
 import zipfile
@@ -19,8 +20,19 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.model_card import model_card
-from bert_jax.interop.model_keys import dropout_warnings, read_family_keys, write_family_keys
-from bert_jax.interop.names import Tensor, collect_weights, export_weights, foreign_names
+from bert_jax.interop.model_keys import (
+    current_keys,
+    dropout_warnings,
+    read_family_keys,
+    write_family_keys,
+)
+from bert_jax.interop.names import (
+    Tensor,
+    collect_weights,
+    export_weights,
+    foreign_names,
+    spelled_names,
+)
 from bert_jax.interop.pretrained import (
     Pretrained,
     read_terms,
@@ -58,12 +70,13 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     described = describe_huggingface(path, family_name)
     config, family = files.read_json(path / CONFIG), load_family(described.family)
     model, terms = described.model, described.terms
-    names = foreign_names(family.names, "huggingface", BertConfig(**model).max_blocks)
     head, warnings = {}, described.warnings
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
         _drop_repeated(tensors, family, file)
         _drop_zero_tables(tensors, family, model)
+        tables = spelled_names(family, tensors)
+        names = foreign_names(tables, "huggingface", BertConfig(**model).max_blocks)
         try:
             head = _read_head(config, tensors, family, model["causal"])
         except UserError as problem:
@@ -104,6 +117,7 @@ def describe_huggingface(path: Path, family_name: str = "") -> Pretrained:
             f"{', '.join(FAMILIES)}, or --family must name its family{custom}"
         )
     family = load_family(family_name)
+    config = current_keys(config, family, path / CONFIG)
     model = read_family_keys(config, family, path / CONFIG)
     training = read_training(path)
     class_name = (config.get("architectures") or [""])[0]
@@ -148,6 +162,7 @@ def write_huggingface(
     if not pretrained.head:
         shape = (1, model["vocab_size"])
         tensors |= {name: np.zeros(shape, np.float32) for name in family.zero_biases}
+    tensors |= family.written_buffers(pretrained.model_config)
     # transformers refuses a file without the name of a framework.
     save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
     config = {
@@ -242,7 +257,7 @@ def _labels(config: Mapping[str, Any], head: str, num_labels: int) -> dict[str, 
 def _current_name(name: str, family: Family) -> str:
     """Converts a tensor's name in an older or bare file to its current name, with its prefix."""
     for old, new in family.renamed.items():
-        name = name.replace(old, new)
+        name = re.sub(old, new, name)
     is_bare = name.startswith(family.base_prefixes)
     return family.encoder_prefixes[0] + name if is_bare else name
 
@@ -250,7 +265,8 @@ def _current_name(name: str, family: Family) -> str:
 def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> None:
     """Drops constants, and copies of other tensors after comparing them."""
     for buffer in family.buffers:
-        tensors.pop(buffer, None)
+        for name in [name for name in tensors if re.fullmatch(buffer, name)]:
+            del tensors[name]
     for bias in family.zero_biases:
         if bias in tensors and tensors.pop(bias).read().any():
             raise UserError(f"{file}: {bias} must be zero in a {family.title}")

@@ -45,6 +45,18 @@ def read_model_keys(
     return model
 
 
+def current_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
+    """Renames the keys of an older config.json, the file `path`."""
+    current = {key: value for key, value in config.items() if key not in family.renamed_keys}
+    for old, new in family.renamed_keys.items():
+        value = config.get(old, current.get(new))
+        if current.get(new, value) != value:
+            raise UserError(f"{path}: {old} is {value!r} but {new} is {current[new]!r}")
+        if old in config:
+            current[new] = value
+    return current
+
+
 def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
     """Reads the keys of `config.model` from a config.json, the file `path`."""
     repeated = {key: config.get(original) for key, original in family.repeated_keys.items()}
@@ -116,11 +128,17 @@ def write_family_keys(
         # Where bert_jax has 0 for "the default", transformers has the number itself.
         "embedding_size": shape.embedding_width,
         "layer_groups": shape.num_groups,
+        "num_key_value_heads": shape.key_value_heads,
         **{key: model[key] + offset for key, offset in family.config_offsets.items()},
         **{key: 1 for key in family.zero_tables if not model[key]},
         **{key: names[model[key]] for key, names in family.value_names.items()},
     }
-    config = {theirs: values[ours] for ours, theirs in family.config_keys.items()}
+    unwritten = family.spelling.unwritten if family.spelling else ()
+    config = {
+        theirs: values[ours]
+        for ours, theirs in family.config_keys.items()
+        if theirs not in unwritten
+    }
     config |= {key: config[original] for key, original in family.repeated_keys.items()}
     config |= family.written
     if family.spelling:

@@ -5,7 +5,7 @@ bert_jax does. Our attention kernels, [D, A, K] and [A, K, D], have a separate a
 heads; both other programs merge A and K.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,6 +109,16 @@ def foreign_names(
     return names
 
 
+def spelled_names(family: Family, tensors: Iterable[str]) -> Sequence[Names]:
+    """Chooses those names of a family of which a file of `transformers` has most."""
+
+    def num_present(tables: Sequence[Names]) -> int:
+        names = foreign_names(tables, "huggingface", 1).values()
+        return len({theirs.name for theirs in names}.intersection(tensors))
+
+    return max((family.names, *family.other_names), key=num_present)
+
+
 def export_weights(
     weights: Weights, names: Mapping[str, ForeignTensor]
 ) -> Iterator[tuple[str, np.ndarray]]:
@@ -146,7 +156,11 @@ def collect_weights(
     others = [name for name in tensors if name not in read]
     known = {theirs.name for theirs in names.values()}
     problems = {
-        "missing": [theirs.name for theirs in wanted.values() if theirs.name not in tensors],
+        "missing": [
+            theirs.name
+            for theirs in wanted.values()
+            if theirs.name not in tensors and theirs.name not in family.optional_tensors
+        ],
         "unknown": [n for n in others if n.startswith(family.encoder_prefixes) and n not in known],
         "of another shape": [
             f"{theirs.name} is {list(tensors[theirs.name].shape)}, not "
@@ -160,6 +174,9 @@ def collect_weights(
         raise UserError(f"{source} does not match its config: {'; '.join(listed)}")
     weights = {}
     for ours, theirs in wanted.items():
+        if theirs.name not in tensors:
+            weights[ours] = np.zeros(shapes[ours], np.float32)
+            continue
         value = tensors[theirs.name].read()
         # A conversion to float32 must not change any value.
         if value.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16):

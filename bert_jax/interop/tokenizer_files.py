@@ -137,8 +137,12 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
         "moses_bpe", "xlm", options={"do_lowercase": ("lowercase", False)}, is_fast=False
     ),
     "HerbertTokenizer": TokenizerClass("bert_bpe", "herbert", vocabulary_file=BPE_FILE),
+    "EsmTokenizer": TokenizerClass("protein", "esm", is_fast=False),
+    "EsmcTokenizer": TokenizerClass("protein", "esm"),
     # Not a class of transformers: the byte-level BPE of a PreTrainedTokenizerFast.
     "ModernBertTokenizer": TokenizerClass("byte_bpe", "modernbert", exact=None),
+    # Nor this: the byte-level BPE of EuroBERT, whose rules are Llama 3's.
+    "EuroBertTokenizer": TokenizerClass("tokenizer_json", "eurobert", exact=None),
     "GemmaTokenizer": TokenizerClass("tokenizer_json", "gemma", exact=None),
     ANY_TOKENIZER: TokenizerClass("", "bert"),
 }

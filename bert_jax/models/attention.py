@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from bert_jax.models import fused_attention, gpu_attention, splash_attention
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.layers import add_bias, weight_init, zeros_init
+from bert_jax.models.layers import LayerNorm, add_bias, weight_init, zeros_init
 from bert_jax.models.rope import rotate
 from bert_jax.models.sliced_attention import sliced_attention
 
@@ -72,10 +72,15 @@ class SelfAttention(nn.Module):
                 (hidden_BxLxD, keyed, keyed), self._projections(), strict=True
             )
         )
+        if c.qk_norm:
+            query_BxAxLxK = self._normalized("query", query_BxAxLxK)
+            key_BxAxLxK = self._normalized("key", key_BxAxLxK)
         if c.rope_theta:
-            theta = c.theta(self.is_local)
-            query_BxAxLxK, key_BxAxLxK = rotate(query_BxAxLxK, theta), rotate(key_BxAxLxK, theta)
+            angles = c.theta(self.is_local), c.rope_scale
+            query_BxAxLxK = rotate(query_BxAxLxK, *angles)
+            key_BxAxLxK = rotate(key_BxAxLxK, *angles)
         query_BxAxLxK *= jnp.asarray(c.head_depth**-0.5, c.dtype)
+        key_BxAxLxK, value_BxAxLxK = self._for_all(key_BxAxLxK, 1), self._for_all(value_BxAxLxK, 1)
         attend = self._whole if numbers_BxL is None else self._in_parts
         context_BxAxLxK = attend(
             (query_BxAxLxK, key_BxAxLxK, value_BxAxLxK),
@@ -118,8 +123,12 @@ class SelfAttention(nn.Module):
             if bias_AxK is not None:
                 product = add_bias(product, bias_AxK.reshape(-1))
             heads_BxLxD.append(product)
+        if c.qk_norm:
+            for i, name in enumerate(("query", "key")):
+                heads_BxLxD[i] = self._norm(name)(heads_BxLxD[i])
         if c.rope_theta:
             heads_BxLxD[:2] = [self._rotated(x_BxLxD) for x_BxLxD in heads_BxLxD[:2]]
+        heads_BxLxD = [self._for_all_heads(x_BxLxD) for x_BxLxD in heads_BxLxD]
         shape = (hidden_BxLxD.shape[0], c.num_attention_heads)
         rate = 0.0 if deterministic else c.attention_probs_dropout_prob
         keys = Dropout(rate).keys(shape) if rate else (jnp.zeros(shape, jnp.int32),) * 2
@@ -136,18 +145,44 @@ class SelfAttention(nn.Module):
         """Rotates queries or keys whose heads lie side by side."""
         c = self.config
         x_BxLxAxK = x_BxLxD.reshape(*x_BxLxD.shape[:2], -1, c.head_depth)
-        x_BxAxLxK = rotate(x_BxLxAxK.swapaxes(1, 2), c.theta(self.is_local))
+        x_BxAxLxK = rotate(x_BxLxAxK.swapaxes(1, 2), c.theta(self.is_local), c.rope_scale)
         return x_BxAxLxK.swapaxes(1, 2).reshape(x_BxLxD.shape)
 
+    def _norm(self, name: str) -> LayerNorm:
+        return LayerNorm(self.config, has_bias=False, name=f"{name}_layer_norm")
+
+    def _normalized(self, name: str, x_BxAxLxK: jax.Array) -> jax.Array:
+        """Applies the LayerNorm of queries or keys, which is over all heads."""
+        x_BxLxAxK = x_BxAxLxK.swapaxes(1, 2)
+        x_BxLxD = self._norm(name)(x_BxLxAxK.reshape(*x_BxLxAxK.shape[:2], -1))
+        return x_BxLxD.reshape(x_BxLxAxK.shape).swapaxes(1, 2)
+
+    def _for_all(self, x: jax.Array, axis: int) -> jax.Array:
+        """Repeats the heads of keys or values for the heads of queries that share them."""
+        repeats = self.config.num_attention_heads // x.shape[axis]
+        return x if repeats == 1 else jnp.repeat(x, repeats, axis)
+
+    def _for_all_heads(self, x_BxLxD: jax.Array) -> jax.Array:
+        """Does the same where heads lie side by side."""
+        x_BxLxAxK = x_BxLxD.reshape(*x_BxLxD.shape[:2], -1, self.config.head_depth)
+        return self._for_all(x_BxLxAxK, 2).reshape(*x_BxLxD.shape[:2], -1)
+
     def _projections(self):
-        """Yields kernel [D, A, K] and bias [A, K] or None: of query, key and value, in turn."""
+        """Yields kernel [D, A, K] and bias [A, K] or None: of query, key and value, in turn.
+
+        Heads that several share are on each device: their number need not be a multiple of the
+        devices that divide the others.
+        """
         c = self.config
-        shape = (c.hidden_size, c.num_attention_heads, c.head_depth)
         for name in ("query", "key", "value"):
-            kernel = self.param(f"{name}_kernel", weight_init(c, "embed", "heads", "depth"), shape)
+            heads, axis = c.num_attention_heads, "heads"
+            if name != "query" and c.key_value_heads < heads:
+                heads, axis = c.key_value_heads, "shared_heads"
+            shape = (c.hidden_size, heads, c.head_depth)
+            kernel = self.param(f"{name}_kernel", weight_init(c, "embed", axis, "depth"), shape)
             bias = None
-            if c.biases:
-                bias = self.param(f"{name}_bias", zeros_init("heads", "depth"), shape[1:])
+            if c.has_biases("attention"):
+                bias = self.param(f"{name}_bias", zeros_init(axis, "depth"), shape[1:])
             yield kernel, bias
 
     def _output_projection(self):
@@ -156,7 +191,7 @@ class SelfAttention(nn.Module):
         shape = (c.num_attention_heads, c.head_depth, c.hidden_size)
         init = weight_init(c, "heads", "depth", "embed", is_output=True)
         kernel = self.param("output_kernel", init, shape)
-        if not c.biases:
+        if not c.has_biases("attention"):
             return kernel, None
         return kernel, self.param("output_bias", zeros_init("embed"), (c.hidden_size,))
 

@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.decoder import Decoder
@@ -61,14 +62,17 @@ class BertEncoder(nn.Module):
           hidden_BxLxD and pooled_BxD (None without a pooler), in `config.dtype`. With
           `cls_positions_BxP`, pooled_BxPxD.
         """
+        sequences_per_row = 1 if cls_positions_BxP is None else cls_positions_BxP.shape[1]
         hidden_BxLxD = self.embedded(
-            input_ids_BxL, token_type_ids_BxL, deterministic, position_ids_BxL
+            input_ids_BxL,
+            token_type_ids_BxL,
+            deterministic,
+            position_ids_BxL,
+            attention_mask_BxL,
+            sequences_per_row,
         )
         hidden_BxLxD = self.encoder(
-            hidden_BxLxD,
-            attention_mask_BxL,
-            deterministic,
-            sequences_per_row=1 if cls_positions_BxP is None else cls_positions_BxP.shape[1],
+            hidden_BxLxD, attention_mask_BxL, deterministic, sequences_per_row=sequences_per_row
         )
         if not self.has_pooler:
             return hidden_BxLxD, None
@@ -101,10 +105,17 @@ class BertEncoder(nn.Module):
         token_type_ids_BxL: jax.Array,
         deterministic: bool,
         position_ids_BxL: jax.Array | None = None,
+        numbers_BxL: jax.Array | None = None,
+        sequences_per_row: int = 1,
     ) -> jax.Array:
-        """Returns the input of the first block, hidden_BxLxD."""
+        """Returns the input of the first block, hidden_BxLxD; see `BertEmbeddings`."""
         embedded_BxLxE = self.embeddings(
-            input_ids_BxL, token_type_ids_BxL, deterministic, position_ids_BxL
+            input_ids_BxL,
+            token_type_ids_BxL,
+            deterministic,
+            position_ids_BxL,
+            numbers_BxL,
+            sequences_per_row,
         )
         if self.config.embedding_width == self.config.hidden_size:
             return embedded_BxLxE
@@ -120,6 +131,11 @@ class BertEncoder(nn.Module):
         deterministic: bool,
     ) -> list[jax.Array]:
         """Returns all hidden_BxLxD: the input of the first block, then each block's output."""
-        embedded_BxLxD = self.embedded(input_ids_BxL, token_type_ids_BxL, deterministic)
+        embedded_BxLxD = self.embedded(
+            input_ids_BxL,
+            token_type_ids_BxL,
+            deterministic,
+            numbers_BxL=(attention_mask_BxL > 0).astype(jnp.int32),
+        )
         blocks = self.encoder(embedded_BxLxD, attention_mask_BxL, deterministic, all_layers=True)
         return [embedded_BxLxD, *blocks]

@@ -63,7 +63,7 @@ class BertConfig:
         "gelu",
         "Activation of the feed-forward layer. gelu is the exact form, with erf; gelu_new is the "
         "approximation with tanh.",
-        choices=("gelu", "gelu_new", "relu"),
+        choices=("gelu", "gelu_new", "relu", "silu"),
     )
     hidden_dropout_prob: float = _key(
         0.1,
@@ -94,6 +94,18 @@ class BertConfig:
         2,
         "Rows of the segment (token type) table. Pairs of sentences need two. 0 means no table.",
         bounds=f">= 0, <= {_MAX_ROWS}",
+    )
+    token_dropout: float = _key(
+        0.0,
+        "If above 0, the embeddings of masks are zero, and those of all other tokens of a text are "
+        "multiplied by 1 minus this, divided by 1 minus the fraction of masks in the text, in "
+        "evaluation too. ESM-2 has 0.12, the fraction that its training masks.",
+        bounds=">= 0, < 1",
+    )
+    mask_token_id: int = _key(
+        -1,
+        "Id of the mask, for token_dropout. -1 in a model without it.",
+        bounds=f">= -1, <= {_MAX_ROWS}",
     )
     initializer_range: float = _key(
         0.02,
@@ -132,10 +144,39 @@ class BertConfig:
     norm: str = _key(
         "post",
         "Position of LayerNorm in each block: post (after each residual sum, as in BERT), pre "
-        "(before each sublayer, and none after the last block, as in FlauBERT-large) or "
+        "(before each sublayer, and none after the last block, as in FlauBERT-large), "
         "pre_and_final (before each sublayer but the first, which reads the LayerNorm of the "
-        "embeddings, and after the last block, as in ModernBERT).",
-        choices=("post", "pre", "pre_and_final"),
+        "embeddings, and after the last block, as in ModernBERT) or all_pre_and_final (before each "
+        "sublayer and after the last block, but not after the embeddings, as in EuroBERT).",
+        choices=("post", "pre", "pre_and_final", "all_pre_and_final"),
+        only_with=_NO_DECODER,
+    )
+    norm_kind: str = _key(
+        "layer",
+        "What stands in all places of LayerNorm: layer is LayerNorm; rms is RMSNorm, which "
+        "subtracts no mean and has no bias, as in EuroBERT.",
+        choices=("layer", "rms"),
+        only_with=_NO_DECODER,
+    )
+    num_key_value_heads: int = _key(
+        0,
+        "Heads of keys and values, if several heads of queries share one (grouped-query "
+        "attention). num_attention_heads must be a multiple of this. 0 means that they have as "
+        "many.",
+        bounds=">= 0",
+        only_with=_NO_DECODER,
+    )
+    qk_norm: bool = _key(
+        False,
+        "Whether LayerNorms without biases follow the projections of queries and keys, each over "
+        "all heads together and before rotary positions (ESM-C).",
+        only_with=_NO_DECODER,
+    )
+    residual_depth: int = _key(
+        0,
+        "If above 0, the output of each sublayer is divided by the square root of "
+        "num_hidden_layers / residual_depth before it is added. ESM-C has 36.",
+        bounds=f">= 0, <= {_MAX_DEPTH}",
         only_with=_NO_DECODER,
     )
     rope_theta: float = _key(
@@ -144,6 +185,12 @@ class BertConfig:
         "proportional to their positions. 0 means a learned position table instead.",
         bounds=">= 0",
         only_with=_NO_DECODER,
+    )
+    rope_scale: float = _key(
+        1.0,
+        "Number by which rotary positions are divided, in all layers. GTE's models for embeddings "
+        "have numbers above 1.",
+        bounds="> 0",
     )
     local_rope_theta: float = _key(
         0.0, "rope_theta of local layers. 0 means that they have the same.", bounds=">= 0"
@@ -168,16 +215,27 @@ class BertConfig:
     )
     biases: bool = _key(
         True,
-        "Whether projections and LayerNorms have biases. Those of the decoder and of classifiers "
-        "always exist.",
+        "Whether projections and LayerNorms have biases. Those of classifiers always exist, and "
+        "that of the decoder unless biasless names it.",
         only_with=_NO_DECODER,
+    )
+    biasless: tuple[str, ...] = _key(
+        (),
+        "Parts without biases, where others have them. attention: its four projections. inner: "
+        "the projections to the width intermediate_size. output: the one from that width. "
+        "final_norm: the LayerNorm after the last block. decoder: the decoder of the "
+        "language-model head. NomicBERT has no biases in the first three, GTE none in inner.",
+        choices=("attention", "inner", "output", "final_norm", "decoder"),
     )
     classifier_pooling: str = _key(
         "pooler",
         "What the classifiers of fine-tuning read. pooler: the pooler, or the states of tokens. "
         "cls and mean (ModernBERT): the state of the first token, the mean over all tokens, or the "
-        "states of tokens, after the dense layer, activation and LayerNorm of the masked-LM head.",
-        choices=("pooler", "cls", "mean"),
+        "states of tokens, after the dense layer, activation and LayerNorm of the masked-LM head. "
+        "late (EuroBERT): the mean over all tokens after these layers. In a model without "
+        "head_transform, classifiers of sequences have such a dense layer and activation of their "
+        "own, and those of tokens have none.",
+        choices=("pooler", "cls", "mean", "late"),
         only_with=_NO_DECODER,
     )
     output_init_by_depth: bool = _key(
@@ -190,6 +248,17 @@ class BertConfig:
         True,
         "Whether the language-model head has a dense layer, an activation and a LayerNorm before "
         "its decoder. In FlauBERT it is the decoder alone.",
+    )
+    head_act: str = _key(
+        "",
+        "Activation of the language-model head. If empty, it is hidden_act.",
+        choices=("", "gelu", "gelu_new", "relu", "silu"),
+    )
+    tied_decoder: bool = _key(
+        True,
+        "Whether the decoder of the language-model head has the word embeddings as its matrix. "
+        "That of EuroBERT is a table of its own.",
+        only_with=_NO_DECODER,
     )
     pooler_act: str = _key(
         "tanh",
@@ -223,6 +292,21 @@ class BertConfig:
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def key_value_heads(self) -> int:
+        """The number of heads of keys and values."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def has_embedding_norm(self) -> bool:
+        """Whether a LayerNorm follows the embeddings."""
+        return self.norm != "all_pre_and_final"
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether a LayerNorm follows the last block."""
+        return self.norm in ("pre_and_final", "all_pre_and_final")
+
+    @property
     def embedding_width(self) -> int:
         """The width of the embedding tables (E)."""
         return self.embedding_size or self.hidden_size
@@ -249,6 +333,10 @@ class BertConfig:
     def window(self) -> int:
         """How far local attention reaches to either side."""
         return self.local_attention // 2
+
+    def has_biases(self, part: str) -> bool:
+        """Returns whether a part has biases, by its name in `biasless`; empty for other parts."""
+        return self.biases and part not in self.biasless
 
     def theta(self, is_local: bool) -> float:
         """Returns the `rope_theta` of local or global layers."""

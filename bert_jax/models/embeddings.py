@@ -14,7 +14,8 @@ class BertEmbeddings(nn.Module):
     """Sums three tables, then applies LayerNorm and dropout (paper, section 3).
 
     The tables and the output have the width E, `config.embedding_width`. A model without token
-    types has no segment table, and one with rotary positions no position table.
+    types has no segment table, one with rotary positions no position table, and `config.norm` may
+    say that there is no LayerNorm.
 
     Attributes:
       table_WxE: The word embeddings in `config.dtype`, for lookups and for tied decoders. If their
@@ -31,7 +32,7 @@ class BertEmbeddings(nn.Module):
         def table(name, init, rows):
             return self.param(name, init, (rows, c.embedding_width))
 
-        words_WxE = table("word_embeddings", _vocabulary_init(c), c.padded_vocab_size)
+        words_WxE = table("word_embeddings", vocabulary_init(c), c.padded_vocab_size)
         self.table_WxE = nn.with_logical_constraint(words_WxE.astype(c.dtype), ("vocab", None))
         if not c.rope_theta:
             self.position_embeddings = table(
@@ -41,7 +42,8 @@ class BertEmbeddings(nn.Module):
             self.token_type_embeddings = table(
                 "token_type_embeddings", weight_init(c, "segment", "embed"), c.type_vocab_size
             )
-        self.layer_norm = LayerNorm(c)
+        if c.has_embedding_norm:
+            self.layer_norm = LayerNorm(c)
         self.dropout = Dropout(c.hidden_dropout_prob)
 
     def __call__(
@@ -50,13 +52,20 @@ class BertEmbeddings(nn.Module):
         token_type_ids_BxL: jax.Array,
         deterministic: bool,
         position_ids_BxL: jax.Array | None = None,
+        numbers_BxL: jax.Array | None = None,
+        sequences_per_row: int = 1,
     ) -> jax.Array:
         """Returns embedded_BxLxE in `config.dtype`; L is at most max_position_embeddings.
 
-        Positions count from 0 in each row, or are `position_ids_BxL`, all below L.
+        Positions count from 0 in each row, or are `position_ids_BxL`, all below L. The mask or the
+        numbers of sequences, see `Encoder`, are read if there is `config.token_dropout`.
         """
         length = input_ids_BxL.shape[-1]
         embedded_BxLxE = embedded_rows(self.table_WxE, input_ids_BxL)
+        if self.config.token_dropout:
+            embedded_BxLxE *= _mask_scale(
+                self.config, input_ids_BxL, numbers_BxL, sequences_per_row
+            )[..., None]
         if self.config.rope_theta:
             pass  # Only distances matter, and sequences that share a row do not see each other.
         elif position_ids_BxL is None:
@@ -66,8 +75,22 @@ class BertEmbeddings(nn.Module):
         if self.config.type_vocab_size:
             embedded_BxLxE += _one_hot_rows(self.token_type_embeddings, token_type_ids_BxL)
         embedded_BxLxE = nn.with_logical_constraint(embedded_BxLxE, ("batch", None, None))
-        embedded_BxLxE = self.layer_norm(embedded_BxLxE)
-        return self.dropout(embedded_BxLxE, deterministic)
+        if self.config.has_embedding_norm:
+            embedded_BxLxE = self.layer_norm(embedded_BxLxE)
+        return self.dropout(embedded_BxLxE.astype(self.config.dtype), deterministic)
+
+
+def _mask_scale(
+    config: BertConfig, input_ids_BxL: jax.Array, numbers_BxL: jax.Array, sequences_per_row: int
+) -> jax.Array:
+    """Returns the factor of each token's embedding that `config.token_dropout` says, [B, L]."""
+    is_mask_BxL = input_ids_BxL == config.mask_token_id
+    # Padding has the number 0.
+    of_sequence_BxLxP = jax.nn.one_hot(numbers_BxL, sequences_per_row + 1)
+    length_BxP = jnp.sum(of_sequence_BxLxP, axis=1)
+    kept_BxP = length_BxP - jnp.einsum("BLP,BL->BP", of_sequence_BxLxP, is_mask_BxL * 1.0)
+    scale_BxP = (1 - config.token_dropout) * length_BxP / jnp.maximum(kept_BxP, 1)
+    return jnp.where(is_mask_BxL, 0, jnp.take_along_axis(scale_BxP, numbers_BxL, axis=1))
 
 
 @jax.custom_vjp
@@ -151,7 +174,7 @@ def _logits_backward(residuals, gradient_BxMxW):
 _logits.defvjp(_logits_forward, _logits_backward)
 
 
-def _vocabulary_init(config: BertConfig):
+def vocabulary_init(config: BertConfig):
     """Returns an initializer that leaves the rows beyond the vocabulary zero."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32):
@@ -194,4 +217,4 @@ def has_vocabulary(name: str) -> bool:
     """Returns whether a parameter, by its path, has a row for each token of the vocabulary."""
     # Attention has an `output_bias` too.
     is_decoder_bias = name.endswith("/output_bias") and not name.endswith("attention/output_bias")
-    return name.endswith("/word_embeddings") or is_decoder_bias
+    return name.endswith(("/word_embeddings", "/output_embeddings")) or is_decoder_bias

@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from bert_jax.models.attention import (
     SelfAttention,
@@ -52,6 +53,11 @@ class Block(nn.Module):
         def dropout(x, rate):
             return Dropout(rate)(x, self.deterministic)
 
+        def scaled(x):
+            if not c.residual_depth:
+                return x
+            return x * jnp.asarray((c.residual_depth / c.num_hidden_layers) ** 0.5, x.dtype)
+
         attention_rate = c.attention_output_dropout_prob
         if attention_rate < 0:
             attention_rate = c.hidden_dropout_prob
@@ -69,7 +75,7 @@ class Block(nn.Module):
             numbers_BxL,
             states_BxSxD,
         )
-        hidden_BxLxD = hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
+        hidden_BxLxD = hidden_BxLxD + scaled(dropout(attended_BxLxD, attention_rate))
         if not is_pre:
             hidden_BxLxD = attention_norm(hidden_BxLxD)
         if source_BxSxD is not None:
@@ -82,7 +88,7 @@ class Block(nn.Module):
 
         def inner(name):
             projection = Projection(
-                c, c.intermediate_size, ("embed", "mlp"), activated=True, name=name
+                c, c.intermediate_size, ("embed", "mlp"), activated=True, part="inner", name=name
             )
             inner_BxLxF = projection(input_BxLxD)
             return nn.with_logical_constraint(inner_BxLxF, ("batch", None, "activation_mlp"))
@@ -92,10 +98,10 @@ class Block(nn.Module):
         if c.gated:
             inner_BxLxF *= inner("gate")
         output_BxLxD = Projection(
-            c, c.hidden_size, ("mlp", "embed"), is_output=True, name="output"
+            c, c.hidden_size, ("mlp", "embed"), is_output=True, part="output", name="output"
         )(inner_BxLxF)
         output_BxLxD = nn.with_logical_constraint(output_BxLxD, ("batch", None, None))
-        hidden_BxLxD = hidden_BxLxD + dropout(output_BxLxD, c.hidden_dropout_prob)
+        hidden_BxLxD = hidden_BxLxD + scaled(dropout(output_BxLxD, c.hidden_dropout_prob))
         return hidden_BxLxD if is_pre else output_norm(hidden_BxLxD)
 
 
@@ -132,7 +138,6 @@ class Encoder(nn.Module):
         mask, local_mask = (
             _mask(c, attention_mask_BxL, sequences_per_row, window) for window in (0, c.window)
         )
-        final_norm = LayerNorm(c, name="layer_norm") if c.norm == "pre_and_final" else lambda x: x
         outputs = []
         block = rematerialized(Block, c.remat)
         blocks = [block(c, deterministic, g, name=f"layer_{g}") for g in range(c.num_groups)]
@@ -141,7 +146,9 @@ class Encoder(nn.Module):
             seen = local_mask if c.is_local(group) else mask
             hidden_BxLxD = blocks[group](hidden_BxLxD, *seen)
             outputs.append(hidden_BxLxD)
-        outputs[-1] = final_norm(hidden_BxLxD)
+        if c.has_final_norm:
+            final_norm = LayerNorm(c, c.has_biases("final_norm"), name="layer_norm")
+            outputs[-1] = final_norm(hidden_BxLxD)
         return outputs if all_layers else outputs[-1]
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from bert_jax.base.batch import MAX_SPAN_TARGETS
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.embeddings import vocabulary_logits
+from bert_jax.models.embeddings import vocabulary_init, vocabulary_logits
 from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection, weight_init, zeros_init
 
 # A logit whose softmax is 0; the lowest number that is finite in bfloat16 too.
@@ -55,10 +55,10 @@ def pooled_token(
 ) -> jax.Array:
     """Returns the state that represents the sequence, [B, D]; see `Pooler`.
 
-    If `config.classifier_pooling` is mean, it is the mean of all real tokens.
+    If `config.classifier_pooling` is mean or late, it is the mean of all real tokens.
     """
     mask_BxL = attention_mask_BxL.astype(jnp.int32)
-    if config.classifier_pooling == "mean":
+    if config.classifier_pooling in ("mean", "late"):
         weights_BxL = mask_BxL / jnp.sum(mask_BxL, axis=1, keepdims=True)
         return jnp.einsum("BL,BLD->BD", weights_BxL, hidden_BxLxD).astype(hidden_BxLxD.dtype)
     if not config.causal:
@@ -68,7 +68,10 @@ def pooled_token(
 
 
 class HeadTransform(nn.Module):
-    """The dense layer, activation and LayerNorm of `LanguageModelHead`, with the same names."""
+    """The dense layer, activation and LayerNorm of `LanguageModelHead`, with the same names.
+
+    Without `config.head_transform` there is no LayerNorm.
+    """
 
     config: BertConfig
 
@@ -79,14 +82,15 @@ class HeadTransform(nn.Module):
         dense = Projection(
             c, c.embedding_width, ("embed", "pooled"), is_output=True, name="transform"
         )
-        return LayerNorm(c, name="layer_norm")(ACTIVATIONS[c.hidden_act](dense(x)))
+        x = ACTIVATIONS[c.head_act or c.hidden_act](dense(x))
+        return LayerNorm(c, name="layer_norm")(x) if c.head_transform else x
 
 
 class LanguageModelHead(nn.Module):
-    """Dense layer, activation and LayerNorm, then a decoder tied to the word embeddings.
+    """Dense layer, activation and LayerNorm, then a decoder, usually tied to the word embeddings.
 
     Without `config.head_transform` there is only the decoder. The decoder's own bias is a parameter
-    of this module.
+    of this module, as is its table if it is not tied.
     """
 
     config: BertConfig
@@ -96,7 +100,12 @@ class LanguageModelHead(nn.Module):
         if c.head_transform:
             self.transform = Projection(c, c.embedding_width, ("embed", "pooled"), is_output=True)
             self.layer_norm = LayerNorm(c)
-        self.output_bias = self.param("output_bias", zeros_init("vocab"), (c.padded_vocab_size,))
+        if not c.tied_decoder:
+            shape = (c.padded_vocab_size, c.embedding_width)
+            self.output_embeddings = self.param("output_embeddings", vocabulary_init(c), shape)
+        if "decoder" not in c.biasless:
+            shape = (c.padded_vocab_size,)
+            self.output_bias = self.param("output_bias", zeros_init("vocab"), shape)
 
     def __call__(
         self, hidden_BxLxD: jax.Array, positions_BxM: jax.Array, table_WxE: jax.Array
@@ -117,6 +126,7 @@ class LanguageModelHead(nn.Module):
     def logits(self, hidden_BxMxD: jax.Array, table_WxE: jax.Array) -> jax.Array:
         """Returns float32 logits_BxMxW for states that are already gathered; see `__call__`."""
         hidden_BxMxE = self.transformed(hidden_BxMxD)
+        table_WxE = self.decoder_table(table_WxE)
         logits_BxMxW = vocabulary_logits(hidden_BxMxE, table_WxE, self.decoder_bias())
         return nn.with_logical_constraint(logits_BxMxW, ("batch", None, "activation_vocab"))
 
@@ -126,11 +136,21 @@ class LanguageModelHead(nn.Module):
         if not self.config.head_transform:
             return hidden_BxMxD
         hidden_BxMxE = self.transform(hidden_BxMxD)
-        return self.layer_norm(ACTIVATIONS[self.config.hidden_act](hidden_BxMxE))
+        c = self.config
+        return self.layer_norm(ACTIVATIONS[c.head_act or c.hidden_act](hidden_BxMxE))
+
+    def decoder_table(self, table_WxE: jax.Array) -> jax.Array:
+        """Returns the decoder's table in `config.dtype`: the word embeddings or its own."""
+        c = self.config
+        if c.tied_decoder:
+            return table_WxE
+        # Gathered as the word embeddings are; see `BertEmbeddings`.
+        return nn.with_logical_constraint(self.output_embeddings.astype(c.dtype), ("vocab", None))
 
     def decoder_bias(self) -> jax.Array:
         """Returns bias_W, which masks the ids that only pad the vocabulary."""
-        return vocabulary_bias(self.config, self.output_bias)
+        has_bias = "decoder" not in self.config.biasless
+        return vocabulary_bias(self.config, self.output_bias if has_bias else 0.0)
 
 
 def vocabulary_bias(config: BertConfig, bias_W: jax.typing.ArrayLike = 0.0) -> jax.Array:

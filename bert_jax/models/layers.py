@@ -40,7 +40,7 @@ def zeros_init(*axes: str):
 
 
 class Projection(nn.Module):
-    """An affine map of the last axis from D to F; linear if `config.biases` is False.
+    """An affine map of the last axis from D to F, linear if its part of the model has no biases.
 
     Attributes:
       config: The model's hyperparameters.
@@ -49,6 +49,7 @@ class Projection(nn.Module):
       activated: Whether an activation follows. The compiler then fuses the sum of the bias's
         gradient into the activation's backward pass; elsewhere `add_bias` does the sum.
       is_output: See `weight_init`.
+      part: See `BertConfig.has_biases`.
     """
 
     config: BertConfig
@@ -56,6 +57,7 @@ class Projection(nn.Module):
     axes: tuple[str, str]
     activated: bool = False
     is_output: bool = False
+    part: str = ""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -64,7 +66,7 @@ class Projection(nn.Module):
         init = weight_init(self.config, *self.axes, is_output=self.is_output)
         kernel = self.param("kernel", init, shape)
         product = x.astype(dtype) @ kernel.astype(dtype)
-        if not self.config.biases:
+        if not self.config.has_biases(self.part):
             return product
         bias = self.param("bias", zeros_init(self.axes[1]), shape[1:])
         return product + bias.astype(dtype) if self.activated else add_bias(product, bias)
@@ -107,33 +109,39 @@ def num_shards(axes: str | tuple[str, ...] | None) -> int:
 
 
 class LayerNorm(nn.Module):
-    """LayerNorm with float32 statistics and parameters, output in `config.dtype`.
+    """LayerNorm or RMSNorm with float32 statistics and parameters, output in `config.dtype`.
 
     The hand-written backward pass stores the input with its mean and inverse deviation, not the
     normalized values.
+
+    Attributes:
+      config: The model's hyperparameters.
+      has_bias: Whether there is a bias in a model with biases.
     """
 
     config: BertConfig
+    has_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalizes the last axis of x."""
         ones = nn.with_logical_partitioning(nn.initializers.ones_init(), ("norm",))
         scale = self.param("scale", ones, x.shape[-1:])
-        bias = jnp.zeros(x.shape[-1:])
-        if self.config.biases:
+        c = self.config
+        bias, is_centered = jnp.zeros(x.shape[-1:]), c.norm_kind == "layer"
+        if c.biases and self.has_bias and is_centered:
             bias = self.param("bias", zeros_init("norm"), x.shape[-1:])
-        return _normalized(x, scale, bias, self.config.layer_norm_eps, self.config.dtype)
+        return _normalized(x, scale, bias, c.layer_norm_eps, c.dtype, is_centered)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _normalized(x, scale, bias, epsilon, dtype):
-    return _normalize(x, scale, bias, epsilon, dtype)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def _normalized(x, scale, bias, epsilon, dtype, is_centered):
+    return _normalize(x, scale, bias, epsilon, dtype, is_centered)[0]
 
 
-def _normalize(x, scale, bias, epsilon, dtype):
+def _normalize(x, scale, bias, epsilon, dtype, is_centered):
     x32 = x.astype(jnp.float32)
-    mean = jnp.mean(x32, axis=-1, keepdims=True)
+    mean = jnp.mean(x32, axis=-1, keepdims=True) if is_centered else 0.0
     # Computes both moments in one pass over the activations.
     variance = jnp.maximum(jnp.mean(x32 * x32, axis=-1, keepdims=True) - mean * mean, 0.0)
     inverse = jax.lax.rsqrt(variance + epsilon)
@@ -141,14 +149,14 @@ def _normalize(x, scale, bias, epsilon, dtype):
     return output.astype(dtype), (x, scale, mean, inverse)
 
 
-def _normalize_backward(epsilon, dtype, residuals, gradient):
+def _normalize_backward(epsilon, dtype, is_centered, residuals, gradient):
     x, scale, mean, inverse = residuals
     gradient = gradient.astype(jnp.float32)
     unit = (x.astype(jnp.float32) - mean) * inverse
     rows = tuple(range(x.ndim - 1))
     scale_gradient, bias_gradient = jnp.sum(gradient * unit, rows), jnp.sum(gradient, rows)
     gradient = gradient * scale
-    along_mean = jnp.mean(gradient, axis=-1, keepdims=True)
+    along_mean = jnp.mean(gradient, axis=-1, keepdims=True) if is_centered else 0.0
     along_unit = unit * jnp.mean(gradient * unit, axis=-1, keepdims=True)
     x_gradient = (gradient - along_mean - along_unit) * inverse
     return x_gradient.astype(x.dtype), scale_gradient, bias_gradient
@@ -193,5 +201,6 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": gelu,
     "gelu_new": lambda x: nn.gelu(x, approximate=True),
     "relu": nn.relu,
+    "silu": nn.silu,
     "tanh": jnp.tanh,
 }

@@ -5,23 +5,24 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def rotate(x: jax.Array, theta: float) -> jax.Array:
+def rotate(x: jax.Array, theta: float, scale: float = 1.0) -> jax.Array:
     """Turns each pair of elements of queries or keys by an angle proportional to the position.
 
     Element i of the first half of the last axis and element i of the second half are a pair, as in
-    `transformers`. Its angle is position * theta^(-2 i / K). The product of a query and a key then
-    depends only on the distance between them, so positions count from 0 in every row, even if
-    several sequences share it.
+    `transformers`. Its angle is position / scale * theta^(-2 i / K). The product of a query and a
+    key then depends only on the distance between them, so positions count from 0 in every row, even
+    if several sequences share it.
 
     Args:
       x: [..., L, K] of any dtype; computed in float32.
       theta: `BertConfig.theta`.
+      scale: `BertConfig.rope_scale`.
 
     Returns:
       An array like x.
     """
     length, depth = x.shape[-2:]
-    frequencies = np.tile(theta ** (-np.arange(0, depth, 2) / depth), 2)
+    frequencies = np.tile(theta ** (-np.arange(0, depth, 2) / depth) / scale, 2)
     angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies.astype(np.float32)
     # This product is exact. It replaces each element by the other one of its pair, with the sign of
     # its sine. Moving elements within a row would take a TPU longer.

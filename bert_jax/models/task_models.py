@@ -38,7 +38,7 @@ class TaskModel(nn.Module):
     def setup(self):
         has_pooler = self.config.classifier_pooling == "pooler"
         self.bert = BertEncoder(self.config, has_pooler=self.POOLED and has_pooler)
-        if not has_pooler:
+        if not has_pooler and (self.POOLED or self.config.head_transform):
             # Weights of the masked-LM head are its initial weights.
             self.mlm = HeadTransform(self.config)
         self.classifier = OutputLayer(self.config, self.num_outputs)
@@ -69,10 +69,16 @@ class TaskModel(nn.Module):
         if self.config.num_decoder_layers:
             hidden_BxLxD, encoded = self._decoded(hidden_BxLxD, inputs, deterministic)
         encoded = encoded if self.POOLED else hidden_BxLxD
-        if self.config.classifier_pooling != "pooler":
-            if self.POOLED:
-                encoded = pooled_token(self.config, hidden_BxLxD, inputs[2])
-            encoded = self.mlm(encoded)
+        pooling = self.config.classifier_pooling
+        if pooling != "pooler":
+            encoded = hidden_BxLxD
+            if self.POOLED and pooling != "late":
+                encoded = pooled_token(self.config, encoded, inputs[2])
+            if self.POOLED or self.config.head_transform:
+                encoded = self.mlm(encoded)
+            # transformers averages logits. The output layer is affine, so that is the same.
+            if self.POOLED and pooling == "late":
+                encoded = pooled_token(self.config, encoded, inputs[2])
         return self.dropout(encoded, deterministic)
 
     def _decoded(

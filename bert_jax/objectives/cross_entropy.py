@@ -29,7 +29,7 @@ class DecoderInputs(NamedTuple):
 
 def decoder_inputs(model: Any, hidden_BxLxD: jax.Array) -> DecoderInputs:
     """Returns the operands of the head `mlm` for all positions; called inside the model."""
-    table_WxE = model.bert.embeddings.table_WxE
+    table_WxE = model.mlm.decoder_table(model.bert.embeddings.table_WxE)
     return DecoderInputs(model.mlm.transformed(hidden_BxLxD), table_WxE, model.mlm.decoder_bias())
 
 

@@ -133,7 +133,8 @@ def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
         guesses["probabilities"],
         strict=True,
     ):
-        ids_L = ids_L[ids_L != tokenizer.pad_id]
+        # Only padding at the end: the id may also be that of [SEP].
+        ids_L = ids_L[: 1 + np.flatnonzero(ids_L != tokenizer.pad_id)[-1]]
         end, begins_word_L = _FILLED_TOKENS, tokenizer.begins_word(ids_L)
         while end < len(ids_L) and not begins_word_L[end]:
             end += 1

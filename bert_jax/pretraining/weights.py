@@ -120,7 +120,7 @@ def kept_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> We
     weights = {
         name: value
         for name, value in keep_layers(teacher.weights, layers).items()
-        if not head_of(name) or name == "mlm/output_bias"
+        if not head_of(name) or name in ("mlm/output_bias", "mlm/output_embeddings")
     }
     shapes = model_shapes(model)
     wrong = [name for name in weights.keys() & shapes if weights[name].shape != shapes[name]]

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from etils import epath
 
 from bert_jax.base.errors import UserError
-from bert_jax.text import readers, sequences, tfds, wikipedia
+from bert_jax.text import proteins, readers, sequences, tfds, wikipedia
 from bert_jax.text.bad_records import INVALID_UTF8, BadRecord, BadRecords
 from bert_jax.text.document import Document, checked
 from bert_jax.text.formats import FormatGuess, format_of
@@ -30,6 +30,7 @@ from bert_jax.text.sources import (
     cut,
     find_sources,
     is_built_in,
+    is_synthetic,
     source_name,
     source_path,
 )
@@ -107,6 +108,7 @@ class Corpus:
         for piece in pieces:
             source = self.sources[piece.source]
             read = self._read_tfds if "tfds" in source else self._read_file
+            read = self._read_proteins if is_synthetic(source) else read
             name = source_name(source)
             for document in read(source, piece):
                 if name:
@@ -119,6 +121,8 @@ class Corpus:
         self.bad = BadRecords(self._policy, "data.bad_documents", _ADVICE)
 
     def _may_cut(self, source: Source) -> bool:
+        if is_synthetic(source):
+            return False
         path = source_path(source)
         is_packed = without_compression(path.name) != path.name.lower()
         format = self._guess(source, path).format
@@ -242,6 +246,11 @@ class Corpus:
             self.advance(len(content) / 1e6)
             with self.bad.catching(Place(name, number)):
                 yield Document(name, number, checked(content.decode()), is_split=False)
+
+    def _read_proteins(self, source: Source, _: Piece) -> Iterator[Document]:
+        for number, sequence in enumerate(proteins.proteins(), 1):
+            self.advance(len(sequence) / 1e6)
+            yield Document(proteins.NAME, number, sequences.apart(sequence), is_split=True)
 
     def _decoded(self, place: Place, content: bytes) -> str | None:
         """Returns the text; None if it is not UTF-8 and bad documents are skipped."""

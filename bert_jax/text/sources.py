@@ -14,7 +14,7 @@ from fsspec import AbstractFileSystem
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.text import tfds
+from bert_jax.text import proteins, tfds
 from bert_jax.text.formats import is_text
 from bert_jax.text.named_sources import join_inputs, named_inputs, split_inputs
 from bert_jax.text.tfds import TFDS_PREFIX
@@ -84,6 +84,9 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
             name, field = parse_tfds(item, text_field)
             version = tfds.open_builder(name).info.full_name
             sources = [{"tfds": name, "field": field, "version": version}]
+        elif item == proteins.NAME:
+            size = sum(map(len, proteins.proteins()))
+            sources = [{"path": proteins.NAME, "bytes": size}]
         elif item == BUILT_IN:
             sources = [
                 {"path": f"{BUILT_IN}/{path.name}", "bytes": path.stat().st_size}
@@ -127,6 +130,11 @@ def is_built_in(source: Source) -> bool:
     """Returns whether a source is a file of the built-in corpus."""
     # The paths of all other files are absolute.
     return source.get("path", "").startswith(f"{BUILT_IN}/")
+
+
+def is_synthetic(source: Source) -> bool:
+    """Returns whether a source is the corpus of `proteins`, which has no file."""
+    return source.get("path") == proteins.NAME
 
 
 def source_path(source: Source) -> Path | epath.Path:

@@ -112,6 +112,30 @@ CONVENTIONS = {
         num_segments=1,
         first=("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"),
     ),
+    # EuroBERT pads with the token that ends a text. It has no token for unknown text, which no text
+    # of bytes needs; one that no text has stands for it.
+    "eurobert": SpecialTokens(
+        "<|end_of_text|>",
+        "<|parallel_sep|>",
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        "<|mask|>",
+        num_segments=1,
+        mask_takes_space=True,
+        first=(),
+        last=("<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "<|parallel_sep|>"),
+    ),
+    # ESM-2 and ESM-C.
+    "esm": SpecialTokens(
+        "<pad>",
+        "<unk>",
+        "<cls>",
+        "<eos>",
+        "<mask>",
+        num_segments=1,
+        first=("<cls>", "<pad>", "<eos>", "<unk>"),
+        last=("<mask>",),
+    ),
     "albert": SPECIAL_TOKENS._replace(
         pad="<pad>",
         unk="<unk>",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from bert_jax.base import files
-from bert_jax.tokenizers import sentencepiece, tokenizer_json, word_bpe, wordpiece
+from bert_jax.tokenizers import protein, sentencepiece, tokenizer_json, word_bpe, wordpiece
 from bert_jax.tokenizers.added import ADDED_FILE, read_added
 from bert_jax.tokenizers.base import (
     CONVENTIONS,
@@ -74,6 +74,12 @@ KINDS = {
         partial(tokenizer_json.read_vocabulary, "tokenizer_json"),
         {},
         (LIBRARY_FILE,),
+    ),
+    "protein": _Kind(
+        protein.ProteinTokenizer,
+        protein.read_vocabulary,
+        {},
+        (protein.VOCABULARY_FILE, LIBRARY_FILE),
     ),
     "moses_bpe": _Kind(
         word_bpe.MosesBpeTokenizer,

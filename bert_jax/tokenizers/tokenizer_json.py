@@ -235,7 +235,10 @@ def _from_library_file(
     the rules of byte_bpe and bert_bpe in several ways, which here become one.
     """
     model = content.get("model")
-    if not isinstance(model, dict) or model.get("type") != "BPE" or model.get("ignore_merges"):
+    # Pieces that need no merges, as in Llama 3, are rules that only tokenizer_json keeps.
+    has_only_merges = isinstance(model, dict) and not model.get("ignore_merges")
+    is_bpe = isinstance(model, dict) and model.get("type") == "BPE"
+    if not is_bpe or not (has_only_merges or kind == "tokenizer_json"):
         raise UserError(f"{path} has no BPE model that joins pieces by merges only")
     added = {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
     last = max((i for token, i in added.items() if token in special_tokens.names), default=-1)

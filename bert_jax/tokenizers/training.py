@@ -22,6 +22,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import SPECIAL_TOKENS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.extension import is_number, placed, words_of_file
 from bert_jax.tokenizers.factory import KINDS
+from bert_jax.tokenizers.protein import esm_vocabulary
 from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer, normalize
 from bert_jax.tokenizers.tokenizer_json import JsonTokenizer, content_of
 from bert_jax.tokenizers.word_bpe import END, Merges, moses_words
@@ -280,6 +281,7 @@ _TRAINERS: dict[str, Callable[..., Any]] = {
     "byte_bpe": _byte_bpe,
     "moses_bpe": _moses_bpe,
     "bert_bpe": _bert_bpe,
+    "protein": esm_vocabulary,
 }
 
 

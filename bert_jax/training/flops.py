@@ -77,7 +77,8 @@ def _block(
         # The windows at both ends of a row are cut.
         inside = length * (2 * config.window + 1) - config.window * (config.window + 1)
         scores = min(scores, inside)
-    return 2 * length * (4 * width**2 + feed_forward) + 4 * scores * width
+    keys_and_values = 2 * width * config.key_value_heads * config.head_depth
+    return 2 * length * (2 * width**2 + keys_and_values + feed_forward) + 4 * scores * width
 
 
 def peak_flops_per_second(device: jax.Device) -> float | None:

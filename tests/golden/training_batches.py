@@ -19,7 +19,14 @@ TRAINING = {
     "length": 20,
     "predictions": 4,
     "warmup_steps": 10,
-    "peak_learning_rate": {"adamw": 2e-3, "lamb": 3e-2, "roberta": 5e-3, "modernbert": 5e-3},
+    "peak_learning_rate": {
+        "adamw": 2e-3,
+        "lamb": 3e-2,
+        "roberta": 5e-3,
+        "modernbert": 5e-3,
+        "eurobert": 5e-3,
+        "esm": 5e-3,
+    },
 }
 # What a ModernBERT has beside the shape above: layers 0 and 3 see the whole row, layers 1 and 2
 # four tokens to either side. The names are those of transformers.
@@ -30,6 +37,27 @@ MODERNBERT = dict(
     global_attn_every_n_layers=3,
     global_rope_theta=700.0,
     local_rope_theta=30.0,
+)
+# The same of EuroBERT, with two heads for each of keys and values, and of ESM-2.
+EUROBERT = dict(
+    num_key_value_heads=2,
+    rope_parameters=dict(rope_type="default", rope_theta=700.0),
+    initializer_range=0.1,
+    pad_token_id=0,
+    bos_token_id=2,
+    eos_token_id=0,
+    mask_token_id=1,
+)
+ESM = dict(
+    position_embedding_type="rotary",
+    token_dropout=True,
+    emb_layer_norm_before=False,
+    layer_norm_eps=1e-5,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    initializer_range=0.1,
+    pad_token_id=0,
+    mask_token_id=1,
 )
 
 

@@ -66,6 +66,60 @@ FAMILIES["modernbert"] = {
     "num_hidden_layers": 5,
     "layer_norm_eps": 1e-5,
 }
+FAMILIES["nomic_bert"] = {
+    "hidden_act": "silu",
+    "gated": True,
+    "biasless": ("attention", "inner", "output"),
+    "rope_theta": 300.0,
+}
+FAMILIES["gte"] = {
+    "gated": True,
+    "biasless": ("inner",),
+    "rope_theta": 900.0,
+    "rope_scale": 1.5,
+}
+FAMILIES["jina_v3"] = {"type_vocab_size": 1, "pooler_dropout_prob": 0.1, "rope_theta": 70.0}
+FAMILIES["eurobert"] = {
+    "vocab_size": len(_PIECES) + len(CONVENTIONS["eurobert"].last),
+    "type_vocab_size": 0,
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_act": "silu",
+    "gated": True,
+    "norm": "all_pre_and_final",
+    "norm_kind": "rms",
+    "biasless": ("attention", "inner", "output", "decoder"),
+    "tied_decoder": False,
+    "head_transform": False,
+    "head_act": "gelu",
+    "classifier_pooling": "late",
+    "rope_theta": 50.0,
+    "hidden_dropout_prob": 0.0,
+}
+FAMILIES["esm"] = {
+    "vocab_size": len(_PIECES) + len(SPECIAL_TOKENS.spellings),
+    "type_vocab_size": 0,
+    "norm": "all_pre_and_final",
+    "rope_theta": 50.0,
+    "token_dropout": 0.12,
+    "mask_token_id": len(_PIECES) + len(SPECIAL_TOKENS.spellings) - 1,
+}
+FAMILIES["esmc"] = {
+    "vocab_size": FAMILIES["esm"]["vocab_size"],
+    "type_vocab_size": 0,
+    "hidden_act": "silu",
+    "head_act": "gelu",
+    "gated": True,
+    "norm": "all_pre_and_final",
+    "biasless": ("attention", "inner", "output", "final_norm"),
+    "qk_norm": True,
+    "residual_depth": 36,
+    "tied_decoder": False,
+    "layer_norm_eps": 1e-5,
+    "rope_theta": 50.0,
+    "hidden_dropout_prob": 0.0,
+}
 FAMILIES["flaubert"] = {
     "type_vocab_size": 0,
     "head_transform": False,
@@ -102,8 +156,9 @@ def make_finetuned(
 
 
 def _pretrained(weights, values, family, **attributes) -> Pretrained:
-    conventions = dict.fromkeys(("bert", "distilbert", "electra", "flaubert"), "bert")
-    conventions |= {"albert": "albert", "modernbert": "modernbert"}
+    conventions = dict.fromkeys(("bert", "distilbert", "electra", "flaubert", "nomic_bert"), "bert")
+    conventions |= {name: name for name in ("albert", "modernbert", "eurobert", "esm")}
+    conventions["esmc"] = "esm"
     tokenizer = make_tokenizer(conventions.get(family, "roberta"))
     return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)
 

@@ -3,8 +3,9 @@
 import json
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
+from bert_jax.tokenizers import CONVENTIONS
 from tests.tokenizers import test_tokenizers
 
 SCRIPTS = ["Café naïve ÉLAN 東京 中国力 Ελλάδα привет שלום مرحبا हिन्दी 한국어 ﬁ ½ １２３"] * 5
@@ -49,3 +50,40 @@ def gemma_like():
         },
     }
     return tokenizers.Tokenizer.from_str(json.dumps(content))
+
+
+# Llama 3's words: contractions in any case, and at most three digits.
+LLAMA_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def llama_like():
+    """A small tokenizer of the library with EuroBERT's rules, which are Llama 3's."""
+    theirs = tokenizers.Tokenizer(models.BPE(ignore_merges=True))
+    theirs.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(LLAMA_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    theirs.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    theirs.train_from_iterator(test_tokenizers.sample_texts(10), trainer)
+    special = CONVENTIONS["eurobert"]
+    theirs.add_special_tokens(
+        [
+            tokenizers.AddedToken(token, lstrip=token == special.mask, special=True)
+            for token in (*special.last, "<|reserved_special_token_0|>")
+        ]
+    )
+    ids = {token: theirs.token_to_id(token) for token in (special.cls, special.sep)}
+    theirs.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{special.cls} $A {special.sep}", special_tokens=list(ids.items())
+    )
+    return theirs

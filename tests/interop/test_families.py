@@ -11,6 +11,7 @@ from bert_jax import convert
 from bert_jax.base import parts
 from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
+from bert_jax.interop.families import load_family
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass
 from bert_jax.interop.weights import expected_shapes
@@ -198,6 +199,9 @@ def test_a_roberta_has_two_more_positions(tmp_path):
         ("flaubert", {"intermediate_size": 20}, "intermediate_size of a test is 20; .* only 48"),
         ("bart", {"num_decoder_layers": 0, "terms": ("masked_lm",)}, "BART must have it"),
         ("roberta", {"num_decoder_layers": 1}, "num_decoder_layers of a test is 1"),
+        ("esm", {"token_dropout": 0.2}, "token_dropout of a test is 0.2; a ESM-2 .* 0.0 or 0.12"),
+        ("gte", {"rope_theta": 0.0, "rope_scale": 1.0}, "rope_theta is 0; this family has rotary"),
+        ("roberta", {"biasless": ("inner",)}, "biasless of a test is .*'inner'.* has only"),
     ],
 )
 def test_models_that_a_family_does_not_have(tmp_path, family, model, message):
@@ -216,6 +220,15 @@ def test_models_that_a_family_does_not_have(tmp_path, family, model, message):
         ("modernbert", "rope_parameters", {"x": {}}, "rope_parameters has x: {}, which is not sup"),
         ("modernbert", "layer_types", 5, "hf is damaged or another program's: TypeError"),
         ("electra", "summary_activation", None, "activation is None; it must be 'gelu'"),
+        ("nomic_bert", "n_embd", 24, "n_embd is 24 but hidden_size is 12"),
+        ("nomic_bert", "qkv_proj_bias", True, "qkv_proj_bias is True; it must be False"),
+        ("nomic_bert", "rope_parameters", {"rope_type": "yarn"}, "rotary .*'yarn'.* not supported"),
+        ("esm", "position_embedding_type", "absolute", "is 'absolute'; it must be 'rotary'"),
+        ("esm", "is_folding_model", True, "is_folding_model is True; it must be False"),
+        ("esm", "emb_layer_norm_before", True, "emb_layer_norm_before is True; it must be False"),
+        ("gte", "logn_attention_scale", True, "logn_attention_scale is True; it must be False"),
+        ("gte", "hidden_act", "silu", "hidden_act is 'silu'; it must be 'gelu'"),
+        ("gte", "head_dim", 6, "head_dim is 6; it must be 4"),
     ],
 )
 def test_a_model_with_other_parts_is_refused(tmp_path, family, key, value, message):
@@ -223,6 +236,51 @@ def test_a_model_with_other_parts_is_refused(tmp_path, family, key, value, messa
     edit_json(tmp_path / "hf" / "config.json", **{key: value})
     with pytest.raises(UserError, match=message):
         formats.read(tmp_path / "hf")
+
+
+def test_a_nomic_bert_of_its_authors(tmp_path):
+    """Its names begin with bert., its keys are GPT-2's, and its head has no biases."""
+    pretrained = make_pretrained(family="nomic_bert")
+    weights, keys = copies(pretrained.weights), dict(pretrained.model)
+    for name in ("mlm/transform/bias", "mlm/output_bias"):
+        weights[name] = np.zeros_like(weights[name])
+    formats.write(pretrained, tmp_path, "huggingface")
+    renamed = load_family("nomic_bert").renamed_keys
+
+    def change(tensors):
+        del tensors["cls.predictions.bias"], tensors["cls.predictions.transform.dense.bias"]
+        for name in list(tensors):
+            tensors[name.replace("nomic_bert.", "bert.")] = tensors.pop(name)
+
+    edit_tensors(tmp_path, change)
+    config = json.loads((tmp_path / "config.json").read_text())
+    theirs = {old: config.pop(new) for old, new in renamed.items() if new in config}
+    theirs |= {"embd_pdrop": 0.1, "rotary_emb_base": 300, "activation_function": "swiglu"}
+    del config["hidden_act"], config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(config | theirs))
+    again = formats.read(tmp_path)
+    assert again.model == keys and again.warnings == [] and same_weights(again.weights, weights)
+
+
+def test_a_gte_of_its_authors(tmp_path):
+    """Its names begin with new., and a scale of 8 means a larger base as well."""
+    pretrained = make_pretrained(family="gte")
+    weights = copies(pretrained.weights)
+    formats.write(pretrained, tmp_path, "huggingface")
+
+    def change(tensors):
+        for name in list(tensors):
+            tensors[name.replace("gte.", "new.")] = tensors.pop(name)
+
+    edit_tensors(tmp_path, change)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("rope_parameters")["factor"] == 1.5 and "rope_scale" not in config
+    config |= {"rope_theta": 20000, "rope_scaling": {"type": "ntk", "factor": 8.0}}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "new"}))
+    again = formats.read(tmp_path)
+    # Heads are 4 wide.
+    expected = pretrained.model | {"rope_theta": 160_000.0, "rope_scale": 8.0 ** (2 / 4)}
+    assert again.model == expected and same_weights(again.weights, weights)
 
 
 # Dropouts of released models, and those that bert_jax lacks.

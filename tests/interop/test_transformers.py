@@ -20,6 +20,8 @@ from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
+from bert_jax.tokenizers import CONVENTIONS
+from bert_jax.tokenizers.protein import ESM_TOKENS, ProteinTokenizer
 from tests.golden.inputs import FOLDER
 from tests.interop.small_bert import (
     HEADS,
@@ -56,7 +58,8 @@ def random_batch(model, seed=0, pad_id=0):
     shape = (3, 17)
     mask = (np.arange(17) < np.array([[17], [9], [12]])).astype(np.int64)
     # The padding id occurs only in padding, because RoBERTa does not count it in positions.
-    ids = rng.integers(pad_id + 1, model["vocab_size"], shape)
+    is_low = pad_id < model["vocab_size"] // 2
+    ids = rng.integers(*((pad_id + 1, model["vocab_size"]) if is_low else (0, pad_id)), shape)
     return {
         "input_ids": np.where(mask, ids, pad_id),
         "token_type_ids": rng.integers(0, max(1, model["type_vocab_size"]), shape),
@@ -73,6 +76,11 @@ def cache_items(monkeypatch):
     cache = transformers.cache_utils.EncoderDecoderCache
     if not hasattr(cache, "__getitem__"):
         monkeypatch.setattr(cache, "__getitem__", lambda self, i: self, raising=False)
+
+
+def needs_class(name):
+    if not hasattr(transformers, name):
+        pytest.skip(f"this version of transformers has no {name}")
 
 
 def their_outputs(model, batch):
@@ -146,12 +154,22 @@ def assert_same_logits(theirs, pretrained, weights):
         ("FlaubertWithLMHeadModel", {"family": "flaubert"}),
         ("FlaubertWithLMHeadModel", {"family": "flaubert", "norm": "pre", "hidden_act": "relu"}),
         ("BartForConditionalGeneration", {"family": "bart"}),
+        ("NomicBertForMaskedLM", {"family": "nomic_bert"}),
+        ("GteForMaskedLM", {"family": "gte"}),
+        ("GteForMaskedLM", {"family": "gte", "type_vocab_size": 0, "rope_scale": 1.0}),
+        ("JinaEmbeddingsV3ForMaskedLM", {"family": "jina_v3"}),
+        ("EuroBertForMaskedLM", {"family": "eurobert"}),
+        ("EuroBertForMaskedLM", {"family": "eurobert", "num_key_value_heads": 0}),
+        ("EsmForMaskedLM", {"family": "esm"}),
+        ("EsmcForMaskedLM", {"family": "esmc"}),
+        ("EsmForMaskedLM", {"family": "esm", "token_dropout": 0.0, "mask_token_id": -1}),
     ],
 )
 def test_transformers_loads_our_directory_completely(tmp_path, class_name, options, cache_items):
+    needs_class(class_name)
     pretrained = make_pretrained(**options)
-    if options.get("norm") == "pre":
-        # Without a last LayerNorm, the logits would be several hundred.
+    if pretrained.model["norm"] in ("pre", "all_pre_and_final"):
+        # Without LayerNorm on the sums of the blocks, these would be several hundred.
         pretrained.weights = {name: x / 4 for name, x in pretrained.weights.items()}
     weights = copies(pretrained.weights)
     formats.write(pretrained, tmp_path / "hf", "huggingface")
@@ -161,9 +179,9 @@ def test_transformers_loads_our_directory_completely(tmp_path, class_name, optio
     assert_same_logits(theirs, pretrained, weights)
 
 
-def randomized(model):
+def randomized(model, deviation=1.0):
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter)
+        torch.nn.init.normal_(parameter, std=deviation)
     return model
 
 
@@ -328,6 +346,108 @@ def test_modernbert_of_transformers_round_trip(tmp_path, values):
         assert formats.read(tmp_path / "again").model == keys
 
 
+EURO_IDS = {"bos": 23, "eos": 24, "pad": 24, "mask": 25}
+EURO = {"vocab_size": 27, **{f"{name}_token_id": i for name, i in EURO_IDS.items()}}
+ROPE = {"rope_type": "default", "rope_theta": 30.0}
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+@pytest.mark.parametrize(
+    ("prefix", "values"),
+    [
+        ("NomicBert", {"rope_parameters": ROPE}),
+        ("Gte", {"rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.5}}),
+        ("JinaEmbeddingsV3", {"rope_parameters": ROPE}),
+        ("Esmc", {"rope_parameters": ROPE}),
+        ("EuroBert", {"rope_parameters": ROPE, "num_key_value_heads": 1, **EURO}),
+    ],
+)
+def test_families_of_transformers_5_round_trip(tmp_path, prefix, values, is_native):
+    """Compares all weights and the config, for the names on disk and those in memory."""
+    needs_class(f"{prefix}ForMaskedLM")
+    config = getattr(transformers, f"{prefix}Config")(
+        **{"vocab_size": 28, **values},
+        hidden_size=12,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=40,
+    )
+    model = randomized(getattr(transformers, f"{prefix}ForMaskedLM")(config), 0.25)
+    model.save_pretrained(tmp_path / "disk")
+    model.save_pretrained(tmp_path / "read", save_original_format=not is_native)
+    ours = formats.read(tmp_path / "read")
+    assert ours.warnings == []
+    assert_same_logits(model, ours, ours.weights)
+    # Without them, transformers would take its own ids of special tokens.
+    ours.tokenizer = make_tokenizer("eurobert") if prefix == "EuroBert" else None
+    formats.write(ours, tmp_path / "again", "huggingface")
+    load_whole(f"{prefix}ForMaskedLM", tmp_path / "again")
+    before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("disk", "again"))
+    assert same_weights(before, after)
+    configs = [
+        transformers.AutoConfig.from_pretrained(tmp_path / path).to_dict()
+        for path in ("disk", "again")
+    ]
+    assert configs[0] == configs[1] | {"_name_or_path": str(tmp_path / "disk")}
+
+
+def test_an_esm_of_transformers(tmp_path):
+    """Version 5 writes LayerNorm.gamma and one tensor for the angles of all layers."""
+    config = transformers.EsmConfig(
+        vocab_size=33,
+        mask_token_id=32,
+        pad_token_id=1,
+        hidden_size=12,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        intermediate_size=20,
+        position_embedding_type="rotary",
+        token_dropout=True,
+        emb_layer_norm_before=False,
+        layer_norm_eps=1e-5,
+    )
+    model = randomized(transformers.EsmForMaskedLM(config), 0.25)
+    model.save_pretrained(tmp_path / "theirs")
+    ours = formats.read(tmp_path / "theirs")
+    weights = copies(ours.weights)
+    assert ours.warnings == [] and ours.model["token_dropout"] == 0.12
+    assert_same_logits(model, ours, weights)
+    ours.tokenizer = ProteinTokenizer(ESM_TOKENS, special_tokens=CONVENTIONS["esm"])
+    formats.write(ours, tmp_path / "again", "huggingface")
+    theirs = load_whole("EsmForMaskedLM", tmp_path / "again")
+    assert_same_logits(theirs, ours, weights)
+    again = formats.read(tmp_path / "again")
+    assert same_weights(again.weights, weights) and again.warnings == []
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    for text in ("MKTAYIAKQR", "MKJJA", "M K <mask> A", "acXBUZO.-"):
+        expected = again.tokenizer.join(again.tokenizer.encode_masked(text)).input_ids_L.tolist()
+        assert tokenizer(text)["input_ids"] == expected, text
+    before, after = (
+        transformers.AutoConfig.from_pretrained(tmp_path / path).to_dict()
+        for path in ("theirs", "again")
+    )
+    assert before == after | {"_name_or_path": str(tmp_path / "theirs")}
+
+
+def test_the_tokenizer_of_an_esmc(tmp_path):
+    """Version 5 saves it as a tokenizer.json without rules that split a text."""
+    needs_class("EsmcForMaskedLM")
+    pretrained = make_pretrained(family="esmc", vocab_size=33)
+    tokens = ["|" if token == "<null_1>" else token for token in ESM_TOKENS]
+    pretrained.tokenizer = ProteinTokenizer(tokens, special_tokens=CONVENTIONS["esm"])
+    formats.write(pretrained, tmp_path / "ours", "huggingface")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert type(theirs).__name__ == "EsmcTokenizer"
+    theirs.save_pretrained(tmp_path / "ours")
+    (tmp_path / "ours" / "bert_jax_tokenizer.json").unlink()
+    again = formats.read(tmp_path / "ours").tokenizer
+    assert again.tokens == tokens
+    for text in ("MKTAYIAKQR", "M|K<mask>A", "JXBUZO.-"):
+        expected = again.join(again.encode_masked(text)).input_ids_L.tolist()
+        assert theirs(text)["input_ids"] == expected, text
+
+
 _OLD = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
 PREFIXES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "albert": "Albert"}
 TASK_CLASSES = [
@@ -338,6 +458,13 @@ TASK_CLASSES = [
     *((*head, "flaubert", "Flaubert", {}) for head in HEADS[:4]),
     *((*head, "modernbert", "ModernBert", {}) for head in HEADS),
     (*HEADS[0], "modernbert", "ModernBert", {"classifier_pooling": "mean"}),
+    *((*HEADS[i], "nomic_bert", "NomicBert", {}) for i in (0, 2)),
+    *((*HEADS[i], "gte", "Gte", {}) for i in (0, 2)),
+    *((*HEADS[i], "jina_v3", "JinaEmbeddingsV3", {}) for i in (0, 2, 3)),
+    *((*HEADS[i], "eurobert", "EuroBert", {}) for i in (0, 1, 2)),
+    *((*HEADS[i], "esm", "Esm", {}) for i in (0, 2)),
+    *((*HEADS[i], "esmc", "Esmc", {}) for i in (0, 2)),
+    *((*HEADS[0], "eurobert", "EuroBert", {"classifier_pooling": p}) for p in ("cls", "mean")),
 ]
 
 
@@ -345,6 +472,7 @@ TASK_CLASSES = [
 def test_fine_tuned_models_have_the_same_logits_and_labels(
     tmp_path, head, labels, family, prefix, changes
 ):
+    needs_class(f"{prefix}Model")
     pretrained = make_finetuned(head, labels, family=family)
     pretrained.model |= changes
     weights = copies(pretrained.weights)

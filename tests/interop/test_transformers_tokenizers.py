@@ -24,7 +24,7 @@ from bert_jax.tokenizers.tokenizer_json import content_of
 from bert_jax.tokenizers.training import extend
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
 from tests.golden.inputs import read_json
-from tests.interop.small_tokenizers import gemma_like, train
+from tests.interop.small_tokenizers import gemma_like, llama_like, train
 from tests.runs import ROOT
 from tests.tokenizers.test_family_parity import BREAKS, UNASSIGNED, read, unpack
 
@@ -136,6 +136,7 @@ def exported(tmp_path_factory):
     """The tokenizers by name, and the directory of their exports."""
     models = unpack(tmp_path_factory.mktemp("models"))
     gemma_like().save(str(models / "tokenizer.json"))
+    llama_like().save(str(models / "llama.json"))
     tokenizers = {name: read(name, models) for name in CLASSES} | {
         "bert_uncased": wordpiece(True),
         "bert_cased": wordpiece(False),
@@ -147,6 +148,9 @@ def exported(tmp_path_factory):
         "distilbert_bpe": train("bpe", False),
         "bart": read("roberta", models),
         "mmbert": from_file("tokenizer_json", models, special_tokens=CONVENTIONS["gemma"]),
+        "eurobert": from_file(
+            "tokenizer_json", models / "llama.json", special_tokens=CONVENTIONS["eurobert"]
+        ),
     }
     tokenizers["modernbert"] = modernbert(tokenizers["roberta"])
     tokenizers |= {f"{name}_found": with_found(tokenizers[name]) for name in WITH_FOUND}

@@ -1,5 +1,6 @@
 """The hand-written backward passes against JAX's automatic differentiation."""
 
+import dataclasses
 import math
 
 import flax.linen as nn
@@ -41,12 +42,27 @@ def test_layer_norm_gradients_match_flax():
         np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
 
 
+def test_rms_norm_gradients_match_flax():
+    """RMSNorm has no bias, and its statistics are not those of LayerNorm."""
+    x, scale = 3 + 2 * normal((4, 5, 64)), normal((64,), seed=1)
+
+    def run(module):
+        return lambda x, scale: module.apply({"params": {"scale": scale}}, x)
+
+    ours = run(LayerNorm(dataclasses.replace(CONFIG, norm_kind="rms")))
+    theirs = run(nn.RMSNorm(epsilon=CONFIG.layer_norm_eps))
+    np.testing.assert_allclose(ours(x, scale), theirs(x, scale), atol=1e-5)
+    for one, other in zip(gradients(ours, x, scale), gradients(theirs, x, scale), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "name, exact",
     [
         ("gelu", lambda x: 0.5 * x * math.erfc(-x / math.sqrt(2))),
         ("gelu_new", lambda x: x / (1 + math.exp(-math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)))),
         ("relu", lambda x: max(x, 0.0)),
+        ("silu", lambda x: x / (1 + math.exp(-x))),
         ("tanh", math.tanh),
     ],
 )

@@ -49,10 +49,12 @@ def initial(module, *inputs, **named):
     return randomized(ones_in_norms(shapes), seed=0, scale=0.02)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_slices_give_the_outputs_and_gradients_of_whole_attention(monkeypatch, causal):
+@pytest.mark.parametrize(
+    "changes", [{}, {"causal": True}, {"num_key_value_heads": 1, "rope_scale": 1.5}]
+)
+def test_slices_give_the_outputs_and_gradients_of_whole_attention(monkeypatch, changes):
     """Rows end within a slice; a global and a local layer; both have other thetas."""
-    config, numbers = dataclasses.replace(CONFIG, causal=causal), make_rows()
+    config, numbers = dataclasses.replace(CONFIG, **changes), make_rows()
     rng = np.random.default_rng(0)
     hidden = jnp.asarray(rng.normal(size=(2, LENGTH, 32)), jnp.float32)
     upstream = rng.normal(size=hidden.shape) * (np.asarray(numbers) > 0)[..., None]
@@ -144,6 +146,9 @@ def test_products_of_rotated_heads_depend_on_the_distance():
         diagonal = np.diagonal(scores, distance)
         np.testing.assert_allclose(diagonal, diagonal[0], atol=1e-4)
     assert abs(scores[0, 0] - scores[0, 5]) > 0.1
+    # A scale divides the positions.
+    scaled = rotate(query, 100.0, 3.0) @ rotate(key, 100.0, 3.0).T
+    np.testing.assert_allclose(scaled[::3, ::3], scores[:14, :14], atol=1e-4)
 
 
 def test_a_window_hides_what_lies_beyond():

@@ -66,6 +66,21 @@ def test_a_causal_model_pools_the_last_real_token():
     np.testing.assert_array_equal(pooled_BxD, hidden_BxLxD[np.arange(4), [8, 4, 6, 2]])
 
 
+def test_late_pooling_is_the_mean_of_the_logits_of_all_tokens():
+    """Without head_transform, the layer before the logits has no LayerNorm."""
+    options = {"classifier_pooling": "late", "head_transform": False, "head_act": "relu"}
+    model, params = built("sequence_classification", **options)
+    assert params["mlm"].keys() == {"transform"}
+    hidden_BxLxD, _ = encode(params, has_pooler=False)
+    dense = params["mlm"]["transform"]
+    logits_BxLxC = affine(jax.nn.relu(hidden_BxLxD @ dense["kernel"] + dense["bias"]), params)
+    expected = [
+        logits[:n].mean(axis=0) for logits, n in zip(logits_BxLxC, (9, 5, 7, 3), strict=True)
+    ]
+    np.testing.assert_allclose(run(model, params)["logits"], expected, rtol=1e-5)
+    assert "mlm" not in built("token_classification", **options)[1]
+
+
 def test_tokens_and_spans_are_predicted_from_the_last_states():
     for head, num_outputs in (("token_classification", 3), ("question_answering", 2)):
         model, params = built(head)

@@ -56,6 +56,39 @@ FAMILIES = {
             "global_every": 2,
         },
     ),
+    # The rows have no, few and many masks.
+    "esm": (
+        ("masked_lm",),
+        {"rows": "fitted_documents", "corruption": "ettin"},
+        {
+            "norm": "all_pre_and_final",
+            "token_dropout": 0.12,
+            "mask_token_id": 4,
+            "type_vocab_size": 0,
+            "hidden_size": 24,
+            "rope_theta": 50.0,
+        },
+    ),
+    "eurobert": (
+        ("masked_lm",),
+        {"rows": "fitted_documents", "corruption": "ettin"},
+        {
+            "hidden_size": 24,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "norm": "all_pre_and_final",
+            "norm_kind": "rms",
+            "biasless": ("attention", "decoder"),
+            "qk_norm": True,
+            "residual_depth": 3,
+            "gated": True,
+            "hidden_act": "silu",
+            "tied_decoder": False,
+            "type_vocab_size": 0,
+            "rope_theta": 50.0,
+            "rope_scale": 1.5,
+        },
+    ),
 }
 
 
@@ -79,9 +112,13 @@ def packed_batch(**values):
     [
         "bert",
         "modernbert",
+        "esm",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("modernbert in parts", "albert", "distilbert", "electra", "spanbert")
+            for name in (
+                *("modernbert in parts", "albert", "distilbert", "electra", "spanbert"),
+                *("eurobert", "eurobert in parts"),
+            )
         ),
     ],
 )

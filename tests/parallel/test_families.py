@@ -21,7 +21,7 @@ from tests import runs
 # Modules of configs/; test_parallel.py and test_multihost.py test BERT.
 FAMILIES = (
     *("spanbert", "retromae", "distilbert", "roberta", "electra", "albert", "flaubert", "bart"),
-    "modernbert",
+    *("modernbert", "nomic_bert", "gte", "eurobert", "esm"),
 )
 STEPS = 4
 SMALL = {
@@ -55,6 +55,9 @@ def losses(family: str, mesh: str) -> list[float]:
         if family == "modernbert":
             # The second layer is local.
             config.model.global_every = 2
+        if family == "eurobert":
+            # tp shards the four heads of queries, not the one of keys and values.
+            config.model.num_key_value_heads = 1
         if family == "electra":
             # With half of this width, the generator has two heads, which tp shards.
             config.model.hidden_size = 256

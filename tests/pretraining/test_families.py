@@ -24,9 +24,13 @@ from bert_jax.training.state import num_parameters
 from configs import (
     ablations,
     bart,
+    esm,
+    eurobert,
     flaubert,
+    gte,
     herbert,
     modernbert,
+    nomic_bert,
     retromae,
     roberta,
     spanbert,
@@ -69,6 +73,20 @@ FAMILIES = {
         {"architectures": ["BartForConditionalGeneration"], "decoder_layers": 1},
         mask="",
     ),
+    "esm": Facts(
+        esm,
+        {"model.vocab_size": 33, "data.input": ("synthetic_proteins",)},
+        ("mlm_loss",),
+        {"architectures": ["EsmForMaskedLM"], "token_dropout": True, "mask_token_id": 32},
+        mask="<mask>",
+    ),
+    "eurobert": Facts(
+        eurobert,
+        LARGER | {"model.num_key_value_heads": 1},
+        ("mlm_loss",),
+        {"architectures": ["EuroBertForMaskedLM"], "num_key_value_heads": 1},
+        mask="<|mask|>",
+    ),
     "flaubert": Facts(
         flaubert,
         LARGER | {"model.intermediate_size": 64},
@@ -82,6 +100,18 @@ FAMILIES = {
         ("mlm_loss", "sso_loss"),
         {"architectures": ["BertForMaskedLM"], "model_type": "bert", "pad_token_id": 1},
         mask="<mask>",
+    ),
+    "gte": Facts(
+        gte,
+        LARGER | {"model.rope_scale": 1.5},
+        ("mlm_loss",),
+        {"architectures": ["GteForMaskedLM"], "type_vocab_size": 0},
+    ),
+    "nomic_bert": Facts(
+        nomic_bert,
+        LARGER,
+        ("mlm_loss",),
+        {"architectures": ["NomicBertForMaskedLM"], "hidden_act": "silu"},
     ),
     "left to right": Facts(
         tiny,
@@ -126,7 +156,7 @@ def config_of(name, texts, **overrides):
     facts = FAMILIES[name]
     config = facts.recipe.get_config("" if facts.recipe is tiny else "tiny")
     config = small_run(texts, config, **facts.values | overrides)
-    if name in ("modernbert", "retromae"):
+    if name in ("eurobert", "gte", "modernbert", "nomic_bert", "retromae"):
         # They predict 30 % of the tokens.
         config.train.stages[0].max_predictions_per_seq = 0
     return config

@@ -4,13 +4,15 @@ import json
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from benchmarks.golden.tokenization import HAND_PICKED
 from bert_jax.base.errors import UserError
 from bert_jax.interop import tokenizer_files
+from bert_jax.interop.families.eurobert import EUROBERT
 from bert_jax.interop.families.modernbert import MODERNBERT
 from bert_jax.tokenizers import CONVENTIONS, from_file, load
-from tests.interop.small_tokenizers import SCRIPTS, gemma_like
+from tests.interop.small_tokenizers import SCRIPTS, gemma_like, llama_like
 from tests.tokenizers.test_alignment import check_shape
 from tests.tokenizers.test_tokenizers import sample_texts
 
@@ -79,11 +81,30 @@ def test_directories_of_mmbert_keep_the_fingerprint(path, tmp_path):
     assert again.fingerprint == ours.fingerprint
 
 
+def test_eurobert_pads_with_the_end_of_a_text(tmp_path):
+    """Its words are Llama 3's, and whole words that are pieces need no merges."""
+    llama = llama_like()
+    llama.save(str(tmp_path / "tokenizer.json"))
+    ours, _ = tokenizer_files.read_huggingface_tokenizer(tmp_path, EUROBERT)
+    assert ours.kind == "tokenizer_json" and ours.vocab_size == 605
+    assert ours.pad_id == ours.sep_id == 601 and len({*ours.special_ids}) == 4
+    texts = [*sample_texts(4), *SCRIPTS[:1], "In 1234567 they'LL, WE'D\n\nagain", ""]
+    for text, ids in zip(texts, ours.encode_batch(texts), strict=True):
+        assert ours.join(ids).input_ids_L.tolist() == llama.encode(text).ids
+        assert ours.decode(ids.tolist()) == text
+    # A separator is no unknown token.
+    assert ours.unknown_fraction(np.array([600, 5, 601, 5, 601])) == 0
+    tokenizer_files.write_huggingface_tokenizer(ours, tmp_path / "hf", EUROBERT, 512)
+    again = LibraryTokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    for text in [*texts, "a <|mask|> b"]:
+        assert again.encode(text).ids == llama.encode(text).ids
+    assert load(tmp_path / "hf").fingerprint == ours.fingerprint
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
         (lambda c: c.update(model={"type": "Unigram"}), "has no BPE model that joins"),
-        (lambda c: c["model"].update(ignore_merges=True), "has no BPE model that joins"),
         (lambda c: c["model"].update(vocab=[]), "is damaged or another program's"),
     ],
 )

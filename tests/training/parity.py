@@ -7,6 +7,8 @@ import jax
 import numpy as np
 
 from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.esm import ESM
+from bert_jax.interop.families.eurobert import EUROBERT
 from bert_jax.interop.families.modernbert import MODERNBERT
 from bert_jax.interop.families.roberta import ROBERTA
 from bert_jax.interop.family import Family
@@ -65,6 +67,50 @@ RUNS = {
         ROBERTA,
         "training_roberta",
         roberta_batch,
+    ),
+    # As in configs/eurobert.py, with the shape of the recorded model.
+    "eurobert": Run(
+        {
+            "objective.terms": ("masked_lm",),
+            "objective.weights": (1.0,),
+            "data.rows": "segments",
+            "model.num_key_value_heads": 2,
+            "model.hidden_act": "silu",
+            "model.gated": True,
+            "model.norm": "all_pre_and_final",
+            "model.norm_kind": "rms",
+            "model.biasless": ("attention", "inner", "output", "decoder"),
+            "model.head_transform": False,
+            "model.tied_decoder": False,
+            "model.type_vocab_size": 0,
+            "model.rope_theta": 700.0,
+            "model.layer_norm_eps": 1e-5,
+            "optimizer.b2": 0.95,
+            "optimizer.eps": 1e-5,
+            "optimizer.weight_decay": 0.1,
+            "optimizer.bias_correction": True,
+        },
+        EUROBERT,
+        "training_eurobert",
+    ),
+    # As in configs/esm.py, with the shape of the recorded model.
+    "esm": Run(
+        {
+            "objective.terms": ("masked_lm",),
+            "objective.weights": (1.0,),
+            "data.rows": "segments",
+            "model.norm": "all_pre_and_final",
+            "model.token_dropout": 0.12,
+            "model.mask_token_id": 1,
+            "model.type_vocab_size": 0,
+            "model.rope_theta": 10_000.0,
+            "model.layer_norm_eps": 1e-5,
+            "optimizer.b2": 0.98,
+            "optimizer.eps": 1e-8,
+            "optimizer.bias_correction": True,
+        },
+        ESM,
+        "training_esm",
     ),
     # As in configs/modernbert.py, with the shape of the recorded model.
     "modernbert": Run(

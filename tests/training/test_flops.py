@@ -47,6 +47,20 @@ def test_pretraining_by_hand():
     assert bert_flops(BASE, 128, 20) == 69_928_980_480
 
 
+def test_shared_heads_and_late_pooling_by_hand():
+    """S 2, P 1, H 4, F 3, V 5: keys and values of one head of two are half as wide."""
+    config = BertConfig(5, 4, 1, 2, 3, num_key_value_heads=1, classifier_pooling="late")
+    config = dataclasses.replace(config, head_transform=False, tied_decoder=False)
+    block = 2 * 2 * (2 * 4 * 4 + 2 * 4 * 2 + 2 * 4 * 3) + 4 * 4 * 4
+    found = pretraining_flops_per_sequence(config, make_terms(("masked_lm",)), 2, 1)
+    assert found == 3 * (block + 2 * 4 * 5)
+    # The dense layer of a classifier of sequences reads both tokens; that of tokens has none.
+    model = make_task_model("sequence_classification", 5, config)
+    assert task_flops_per_sequence(model, 2) == 3 * (block + 2 * 2 * 4 * 4 + 2 * 4 * 5)
+    model = make_task_model("token_classification", 5, config)
+    assert task_flops_per_sequence(model, 2) == 3 * (block + 2 * 2 * 4 * 5)
+
+
 def test_shared_layers_and_narrow_embeddings_by_hand():
     """S 2, P 1, N 3, H 2, F 3, V 5, E 7: each block counts 144 each time it runs."""
     albert = BertConfig(5, 2, 3, 1, 3, embedding_size=7, layer_groups=1)

@@ -16,6 +16,12 @@ FAMILIES = {
     "bart": "bert_jax.interop.families.bart:BART",
     "camembert": "bert_jax.interop.families.roberta:CAMEMBERT",
     "modernbert": "bert_jax.interop.families.modernbert:MODERNBERT",
+    "nomic_bert": "bert_jax.interop.families.nomic_bert:NOMIC_BERT",
+    "gte": "bert_jax.interop.families.gte:GTE",
+    "jina_v3": "bert_jax.interop.families.jina_v3:JINA_V3",
+    "eurobert": "bert_jax.interop.families.eurobert:EUROBERT",
+    "esm": "bert_jax.interop.families.esm:ESM",
+    "esmc": "bert_jax.interop.families.esmc:ESMC",
     "flaubert": "bert_jax.interop.families.flaubert:FLAUBERT",
 }
 

@@ -93,7 +93,7 @@ BERT = Family(
     encoder_prefixes=("bert.", "bert/"),
     base_prefixes=("embeddings.", "encoder.", "pooler."),
     # Checkpoints translated from TensorFlow in the first year of transformers.
-    renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    renamed={r"LayerNorm\.gamma": "LayerNorm.weight", r"LayerNorm\.beta": "LayerNorm.bias"},
     tied={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",

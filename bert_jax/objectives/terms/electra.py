@@ -40,18 +40,21 @@ class Generator(MaskedTokenPrediction):
         """Puts samples into `input_ids`, and adds `generator_logits` [B, M, W]."""
         embeddings = model.bert.embeddings
         cls_positions_BxP = batch.get("cls_positions")
+        sequences_per_row = 1 if cls_positions_BxP is None else cls_positions_BxP.shape[1]
         logits_BxMxW = model.generator(
             embeddings(
                 batch["input_ids"],
                 batch["token_type_ids"],
                 deterministic,
                 batch.get("position_ids"),
+                batch["attention_mask"],
+                sequences_per_row,
             ),
             batch["attention_mask"],
             batch["masked_lm_positions"],
             embeddings.table_WxE,
             deterministic=deterministic,
-            sequences_per_row=1 if cls_positions_BxP is None else cls_positions_BxP.shape[1],
+            sequences_per_row=sequences_per_row,
         )
         ids_BxL = with_tokens(
             batch["input_ids"],

@@ -1,0 +1,139 @@
+"""ESM-2, of proteins: LayerNorm before each sublayer, rotary positions, and rescaled embeddings.
+
+A file that `transformers` 5 writes has the names `LayerNorm.gamma` and `LayerNorm.beta`. Both
+versions read `weight` and `bias`, which are written here. The head for contacts, which masked LM
+does not train, is not read, and its weights are written as zeros.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.base.errors import UserError
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.family import (
+    Family,
+    Names,
+    PreTrainingClass,
+    Spelling,
+    table_rows,
+    task_classes,
+)
+from bert_jax.models import BertConfig
+
+_EMBEDDINGS = "table word_embeddings word_embeddings.weight"
+# shorthand or layout, our name, Hugging Face's
+_LAYER = """
+norm attention_layer_norm attention.LayerNorm
+heads attention/query attention.self.query
+heads attention/key attention.self.key
+heads attention/value attention.self.value
+heads_output attention/output attention.output.dense
+norm output_layer_norm LayerNorm
+dense intermediate intermediate.dense
+dense output output.dense
+"""
+_LANGUAGE_MODEL = """
+dense transform dense
+norm layer_norm layer_norm
+vector output_bias bias
+"""
+_POSITIONS = "position_embedding_type"
+_NORM_BEFORE = "emb_layer_norm_before"
+_CONSTANTS = {_POSITIONS: "rotary", "is_folding_model": False}
+
+
+def _read(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    if config.get(_POSITIONS) != "rotary":
+        raise UserError(f"{path}: {_POSITIONS} is {config.get(_POSITIONS)!r}; it must be 'rotary'")
+    if config.get(_NORM_BEFORE):
+        raise UserError(f"{path}: {_NORM_BEFORE} is {config[_NORM_BEFORE]!r}; it must be False")
+    is_rescaled = config.get("token_dropout")
+    return {
+        "rope_theta": config.get("rope_theta", 10_000.0),
+        "mask_token_id": config["mask_token_id"] if is_rescaled else -1,
+    }
+
+
+def _write(model: BertConfig) -> dict[str, Any]:
+    if not model.rope_theta:
+        raise UserError("config.model.rope_theta is 0; an ESM-2 has rotary positions")
+    return {"mask_token_id": model.mask_token_id} if model.token_dropout else {}
+
+
+def _buffers(model: BertConfig) -> dict[str, np.ndarray]:
+    """Returns the angles of the rotary positions, and a head for contacts of zeros."""
+    depth = model.head_depth
+    angles = 1 / model.rope_theta ** (np.arange(0, depth, 2, dtype=np.float32) / depth)
+    name = "esm.encoder.layer.{}.attention.self.rotary_embeddings.inv_freq"
+    heads = model.num_hidden_layers * model.num_attention_heads
+    return {
+        **{name.format(i): angles.copy() for i in range(model.num_hidden_layers)},
+        "esm.contact_head.regression.weight": np.zeros((1, heads), np.float32),
+        "esm.contact_head.regression.bias": np.zeros(1, np.float32),
+    }
+
+
+ESM = Family(
+    title="ESM-2",
+    recipe="esm",
+    model_types=("esm",),
+    names=(
+        Names(
+            "bert/embeddings/", "esm.embeddings.", "table word_embeddings word_embeddings.weight"
+        ),
+        Names("bert/encoder/layer_{}/", "esm.encoder.layer.{}.", table_rows(_LAYER)),
+        Names("bert/encoder/", "esm.encoder.", table_rows("norm layer_norm emb_layer_norm_after")),
+        Names("bert/pooler/", "esm.pooler.", BERT.names[2].rows),
+        Names("mlm/", "lm_head.", table_rows(_LANGUAGE_MODEL)),
+    ),
+    pretraining_classes=(
+        PreTrainingClass(
+            "EsmForMaskedLM",
+            terms=("masked_lm",),
+            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
+            pipeline="fill-mask",
+        ),
+        PreTrainingClass("EsmModel", terms=(), weights=("bert/",)),
+    ),
+    task_classes={
+        head: task_class
+        for head, task_class in task_classes(
+            "Esm",
+            classifier="classifier.out_proj.",
+            poolers={"sequence_classification": "classifier.dense."},
+        ).items()
+        if head in ("sequence_classification", "token_classification")
+    },
+    tokenizer="EsmTokenizer",
+    config_keys={
+        **{
+            key: key
+            for key in BERT.config_keys
+            # The activation of the class is always gelu.
+            if key not in ("hidden_act", "type_vocab_size")
+        },
+        "rope_theta": "rope_theta",
+        "token_dropout": "token_dropout",
+        "mask_token_id": "mask_token_id",
+    },
+    # The class has the fraction of its training, 15 % times 80 %, in its code.
+    value_names={"token_dropout": {0.0: False, 0.12: True}},
+    fixed={"norm": "all_pre_and_final", "type_vocab_size": 0},
+    spelling=Spelling(_read, _write, ("mask_token_id",)),
+    constants=_CONSTANTS | {"is_decoder": False, "add_cross_attention": False},
+    written=_CONSTANTS
+    | {_NORM_BEFORE: False, "esmfold_config": None, "torch_dtype": "float32", "vocab_list": None},
+    token_ids={"mask_token_id": "mask_id", "pad_token_id": "pad_id"},
+    encoder_prefixes=("esm.",),
+    base_prefixes=("embeddings.", "encoder.", "pooler.", "contact_head.", "rotary_embeddings."),
+    renamed=BERT.renamed,
+    tied={
+        "lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    written_buffers=_buffers,
+    buffers=(r".*\.inv_freq", r".*\.position_ids", r"esm\.contact_head\..*"),
+)

@@ -1,0 +1,108 @@
+"""GTE: a post-norm BERT with rotary positions and GeGLU, of Alibaba's GTE v1.5 and multilingual.
+
+`transformers` 5 writes packed projections, as Alibaba's own code, whose names begin with "new.".
+It has separate ones in memory, which `save_original_format=False` writes.
+"""
+
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.family import Family, Names, PreTrainingClass, table_rows, task_classes
+
+# shorthand, our name, Hugging Face's
+_EMBEDDINGS = """
+table word_embeddings word_embeddings.weight
+table token_type_embeddings token_type_embeddings.weight
+norm layer_norm LayerNorm
+"""
+_LAYER = """
+heads@0/3 attention/query attention.qkv_proj
+heads@1/3 attention/key attention.qkv_proj
+heads@2/3 attention/value attention.qkv_proj
+heads_output attention/output attention.o_proj
+norm attention_layer_norm attn_ln
+dense@0/2 gate mlp.up_gate_proj
+dense@1/2 intermediate mlp.up_gate_proj
+dense output mlp.down_proj
+norm output_layer_norm mlp_ln
+"""
+_NATIVE_LAYER = f"""{POST_NORM}
+dense gate mlp.up_proj
+dense intermediate mlp.gate_proj
+dense output mlp.down_proj
+"""
+_LANGUAGE_MODEL = """
+dense transform dense
+norm layer_norm norm
+vector output_bias decoder.bias
+"""
+_NATIVE_LANGUAGE_MODEL = """
+dense transform dense
+norm layer_norm layer_norm
+vector output_bias decoder.bias
+"""
+
+
+def _rows(lines: str) -> str:
+    return table_rows(lines, biasless=("gate", "intermediate"))
+
+
+_COMMON = (
+    Names("bert/embeddings/", "gte.embeddings.", table_rows(_EMBEDDINGS)),
+    Names("bert/pooler/", "gte.pooler.", BERT.names[2].rows),
+)
+
+GTE = Family(
+    title="GTE",
+    recipe="gte",
+    model_types=("gte", "new"),
+    names=(
+        *_COMMON,
+        Names(
+            "bert/encoder/layer_{}/",
+            "gte.encoder.layer.{}.",
+            _rows(_LAYER),
+        ),
+        Names("mlm/", "lm_head.", table_rows(_LANGUAGE_MODEL)),
+    ),
+    other_names=(
+        (
+            *_COMMON,
+            Names(
+                "bert/encoder/layer_{}/",
+                "gte.layers.{}.",
+                _rows(_NATIVE_LAYER),
+            ),
+            Names("mlm/", "lm_head.", table_rows(_NATIVE_LANGUAGE_MODEL)),
+        ),
+    ),
+    pretraining_classes=(
+        PreTrainingClass(
+            "GteForMaskedLM",
+            terms=("masked_lm",),
+            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
+            pipeline="fill-mask",
+        ),
+        PreTrainingClass("GteModel", (), ("bert/embeddings/", "bert/encoder/")),
+    ),
+    task_classes={
+        head: task_class
+        for head, task_class in task_classes("Gte").items()
+        if head in ("sequence_classification", "token_classification")
+    },
+    tokenizer="XLMRobertaTokenizer",
+    config_keys={**BERT.config_keys, **ROTARY_KEYS},
+    # The activation of the masked-LM head is always gelu, regardless of hidden_act.
+    fixed={"hidden_act": "gelu", "gated": True, "biasless": ("inner",)},
+    spelling=rotary(160_000.0),
+    constants={
+        "layer_norm_type": "layer_norm",
+        "logn_attention_scale": False,
+        "position_embedding_type": "rope",
+        "tie_word_embeddings": True,
+    },
+    written={"tie_word_embeddings": True, "torch_dtype": "float32"},
+    encoder_prefixes=("gte.",),
+    base_prefixes=("embeddings.", "encoder.", "layers.", "pooler."),
+    renamed={r"^new\.": "gte."},
+    tied={"lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight"},
+)

@@ -1,0 +1,89 @@
+"""The encoder of Jina embeddings v3: XLM-RoBERTa with rotary positions, without its adapters.
+
+`transformers` 5 writes the names of Jina's own code, but has others in memory, which
+`save_original_format=False` writes.
+"""
+
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.roberta import ROBERTA
+from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.family import Family, Names, PreTrainingClass, table_rows, task_classes
+
+_EMBEDDINGS = "roberta.embeddings."
+# layout, our name, Hugging Face's
+_TABLES = """
+table word_embeddings word_embeddings.weight
+table token_type_embeddings token_type_embeddings.weight
+"""
+# shorthand, our name, Hugging Face's
+_LAYER = """
+heads@0/3 attention/query mixer.Wqkv
+heads@1/3 attention/key mixer.Wqkv
+heads@2/3 attention/value mixer.Wqkv
+heads_output attention/output mixer.out_proj
+norm attention_layer_norm norm1
+dense intermediate mlp.fc1
+dense output mlp.fc2
+norm output_layer_norm norm2
+"""
+_NATIVE_LAYER = f"""{POST_NORM}
+dense intermediate mlp.fc1
+dense output mlp.fc2
+"""
+_COMMON = (
+    Names("bert/embeddings/", _EMBEDDINGS, _TABLES),
+    Names("bert/pooler/", "roberta.pooler.", BERT.names[2].rows),
+    next(names for names in ROBERTA.names if names.ours == "mlm/"),
+)
+
+JINA_V3 = Family(
+    title="Jina v3",
+    # XLM-R's model and objective.
+    recipe="roberta",
+    model_types=("jina_embeddings_v3",),
+    names=(
+        *_COMMON,
+        Names("bert/embeddings/", "roberta.", table_rows("norm layer_norm emb_ln")),
+        Names("bert/encoder/layer_{}/", "roberta.encoder.layers.{}.", table_rows(_LAYER)),
+    ),
+    other_names=(
+        (
+            *_COMMON,
+            Names("bert/embeddings/", _EMBEDDINGS, table_rows("norm layer_norm LayerNorm")),
+            Names("bert/encoder/layer_{}/", "roberta.layers.{}.", table_rows(_NATIVE_LAYER)),
+        ),
+    ),
+    pretraining_classes=(
+        PreTrainingClass(
+            "JinaEmbeddingsV3ForMaskedLM",
+            terms=("masked_lm",),
+            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
+            pipeline="fill-mask",
+        ),
+        PreTrainingClass("JinaEmbeddingsV3Model", terms=(), weights=("bert/",)),
+    ),
+    task_classes={
+        head: task_class
+        for head, task_class in task_classes(
+            "JinaEmbeddingsV3",
+            classifier="classifier.out_proj.",
+            poolers={"sequence_classification": "classifier.dense."},
+        ).items()
+        if head != "multiple_choice"
+    },
+    tokenizer="XLMRobertaTokenizer",
+    config_keys={**BERT.config_keys, **ROTARY_KEYS},
+    # The activation of the masked-LM head is always gelu, regardless of hidden_act.
+    fixed={"hidden_act": "gelu", "pooler_dropout_prob": 0.1},
+    spelling=rotary(20_000.0),
+    constants={"tie_word_embeddings": True},
+    written={"tie_word_embeddings": True, "torch_dtype": "float32"},
+    token_ids=ROBERTA.token_ids,
+    encoder_prefixes=("roberta.",),
+    base_prefixes=("embeddings.", "emb_ln.", "encoder.", "layers.", "pooler."),
+    tied={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    zero_tables={"type_vocab_size": "roberta.embeddings.token_type_embeddings.weight"},
+)

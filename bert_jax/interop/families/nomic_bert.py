@@ -1,0 +1,121 @@
+"""NomicBERT: a post-norm BERT with rotary positions and SwiGLU.
+
+`transformers` 5 writes the names of Nomic's own code, but has others in memory, which
+`save_original_format=False` writes. Nomic's own files begin the names of the encoder with "bert.",
+with which NomicBertForMaskedLM would leave the encoder random, and have other keys in config.json.
+"""
+
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.family import Family, Names, PreTrainingClass, table_rows, task_classes
+
+_EMBEDDINGS = "nomic_bert.embeddings."
+# layout, our name, Hugging Face's
+_TABLES = """
+table word_embeddings word_embeddings.weight
+table token_type_embeddings token_type_embeddings.weight
+"""
+# shorthand, our name, Hugging Face's
+_LAYER = """
+heads@0/3 attention/query attn.Wqkv
+heads@1/3 attention/key attn.Wqkv
+heads@2/3 attention/value attn.Wqkv
+heads_output attention/output attn.out_proj
+norm attention_layer_norm norm1
+dense gate mlp.fc11
+dense intermediate mlp.fc12
+dense output mlp.fc2
+norm output_layer_norm norm2
+"""
+_NATIVE_LAYER = f"""{POST_NORM}
+dense gate mlp.up_proj
+dense intermediate mlp.gate_proj
+dense output mlp.down_proj
+"""
+_LANGUAGE_MODEL = """
+dense transform transform.dense
+norm layer_norm transform.layer_norm
+vector output_bias bias
+"""
+
+
+def _rows(lines: str) -> str:
+    return table_rows(lines, biasless=("attention", "gate", "intermediate", "output"))
+
+
+_COMMON = (
+    Names("bert/embeddings/", _EMBEDDINGS, _TABLES),
+    Names("bert/pooler/", "nomic_bert.pooler.", BERT.names[2].rows),
+    Names("mlm/", "cls.predictions.", table_rows(_LANGUAGE_MODEL)),
+)
+
+NOMIC_BERT = Family(
+    title="NomicBERT",
+    recipe="nomic_bert",
+    model_types=("nomic_bert",),
+    names=(
+        *_COMMON,
+        Names("bert/embeddings/", "nomic_bert.", table_rows("norm layer_norm emb_ln")),
+        Names("bert/encoder/layer_{}/", "nomic_bert.encoder.layers.{}.", _rows(_LAYER)),
+    ),
+    other_names=(
+        (
+            *_COMMON,
+            Names("bert/embeddings/", _EMBEDDINGS, table_rows("norm layer_norm LayerNorm")),
+            Names("bert/encoder/layer_{}/", "nomic_bert.layers.{}.", _rows(_NATIVE_LAYER)),
+        ),
+    ),
+    pretraining_classes=(
+        PreTrainingClass(
+            "NomicBertForMaskedLM",
+            terms=("masked_lm",),
+            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
+            pipeline="fill-mask",
+        ),
+        PreTrainingClass("NomicBertModel", (), ("bert/embeddings/", "bert/encoder/")),
+    ),
+    task_classes={
+        head: task_class
+        for head, task_class in task_classes("NomicBert").items()
+        if head in ("sequence_classification", "token_classification")
+    },
+    config_keys={**BERT.config_keys, **ROTARY_KEYS},
+    fixed={"gated": True, "biasless": ("attention", "inner", "output")},
+    spelling=rotary(1000.0, hidden_act="silu", max_position_embeddings=2048),
+    # Keys of Nomic's code.
+    renamed_keys={
+        "n_embd": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_inner": "intermediate_size",
+        "n_positions": "max_position_embeddings",
+        "layer_norm_epsilon": "layer_norm_eps",
+        "embd_pdrop": "hidden_dropout_prob",
+        "resid_pdrop": "hidden_dropout_prob",
+        "attn_pdrop": "attention_probs_dropout_prob",
+        "rotary_emb_base": "rope_theta",
+    },
+    constants={
+        "activation_function": "swiglu",
+        "causal": False,
+        "mlp_fc1_bias": False,
+        "mlp_fc2_bias": False,
+        "parallel_block": False,
+        "prenorm": False,
+        "qkv_proj_bias": False,
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": False,
+        "rotary_scaling_factor": None,
+        "use_rms_norm": False,
+    },
+    written={"torch_dtype": "float32"},
+    encoder_prefixes=("nomic_bert.",),
+    base_prefixes=("embeddings.", "emb_ln.", "encoder.", "layers.", "pooler."),
+    renamed={r"^bert\.": "nomic_bert."},
+    tied={
+        "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    # The released head has only the weights.
+    optional_tensors=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),
+)

@@ -1,0 +1,60 @@
+"""What the families with rotary positions of `transformers` 5 share."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax.base.errors import UserError
+from bert_jax.interop.family import Spelling
+from bert_jax.models import BertConfig
+
+# The names of attention in memory: shorthand, our name, Hugging Face's.
+ATTENTION = """
+heads attention/query self_attn.q_proj
+heads attention/key self_attn.k_proj
+heads attention/value self_attn.v_proj
+heads_output attention/output self_attn.o_proj
+"""
+# The same and the LayerNorms, in families with LayerNorm after each residual sum.
+POST_NORM = f"""{ATTENTION}
+norm attention_layer_norm post_attention_layernorm
+norm output_layer_norm post_mlp_layernorm
+"""
+# Keys of `config.model` with the names that `rotary` gives them.
+ROTARY_KEYS = {"rope_theta": "rope_theta", "rope_scale": "rope_scale"}
+
+
+def rotary(theta: float, **defaults: Any) -> Spelling:
+    """Makes the spelling of `rope_parameters`, with `rope_theta` and `rope_scaling` of older files.
+
+    Args:
+      theta: The default of transformers' class.
+      defaults: More keys that a config.json may lack, with their defaults.
+    """
+
+    def read(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+        rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+        depth = config["hidden_size"] // config["num_attention_heads"]
+        if config.get("head_dim") not in (None, depth):
+            raise UserError(f"{path}: head_dim is {config['head_dim']!r}; it must be {depth}")
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        base, factor = rope.get("rope_theta", config.get("rope_theta", theta)), 1.0
+        if kind == "linear":
+            factor = rope["factor"]
+        elif kind == "ntk":  # The code beside GTE's first files.
+            base, factor = base * rope["factor"], rope["factor"] ** (2 / depth)
+        # Of "dynamic", only rows beyond max_position_embeddings differ.
+        elif kind not in ("default", "dynamic") or rope.get("partial_rotary_factor", 1.0) != 1:
+            raise UserError(f"{path}: the rotary positions are {rope!r}, which is not supported")
+        missing = {key: value for key, value in defaults.items() if key not in config}
+        return {**missing, "rope_theta": base, "rope_scale": factor}
+
+    def write(model: BertConfig) -> dict[str, Any]:
+        if not model.rope_theta:
+            raise UserError("config.model.rope_theta is 0; this family has rotary positions")
+        rope = {"rope_theta": model.rope_theta, "rope_type": "default"}
+        if model.rope_scale != 1:
+            rope |= {"rope_type": "linear", "factor": model.rope_scale}
+        return {"rope_parameters": rope}
+
+    return Spelling(read, write, tuple(ROTARY_KEYS.values()))
