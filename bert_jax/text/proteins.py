@@ -11,7 +11,7 @@ import numpy as np
 
 # The name of the corpus in `data.input`.
 NAME = "synthetic_proteins"
-# Percent of the amino acids in UniProtKB/Swiss-Prot, from the statistics of release 2023_05.
+# Percent of the amino acids in UniProtKB/Swiss-Prot, as its release statistics round them.
 _FREQUENCIES = {
     **{"A": 8.25, "R": 5.52, "N": 4.06, "D": 5.46, "C": 1.38, "Q": 3.93, "E": 6.71, "G": 7.07},
     **{"H": 2.27, "I": 5.91, "L": 9.64, "K": 5.79, "M": 2.41, "F": 3.86, "P": 4.74, "S": 6.65},
