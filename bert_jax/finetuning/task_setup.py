@@ -23,6 +23,7 @@ from bert_jax.finetuning.layer_rates import LayerRates
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.embedding_model import EmbeddingModel
@@ -255,6 +256,23 @@ def check_embedding(config: ConfigDict, rows: TupleRows) -> list[str]:
     return warnings
 
 
+def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
+    """Lists settings of embeddings in which a config differs from its weights, as sentences."""
+    theirs, own = pretrained.embedding, config.embedding
+    if theirs == Embedding():
+        return []
+    settings = {
+        "pooling": theirs.pooling or own.pooling,
+        "query_prompt": theirs.for_queries().prompt,
+        "document_prompt": theirs.for_documents().prompt,
+    }
+    return [
+        f"config.embedding.{key} is {own[key]!r}, but {value!r} in {config.init_from}"
+        for key, value in settings.items()
+        if value != own[key]
+    ]
+
+
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:
     """Refuses a batch that cannot be split over the devices."""
     config_lib.check_batch(config, num_data_shards(mesh), jax.process_count())
@@ -309,7 +327,8 @@ def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Train
         prefixes += ("classifier/",)
     elif pretrained.head:
         pretrained.drop_head()
-    for warning in pretrained.warnings:
+    others = other_settings(config, pretrained) if config.head == "embedding" else []
+    for warning in pretrained.warnings + others:
         say(f"warning: {warning}")
     if config.data.max_seq_length > pretrained.max_length:
         say(
