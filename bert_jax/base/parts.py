@@ -51,4 +51,7 @@ def load_part(name: str, builtin: Mapping[str, str], key: str) -> Any:
             f"you trust this code, add --part={name} to the command, or parts=[{name!r}] to "
             "bert_jax.load"
         )
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{key} is {name!r}, which cannot be imported: {error}") from error

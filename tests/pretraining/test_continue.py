@@ -281,7 +281,7 @@ class TestRecipe:
         pretrained.training["config"] = to_dict(config)
         formats.write(pretrained, tmp_path / "source", "huggingface")
         message = command("main", f"--config=continue:{tmp_path / 'source'}", "--part=planted:Part")
-        assert "ModuleNotFoundError: No module named 'planted'" in message
+        assert "config.data.rows is 'planted:Part', which cannot be imported: No module" in message
 
 
 @pytest.mark.slow

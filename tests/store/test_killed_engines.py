@@ -35,7 +35,7 @@ ENGINES = {
 
 @pytest.fixture(scope="module")
 def speeches(tmp_path_factory):
-    return write_speeches(tmp_path_factory.mktemp("long") / "texts", 30, words=10**6)
+    return write_speeches(tmp_path_factory.mktemp("long") / "texts", 60, words=10**6)
 
 
 @pytest.fixture(scope="module")

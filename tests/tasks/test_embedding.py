@@ -70,7 +70,7 @@ def test_questions_are_not_padded_to_their_paragraphs(tmp_path):
 
     rows = task(tmp_path).rows("train")
     short = cut(rows.take(np.array([1])), 2)
-    assert short["input_ids"].shape == (1, 4) and short["document_ids"].shape == (1, 3, 6)
+    assert short["input_ids"].shape == (1, 4) and short["document_ids"].shape == (1, 3, 8)
     assert short["document_numbers"].shape == (1, 3)
 
 
