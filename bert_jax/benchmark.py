@@ -125,6 +125,11 @@ def synthetic_batches(
     for name, field in trainer.fields.items():
         high = field.limit(trainer.model_config.vocab_size, stage.max_seq_length)
         batch[name] = rng.integers(field.low, high, field.shape(*sizes)).astype(field.dtype)
+    if "masked_lm_positions" in batch:
+        # The positions of a row differ, as objectives expect.
+        rows, count = batch["masked_lm_positions"].shape
+        order = rng.random((rows, stage.max_seq_length)).argsort(axis=1)
+        batch["masked_lm_positions"] = order[:, :count].astype(np.int32)
     while True:
         yield batch
 
