@@ -22,7 +22,7 @@ from bert_jax.reports.record import read_run
 from bert_jax.studies import run
 from bert_jax.training.flops import pretraining_flops_per_sequence
 from bert_jax.training.stages import resolve_stages
-from tests import refusals, runs
+from tests import runs
 from tests.finetuning.small import write_rows
 from tests.reports.test_page import RESULTS, write_run
 
@@ -217,7 +217,6 @@ def get_config(seed="1"):
     assert f"{sweep['settings'][0]['median']:.1%}" in ended.stdout
     assert "<svg" in (folder / "report_table.html").read_text()
 
-    message = refusals.command(
-        "compare", f"--workdir={folder}", f"--config={tmp_path / 'mine.py'}:2"
-    )
-    assert "b is finished, but its flags have changed since: it had --config.seed=1" in message
+    ended = runs.run([*command[:-1], f"--config={tmp_path / 'mine.py'}:2"])
+    assert ended.returncode == 1
+    assert "b holds another run: its config.seed is 1, not 2; choose another" in ended.stderr
