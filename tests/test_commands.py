@@ -104,7 +104,27 @@ def write_files(folder):
         (folder / f"{name}.tsv").write_text("text\tlabel\n" + labeled)
     write_glue(folder / "glue_data")
     shutil.copy(folder / "glue_data" / "MRPC" / "dev.tsv", folder / "new.tsv")
+    write_retrieval(folder)
     (folder / "configs").symlink_to(ROOT / "configs")
+
+
+def write_retrieval(folder):
+    """Writes pairs of a question and a text, the questions alone, and a folder of BEIR."""
+    texts = [f"The word number {i} is {'very ' * (i % 5)}long." for i in range(40)]
+    questions = [f"What is word {i}?" for i in range(40)]
+    pairs = [{"anchor": q, "positive": t} for q, t in zip(questions, texts, strict=True)]
+    beir = folder / "beir" / "scifact"
+    (beir / "qrels").mkdir(parents=True)
+    for path, rows in (
+        (folder / "pairs.jsonl", pairs),
+        (folder / "dev.jsonl", pairs[:10]),
+        (beir / "corpus.jsonl", [{"_id": f"d{i}", "text": t} for i, t in enumerate(texts)]),
+        (beir / "queries.jsonl", [{"_id": f"q{i}", "text": q} for i, q in enumerate(questions)]),
+    ):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = "".join(f"q{i}\td{i}\t1\n" for i in range(40))
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+    (folder / "questions.txt").write_text("".join(f"{q}\n" for q in questions))
 
 
 @pytest.fixture(scope="module")
