@@ -50,10 +50,8 @@ def define_flags() -> None:
         ["refuse", "skip"],
         "What to do with unreadable documents of --data; by default as in config.data.",
     )
-    flags.DEFINE_list(
-        "text_columns",
-        [],
-        "The columns of one or two texts in a table of --data; by default as in training, or text.",
+    cli.define_text_columns(
+        "The columns of one or two texts in a table of --data; by default as in training, or text."
     )
     flags.DEFINE_string(
         "label_column",

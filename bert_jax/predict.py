@@ -118,11 +118,9 @@ def define_flags() -> None:
         "columns, FILE.txt with a text on each line, or a format that fine-tuning reads; not for "
         "attention.",
     )
-    flags.DEFINE_list(
-        "text_columns",
-        [],
+    cli.define_text_columns(
         "fill-mask, detect, classify, features: names of the columns or fields of one or two texts "
-        "in --input; by default as in training, or text and text_b.",
+        "in --input; by default as in training, or text and text_b."
     )
     flags.DEFINE_string(
         "output",

@@ -1,7 +1,7 @@
 """Shows progress: a bar on a terminal, occasional plain lines elsewhere."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Self
 
@@ -24,8 +24,11 @@ class Progress:
 
     Args:
       total: The number of units of work, or an estimate; None if it is unknown.
+      unit: The name of a unit ("sequences"), for the rate.
       done: Units that were finished in an earlier run.
       enabled: False shows nothing, for processes other than the first.
+      cost: Maps a number of units to their cost in any measure, if units differ in length. The
+        fraction and the remaining time are computed from the cost.
     """
 
     def __init__(
@@ -36,11 +39,14 @@ class Progress:
         *,
         done: float = 0,
         enabled: bool = True,
+        cost: Callable[[float], float] = float,
     ):
-        self._name, self._unit, self._enabled, self._total = name, unit, enabled, total
+        self._name, self._unit, self._cost, self._enabled = name, unit, cost, enabled
+        self._total = None if total is None else cost(total)
         self._first = self._done = done
         self._started: float | None = None
         self._last_line = time.monotonic()
+        self._note = ""
         self._console = terminal()
         self._bar: RichProgress | None = None
 
@@ -56,8 +62,9 @@ class Progress:
                 console=self._console,
                 transient=True,
             )
+            completed = self._cost(self._done)
             self._task = self._bar.add_task(
-                self._name, total=self._total, completed=self._done, note=""
+                self._name, total=self._total, completed=completed, note=""
             )
             self._bar.start()
         return self
@@ -79,7 +86,7 @@ class Progress:
         rate = (self._done - self._first) / max(now - self._started, 1e-9)
         note = note or (f"{_short(rate)} {self._unit}/s" if rate else "")
         if self._bar:
-            self._bar.update(self._task, completed=self._done, note=note)
+            self._bar.update(self._task, completed=self._cost(self._done), note=note)
         elif self._enabled and now - self._last_line >= LINE_EVERY_SECONDS:
             self._last_line = now
             texts = [*self._fraction_and_time(now - self._started), note]
@@ -93,9 +100,10 @@ class Progress:
     def _fraction_and_time(self, seconds: float) -> Iterator[str]:
         """Yields the fraction that is done and, after the second unit, the remaining time."""
         if self._total:
-            yield f"{100 * self._done / self._total:.0f} %"
-            if (new := self._done - self._first) > 0:
-                left = round(max(0.0, self._total - self._done) / new * seconds)
+            first, done = self._cost(self._first), self._cost(self._done)
+            yield f"{100 * done / self._total:.0f} %"
+            if done > first:
+                left = round(max(0.0, self._total - done) / (done - first) * seconds)
                 yield f"{timedelta(seconds=left)} left"
 
 

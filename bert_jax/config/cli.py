@@ -158,6 +158,15 @@ def define_config_flag(values: flags.FlagValues = flags.FLAGS) -> None:
     )
 
 
+def define_text_columns(of: str) -> None:
+    """Defines --text_columns, the one or two columns of a file's texts."""
+    flags.DEFINE_list("text_columns", [], of)
+    # One column is a text, two are a pair.
+    flags.register_validator(
+        "text_columns", lambda names: len(names) <= 2, "it has at most 2 names"
+    )
+
+
 def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines the flags that connect the processes of a run; see `joined_hosts`."""
     text = "For several processes without a cluster: "

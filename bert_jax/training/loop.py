@@ -151,7 +151,15 @@ def train_loop(
     evaluated_step = min(run.evaluated_step, step - is_unevaluated)
     with ExitStack() as stack:
         progress = stack.enter_context(
-            Progress(run.label, run.num_steps, "steps", done=step, enabled=is_first)
+            Progress(
+                run.label,
+                run.num_steps,
+                "steps",
+                done=step,
+                enabled=is_first,
+                # Steps of later stages may take longer.
+                cost=trainer.flops_until,
+            )
         )
         writer = MetricsWriter(
             run.directory, step, evaluated_step, tracker=tracker, enabled=is_first

@@ -273,6 +273,13 @@ class Trainer:
             sequences, tokens, flops = rows, rows * stage.max_seq_length, self.flops_per_step(stage)
         return {"sequences": sequences, "tokens": tokens, "flops": flops}
 
+    def flops_until(self, step: float) -> float:
+        """Computes the analytic FLOPs of all train steps before `step`."""
+        return sum(
+            min(max(step - stage.first_step, 0), stage.num_steps) * self.flops_per_step(stage)
+            for stage in self.stages
+        )
+
     def peak_flops_per_second(self) -> float | None:
         """Returns the bf16 peak of all devices of the mesh, or None if it is unknown."""
         peak = flops.peak_flops_per_second(self.mesh.devices.flat[0])

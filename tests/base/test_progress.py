@@ -51,6 +51,21 @@ def test_earlier_work_does_not_count_in_the_rate(clock, capsys):
     ]
 
 
+def test_units_of_different_lengths(clock, capsys):
+    """Ten steps of one second each, then ten of four seconds."""
+    cost = lambda steps: min(steps, 10) + 4 * max(steps - 10, 0)  # noqa: E731
+    with Progress("train", 20, "steps", cost=cost) as progress:
+        for step in range(1, 21):
+            clock.now += 1.0 if step <= 10 else 4.0
+            progress.advance()
+    assert [line.replace("train: ", "") for line in capsys.readouterr().out.splitlines()] == [
+        "20 %, 0:00:40 left, 1.0 steps/s",
+        "44 %, 0:00:28 left, 0.6 steps/s",
+        "68 %, 0:00:16 left, 0.5 steps/s",
+        "92 %, 0:00:04 left, 0.4 steps/s",
+    ]
+
+
 def test_without_a_total(clock, capsys):
     with Progress("reading", None, "MB") as progress:
         for _ in range(12):

@@ -81,9 +81,7 @@ ESM = Family(
     recipe="esm",
     model_types=("esm",),
     names=(
-        Names(
-            "bert/embeddings/", "esm.embeddings.", "table word_embeddings word_embeddings.weight"
-        ),
+        Names("bert/embeddings/", "esm.embeddings.", _EMBEDDINGS),
         Names("bert/encoder/layer_{}/", "esm.encoder.layer.{}.", table_rows(_LAYER)),
         Names("bert/encoder/", "esm.encoder.", table_rows("norm layer_norm emb_layer_norm_after")),
         Names("bert/pooler/", "esm.pooler.", BERT.names[2].rows),
