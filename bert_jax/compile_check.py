@@ -6,7 +6,8 @@
     python -m bert_jax.compile_check --config=configs/large.py --topology=v5e:4x4 \\
         --plan --price_per_chip_hour=1.2
 
-A config of sentence embeddings is checked too, with the shape of the model in config.init_from.
+A config of sentence embeddings is checked too, with the shape of the model in config.init_from;
+`--plan` also reads its data.
 
 This compiles the same step with the same compiler (`pip install -e '.[tpu]'`) as a run on the
 slice, and reports the memory that the compiler allocates. The time is an estimate from the
@@ -59,8 +60,7 @@ def main(_) -> None:
         cli.refuse_flags(("price_per_chip_hour",), "without --plan")
     is_embedding = args.config.get("task") == "embedding"
     if is_embedding:
-        if args.plan or args.stage != 1 or args.batch_size_per_chip:
-            raise cli.UsageError("a config of fine-tuning has one stage, a fixed batch and no plan")
+        cli.refuse_flags(("stage", "batch_size_per_chip"), "with a config of fine-tuning")
         finetuning.validate(args.config)
     else:
         config_lib.validate(args.config)
@@ -69,7 +69,13 @@ def main(_) -> None:
 
     topology = topologies.find(args.topology, args.num_slices)
     if is_embedding:
-        check.check_embedding(args.config, topology, output=args.output)
+        check.check_embedding(
+            args.config,
+            topology,
+            with_plan=args.plan,
+            price_per_chip_hour=args.price_per_chip_hour,
+            output=args.output,
+        )
         return
     if args.plan:
         check.plan(

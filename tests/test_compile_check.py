@@ -41,6 +41,11 @@ def command(*flags, **overrides):
         (["--topology=v5e:4x4", "--plan", "--stage=2"], 2, "--stage has no effect with --plan"),
         (["--topology=v5e:4x4", "--price_per_chip_hour=1"], 2, "has no effect without --plan"),
         (["--topology=v5e:4x4", "--plan", "--batch_size_per_chip=auto"], 2, "give a number"),
+        (
+            ["--topology=v5e:4x4", "--stage=2", "--config=configs/finetune/embedding.py"],
+            2,
+            "--stage has no effect with a config of fine-tuning",
+        ),
     ],
 )
 def test_mistakes(flags, status, words):
@@ -52,7 +57,6 @@ def test_mistakes(flags, status, words):
 EMBEDDING = [
     *COMMAND[:3],
     "--config=configs/finetune/embedding.py",
-    "--config.data.input=pairs.jsonl",
     "--config.data.max_seq_length=16",
     "--config.train.batch_size=64",
     "--config.train.gradient_accumulation_steps=2",
@@ -61,22 +65,34 @@ EMBEDDING = [
 ]
 
 
-def test_sentence_embeddings_have_no_plan():
-    finished = runs.run([*EMBEDDING, "--config.init_from=x", "--plan"])
-    assert finished.returncode == 2
-    assert "one stage, a fixed batch and no plan" in one_sentence(2, finished.stderr)
-
-
 @needs_libtpu
 def test_sentence_embeddings_with_negatives_of_all_chips(tmp_path):
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     output = tmp_path / "out.json"
-    finished = runs.run([*EMBEDDING, f"--config.init_from={tmp_path}/hf", f"--output={output}"])
+    flags = (f"--config.init_from={tmp_path}/hf", "--config.data.input=x", f"--output={output}")
+    finished = runs.run([*EMBEDDING, *flags])
     assert finished.returncode == 0, finished.stderr
     found = json.loads(output.read_text())
     # An anchor, a positive and a negative.
     assert found["batch_size"] == 3 * 64 and found["fits"] and found["mesh"]["data"] == 8
     assert found["collectives"]["all-gather"]["bytes"] > 0
+
+
+@needs_libtpu
+def test_the_plan_of_sentence_embeddings_reads_the_data(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    data, output = tmp_path / "pairs.jsonl", tmp_path / "out.json"
+    rows = [{"anchor": f"a{i}", "positive": f"b{i}", "negative": "c"} for i in range(1000)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = (f"--config.init_from={tmp_path}/hf", f"--config.data.input={data}", "--plan")
+    finished = runs.run([*EMBEDDING, *flags, "--config.train.num_epochs=2", f"--output={output}"])
+    assert finished.returncode == 0, finished.stderr
+    assert "chip-hours" in finished.stdout
+    found = json.loads(output.read_text())
+    # A tenth of the rows are held out.
+    steps = found["total"]["steps"]
+    assert 2 * 0.8 * 1000 / 64 <= steps <= 2 * 1000 / 64
+    assert found["total"]["tokens"] == steps * 3 * 64 * 16
 
 
 @needs_libtpu

@@ -212,11 +212,11 @@ def make_contrastive(config: ConfigDict) -> Contrastive:
 
 
 def abstract_embedding_batch(
-    config: ConfigDict, num_documents: int, trainer: Trainer
+    config: ConfigDict, stage: Stage, trainer: Trainer
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns shapes, dtypes and shardings of the batches that `TupleRows` give."""
     rows, length = config.train.batch_size, config.data.max_seq_length
-    documents = rows, num_documents
+    documents = rows, stage.batch_size // rows - 1
     label_type = np.int32 if config.labels else np.float32
     shapes = dict.fromkeys(trainer.model.INPUTS, (rows, length))
     shapes |= dict.fromkeys(("document_ids", "document_mask"), (*documents, length))

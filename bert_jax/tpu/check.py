@@ -57,24 +57,43 @@ def check(
     refuse_too_large(stage, compiled, topology)
 
 
-def check_embedding(config: ConfigDict, topology: Topology, *, output: str = "") -> None:
+def check_embedding(
+    config: ConfigDict,
+    topology: Topology,
+    *,
+    with_plan: bool = False,
+    price_per_chip_hour: float | None = None,
+    output: str = "",
+) -> None:
     """Compiles the train step of sentence embeddings for a slice and prints a report.
 
     Args:
       config: A validated config of fine-tuning. Rows have as many negatives as it names columns.
+      with_plan: Reads the weights and the data, which decide the number of steps and of negatives,
+        and prints what the whole run takes if all texts have the full length.
     """
     jax.config.update("jax_platforms", "cpu")
-    described = describe(config.init_from)
-    # The width of a layer for classes is of no account.
-    labels = ("0", "1", "2") if config.embedding.loss == "softmax" else ()
-    config = filled_in(config, described.model, "embedding", labels, described.family)
-    num_documents = 1 + len(config.embedding.negative_columns)
-    stage = task_setup.embedding_stage(config, 1, num_documents)
+    if with_plan:
+        setup = task_setup.open_task_setup(config)
+        config = filled_in(config, setup.model, "embedding", setup.task.labels, setup.family)
+        stage = task_setup.make_stage(config, setup.task.rows("train"))
+    else:
+        described = describe(config.init_from)
+        # The width of a layer for classes is of no account.
+        labels = ("0", "1", "2") if config.embedding.loss == "softmax" else ()
+        config = filled_in(config, described.model, "embedding", labels, described.family)
+        num_documents = 1 + len(config.embedding.negative_columns)
+        stage = task_setup.embedding_stage(config, 1, num_documents)
     trainer = task_setup.make_trainer(config, stage, devices=topologies.devices(topology))
-    batch = task_setup.abstract_embedding_batch(config, num_documents, trainer)
+    batch = task_setup.abstract_embedding_batch(config, stage, trainer)
     compiled = compile_trainer(trainer, batch, topology, stage)
     results = report(stage, compiled, topology)
-    print_report(results, topology, terminal())
+    if with_plan:
+        every_steps = config.checkpoint.every_steps
+        results = bill([results], compiled.state_bytes, every_steps, price_per_chip_hour)
+        print_bill(results, terminal())
+    else:
+        print_report(results, topology, terminal())
     _write(results, config, output)
     refuse_too_large(stage, compiled, topology)
 
