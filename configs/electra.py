@@ -38,8 +38,8 @@ here. tiny with --config.data.max_sentence_tokens=0: the discriminator's held-ou
 masked-LM loss is 4.6 to 4.8 nats (unigram frequencies have 5.99). Reproduced with two seeds.
 Without the flag, rows may begin inside a sentence, and one run learned later: the generator ended
 at 5.01 (5.96), and the discriminator did not begin to find tokens in 3,600 steps. With
---config.model.generator_size=0.5, it just began: the generator ended at 3.65 (5.96), and 0.5 % of the
-replaced tokens were found.
+--config.model.generator_size=0.5, it just began: the generator ended at 3.65 (5.96), and 0.5 % of
+the replaced tokens were found.
 """
 
 from bert_jax import load_config
