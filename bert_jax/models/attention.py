@@ -49,16 +49,18 @@ class SelfAttention(nn.Module):
           deterministic: True turns off the dropout of probabilities.
           ends_BxP: int32 from `sequence_ends`, if the sequences of a row are all that the bias
             keeps apart.
-          numbers_BxL: int32, if rows are so long that attention is computed in parts: the number of
-            its sequence at each token, 0 at padding. The bias may then be None.
+          numbers_BxL: int32, the number of its sequence at each token, 0 at padding. The kernel for
+            GPUs reads it instead of the bias, and so does attention in parts, if the bias is None.
           source_BxSxD: The states to attend to instead of the block's own, with a bias
             [B, 1, 1, S]: cross-attention.
         """
         c = self.config
         hidden_BxLxD = hidden_BxLxD.astype(c.dtype)
-        # The kernels mask the same keys for all queries, or keep sequences apart.
+        # The kernel for TPUs masks the same keys for all queries, or keeps sequences apart.
         is_for_all = bias_Bx1xQxL is not None and bias_Bx1xQxL.shape[2] == 1
         mask = bias_Bx1xQxL if is_for_all else ends_BxP
+        if c.fused_attention == "gpu":
+            mask = None if c.causal else numbers_BxL
         fused = c.fused_attention and c.dtype == jnp.bfloat16 and mask is not None
         fused = fused and source_BxSxD is None
         if fused and _KERNELS[c.fused_attention].fits(c, hidden_BxLxD.shape[1]):
@@ -81,10 +83,12 @@ class SelfAttention(nn.Module):
             key_BxAxLxK = rotate(key_BxAxLxK, *angles)
         query_BxAxLxK *= jnp.asarray(c.head_depth**-0.5, c.dtype)
         key_BxAxLxK, value_BxAxLxK = self._for_all(key_BxAxLxK, 1), self._for_all(value_BxAxLxK, 1)
-        attend = self._whole if numbers_BxL is None else self._in_parts
+        attend, mask = self._whole, bias_Bx1xQxL
+        if bias_Bx1xQxL is None:
+            attend, mask = self._in_parts, numbers_BxL
         context_BxAxLxK = attend(
             (query_BxAxLxK, key_BxAxLxK, value_BxAxLxK),
-            bias_Bx1xQxL if numbers_BxL is None else numbers_BxL,
+            mask,
             0.0 if deterministic else c.attention_probs_dropout_prob,
         )
         kernel_AxKxD, bias_D = self._output_projection()
@@ -134,8 +138,9 @@ class SelfAttention(nn.Module):
         keys = Dropout(rate).keys(shape) if rate else (jnp.zeros(shape, jnp.int32),) * 2
         # The kernels take the bias as [B, 1, L].
         mask = mask[:, 0] if mask.ndim == 4 else mask
+        options = {"window": c.window} if self.is_local else {}
         context_BxLxD = _KERNELS[c.fused_attention].fused_attention(
-            *heads_BxLxD, mask, keys, depth=c.head_depth, rate=rate
+            *heads_BxLxD, mask, keys, depth=c.head_depth, rate=rate, **options
         )
         kernel_AxKxD, bias_D = self._output_projection()
         output_BxLxD = context_BxLxD @ kernel_AxKxD.reshape(-1, c.hidden_size).astype(c.dtype)

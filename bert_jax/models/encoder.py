@@ -157,12 +157,11 @@ def _mask(
 ) -> tuple[jax.Array | None, ...]:
     """Returns the arguments of a `Block` after the first, for layers with some window, or 0.
 
-    The bias is None if it would have L x L elements and attention is computed in parts.
+    The bias is None if attention is computed in parts.
     """
     is_shared = sequences_per_row > 1
-    in_parts = attends_in_parts(config, attention_mask_BxL.shape[1])
     bias = None
-    if not in_parts or not (is_shared or config.causal or window):
+    if not attends_in_parts(config, attention_mask_BxL.shape[1]):
         bias = attention_bias(
             attention_mask_BxL,
             causal=config.causal,
@@ -172,7 +171,7 @@ def _mask(
     ends = None
     if is_shared and not config.causal and not window:
         ends = sequence_ends(attention_mask_BxL, sequences_per_row)
-    return (bias, ends, None, None, attention_mask_BxL) if in_parts else (bias, ends)
+    return bias, ends, None, None, attention_mask_BxL
 
 
 def rematerialized(block: type[nn.Module], policy: str) -> type[nn.Module]:

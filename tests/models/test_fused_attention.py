@@ -106,7 +106,9 @@ def test_gpu_queries_see_only_the_keys_with_their_own_number():
     numbers = np.zeros((2, 192), np.int32)
     numbers[0, 50:], numbers[0, 130:], numbers[1, :190] = 1, 2, 1
     bias = np.where(numbers[:, :, None] == numbers[:, None], 0, np.finfo(np.float32).min)
-    found = gpu_attention._attention(32, RATE, True, query, key, value, numbers, *keys)
+    found = gpu_attention.fused_attention(
+        query, key, value, numbers, keys, depth=32, rate=RATE, interpret=True
+    )
     assert relative(found, written_out(32, query, key, value, bias, keys, RATE)) < 2**-19
 
 
