@@ -164,7 +164,8 @@ def fused_attention(
 
     The arguments are those of the TPU kernel, `fused_attention.fused_attention`, with these
     differences. `query`, `key` and `value` may have any dtype, and L is a multiple of 64. Padding
-    sees at most padding, so its output, which nothing reads, differs from plain attention.
+    sees nothing: its output, which nothing reads, differs from plain attention, and it passes no
+    gradients on.
 
     Args:
       mask: int32 [B, L], the number of its sequence at each token, 0 at padding. A position attends
@@ -353,7 +354,7 @@ def _forward_kernel(
 ):
     length, depth = key.shape
     rows = _block(pl.program_id(axis), own)
-    q, own_numbers = query[rows], numbers[rows]
+    q, own_numbers = query[rows], _query_numbers(numbers, rows)
 
     def step(i, carry):
         total, sums, highest = carry
@@ -373,10 +374,11 @@ def _forward_kernel(
     zeros, zero = jnp.zeros((own, depth), jnp.float32), jnp.zeros(own, jnp.float32)
     carry = zeros, zero, zero + _LOWEST
     total, sums, highest = jax.lax.fori_loop(*_bounds(seen, length, other), step, carry)
-    # The largest of the exponentials is 1, so a smaller sum is that of no block.
+    # The largest of the exponentials is 1. A smaller sum is that of no block.
     sums = jnp.maximum(sums, 1)
     output[...] = (total / (sums * (1 - rate))[:, None]).astype(output.dtype)
-    log_sum[...] = highest + jnp.log2(sums)
+    # The backward pass then finds probabilities of 0 where a query saw nothing.
+    log_sum[...] = jnp.where(highest > _LOWEST, highest + jnp.log2(sums), -_LOWEST)
 
 
 class _Inputs(NamedTuple):
@@ -441,8 +443,9 @@ def _query_backward_kernel(*refs, axis, own, other, window, rate):
 
 
 def _load_queries(inputs: _Inputs, rows: pl.Slice):
-    query, gradient, sums, numbers = inputs.query, inputs.gradient, inputs.sums, inputs.numbers
-    return rows, query[rows], gradient[rows], sums[0, rows], sums[1, rows], numbers[rows]
+    query, gradient, sums = inputs.query, inputs.gradient, inputs.sums
+    numbers = _query_numbers(inputs.numbers, rows)
+    return rows, query[rows], gradient[rows], sums[0, rows], sums[1, rows], numbers
 
 
 def _load_keys(inputs: _Inputs, columns: pl.Slice):
@@ -462,6 +465,11 @@ def _probs_and_gradient(inputs: _Inputs, queries, keys, query_axis, window, rate
         dropped, d_probs = jnp.where(kept, probs, 0), jnp.where(kept, d_probs, 0)
     d_scores = probs * (d_probs * (1 / (1 - rate)) - inners)
     return dropped.astype(v.dtype), d_scores.astype(q.dtype)
+
+
+def _query_numbers(numbers, rows: pl.Slice) -> jax.Array:
+    """Returns the numbers of queries. That of padding is not the one of padding among the keys."""
+    return jnp.where(numbers[rows] == 0, -1, numbers[rows])
 
 
 def _block(number: jax.Array, size: int) -> pl.Slice:

@@ -88,7 +88,7 @@ def _without_the_module(monkeypatch):
 
 
 def _without_a_rule(monkeypatch):
-    def kernel(*arguments, rate):
+    def kernel(*arguments, **constants):
         raise NotImplementedError("no lowering of dot\nfor cuda")
 
     monkeypatch.setattr(gpu_attention, "_backward_kernel", kernel)
