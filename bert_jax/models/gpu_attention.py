@@ -91,7 +91,7 @@ _MEASURED = [
 # Chosen without a GPU; benchmarks/gpu_attention.py prints the rows to write here.
 _SECOND = [
     (64, 0, None, Form(Blocks(128, 64, 8, 3), Blocks(128, 64, 8, 2), Blocks(128, 64, 8, 2))),
-    (128, 0, None, Form(Blocks(128, 64, 8, 2), Blocks(64, 64, 8, 2), Blocks(64, 64, 8, 2))),
+    (128, 0, None, Form(Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2), Blocks(64, 64, 4, 2))),
 ]
 # Blocks divide the lengths of rows, which are multiples of this number.
 _MULTIPLE = 64
@@ -181,14 +181,15 @@ def fused_attention(
 
 
 def find_form(depth: int, length: int, window: int | None) -> Form:
-    """Returns the kernels for rows of some length, for which blocks may be too large."""
-    for largest_depth, smallest_length, is_local, form in (
-        _SECOND if _USES_SECOND_FORM else _MEASURED
-    ):
-        fits_window = is_local is None or is_local == (window is not None)
-        if depth <= largest_depth and length >= smallest_length and fits_window:
-            return form
-    raise ValueError(f"no kernels for heads of depth {depth}")
+    """Returns the kernels for rows of some length."""
+    table = _SECOND if _USES_SECOND_FORM else _MEASURED
+    return next(
+        form
+        for largest_depth, smallest_length, is_local, form in table
+        if depth <= largest_depth
+        and length >= smallest_length
+        and is_local in (None, window is not None)
+    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -285,10 +286,10 @@ def _run(kernel, call, blocks, inputs, out_axes):
         if not call.form.is_measured or call.window is not None:
             seen = blocks_seen(numbers_BxL, call.window, own, other)
             seen_spec = spec((None, None, 2), lambda b, h, i: (b, i, 0))
-        constants = {"axis": 2 if call.form.is_measured else 0, "own": own, "other": other}
-        constants |= {"window": call.window, "rate": call.rate}
+        axis = 2 if call.form.is_measured else 0
+        sizes = {"axis": axis, "own": own, "other": other}
         return pl.pallas_call(
-            functools.partial(kernel, **constants),
+            functools.partial(kernel, **sizes, window=call.window, rate=call.rate),
             grid=grid,
             in_specs=[seen_spec, *(whole[axes] for axes in in_axes)],
             out_specs=[block[axes] for axes in out_axes],
@@ -335,54 +336,8 @@ def blocks_seen(numbers_BxL: jax.Array, window: int | None, own: int, other: int
     return jnp.stack([first_BxI, end_BxI], axis=-1)
 
 
-def _forward_kernel(
-    seen,
-    query,
-    key,
-    value,
-    numbers,
-    first,
-    second,
-    output,
-    log_sum,
-    *,
-    axis,
-    own,
-    other,
-    window,
-    rate,
-):
-    length, depth = key.shape
-    rows = _block(pl.program_id(axis), own)
-    q, own_numbers = query[rows], _query_numbers(numbers, rows)
-
-    def step(i, carry):
-        total, sums, highest = carry
-        columns = _block(i, other)
-        is_seen = _is_seen(rows, columns, own_numbers, numbers[columns], 0, window)
-        scores = _scores(q, key[columns], is_seen, 0)
-        higher = jnp.maximum(highest, jnp.max(scores, axis=1))
-        shrink = jnp.exp2(highest - higher)
-        probs = jnp.exp2(scores - higher[:, None])
-        sums = sums * shrink + jnp.sum(probs, axis=1)
-        if rate:
-            probs = jnp.where(_kept(first, second, rows, columns, length, 0, rate), probs, 0)
-        v = value[columns]
-        total = total * shrink[:, None] + dot(probs.astype(v.dtype), v, COLUMNS, ROWS)
-        return total, sums, higher
-
-    zeros, zero = jnp.zeros((own, depth), jnp.float32), jnp.zeros(own, jnp.float32)
-    carry = zeros, zero, zero + _LOWEST
-    total, sums, highest = jax.lax.fori_loop(*_bounds(seen, length, other), step, carry)
-    # The largest of the exponentials is 1. A smaller sum is that of no block.
-    sums = jnp.maximum(sums, 1)
-    output[...] = (total / (sums * (1 - rate))[:, None]).astype(output.dtype)
-    # The backward pass then finds probabilities of 0 where a query saw nothing.
-    log_sum[...] = jnp.where(highest > _LOWEST, highest + jnp.log2(sums), -_LOWEST)
-
-
 class _Inputs(NamedTuple):
-    """The inputs of the kernels of the backward pass."""
+    """The inputs of the kernels; the last two are those of the backward pass."""
 
     seen: jax.Array | None
     query: jax.Array
@@ -391,8 +346,38 @@ class _Inputs(NamedTuple):
     numbers: jax.Array
     first: jax.Array
     second: jax.Array
-    gradient: jax.Array
-    sums: jax.Array
+    gradient: jax.Array | None = None
+    sums: jax.Array | None = None
+
+
+def _forward_kernel(*refs, axis, own, other, window, rate):
+    *inputs, output, log_sum = refs
+    inputs = _Inputs(*inputs)
+    length, depth = inputs.key.shape
+    rows = _block(pl.program_id(axis), own)
+    q, own_numbers = inputs.query[rows], _query_numbers(inputs, rows)
+
+    def step(i, carry):
+        total, sums, highest = carry
+        columns, k, v, numbers = _load_keys(inputs, _block(i, other))
+        scores = _scores(q, k, _is_seen(rows, columns, own_numbers, numbers, 0, window), 0)
+        higher = jnp.maximum(highest, jnp.max(scores, axis=1))
+        shrink = jnp.exp2(highest - higher)
+        probs = jnp.exp2(scores - higher[:, None])
+        sums = sums * shrink + jnp.sum(probs, axis=1)
+        if rate:
+            probs = jnp.where(_kept(inputs, rows, columns, 0, rate), probs, 0)
+        total = total * shrink[:, None] + dot(probs.astype(v.dtype), v, COLUMNS, ROWS)
+        return total, sums, higher
+
+    zeros, zero = jnp.zeros((own, depth), jnp.float32), jnp.zeros(own, jnp.float32)
+    carry = zeros, zero, zero + _LOWEST
+    total, sums, highest = jax.lax.fori_loop(*_bounds(inputs, other), step, carry)
+    # The largest of the exponentials is 1. A smaller sum is that of no block.
+    sums = jnp.maximum(sums, 1)
+    output[...] = (total / (sums * (1 - rate))[:, None]).astype(output.dtype)
+    # The backward pass then finds probabilities of 0 where a query saw nothing.
+    log_sum[...] = jnp.where(highest > _LOWEST, highest + jnp.log2(sums), -_LOWEST)
 
 
 def _backward_kernel(*refs, **constants):
@@ -421,7 +406,7 @@ def _key_backward_kernel(*refs, axis, own, other, window, rate, query_axis=1):
         return dk, dv + dot(dropped, g, (query_axis,), ROWS)
 
     zeros = jnp.zeros((own, depth), jnp.float32)
-    dk, dv = jax.lax.fori_loop(*_bounds(inputs.seen, length, other), step, (zeros, zeros))
+    dk, dv = jax.lax.fori_loop(*_bounds(inputs, other), step, (zeros, zeros))
     d_key[...] = (dk * depth**-0.5).astype(d_key.dtype)
     d_value[...] = (dv * (1 / (1 - rate))).astype(d_value.dtype)
 
@@ -438,13 +423,13 @@ def _query_backward_kernel(*refs, axis, own, other, window, rate):
         return dq + dot(d_scores, k, COLUMNS, ROWS)
 
     zeros = jnp.zeros((own, depth), jnp.float32)
-    dq = jax.lax.fori_loop(*_bounds(inputs.seen, length, other), step, zeros)
+    dq = jax.lax.fori_loop(*_bounds(inputs, other), step, zeros)
     d_query[...] = (dq * depth**-0.5).astype(d_query.dtype)
 
 
 def _load_queries(inputs: _Inputs, rows: pl.Slice):
     query, gradient, sums = inputs.query, inputs.gradient, inputs.sums
-    numbers = _query_numbers(inputs.numbers, rows)
+    numbers = _query_numbers(inputs, rows)
     return rows, query[rows], gradient[rows], sums[0, rows], sums[1, rows], numbers
 
 
@@ -460,25 +445,27 @@ def _probs_and_gradient(inputs: _Inputs, queries, keys, query_axis, window, rate
     dropped = probs = jnp.exp2(_scores(q, k, is_seen, query_axis) - log_sums)
     d_probs = _product(g, v, query_axis)
     if rate:
-        length = inputs.key.shape[0]
-        kept = _kept(inputs.first, inputs.second, rows, columns, length, query_axis, rate)
+        kept = _kept(inputs, rows, columns, query_axis, rate)
         dropped, d_probs = jnp.where(kept, probs, 0), jnp.where(kept, d_probs, 0)
     d_scores = probs * (d_probs * (1 / (1 - rate)) - inners)
     return dropped.astype(v.dtype), d_scores.astype(q.dtype)
 
 
-def _query_numbers(numbers, rows: pl.Slice) -> jax.Array:
+def _query_numbers(inputs: _Inputs, rows: pl.Slice) -> jax.Array:
     """Returns the numbers of queries. That of padding is not the one of padding among the keys."""
-    return jnp.where(numbers[rows] == 0, -1, numbers[rows])
+    numbers = inputs.numbers[rows]
+    return jnp.where(numbers == 0, -1, numbers)
 
 
 def _block(number: jax.Array, size: int) -> pl.Slice:
     return pl.ds(number * size, size)
 
 
-def _bounds(seen, length: int, other: int):
+def _bounds(inputs: _Inputs, other: int):
     """Returns the first block that a program reads, and that after the last one."""
-    return (0, length // other) if seen is None else (seen[0], seen[1])
+    if inputs.seen is None:
+        return 0, inputs.key.shape[0] // other
+    return inputs.seen[0], inputs.seen[1]
 
 
 # In what follows, queries have the axis `query_axis` of a block of scores, and keys the other.
@@ -498,10 +485,11 @@ def _scores(q: jax.Array, k: jax.Array, is_seen: jax.Array, query_axis: int) -> 
     return jnp.where(is_seen, scores, _LOWEST)
 
 
-def _kept(first, second, rows, columns, length: int, query_axis: int, rate: float) -> jax.Array:
+def _kept(inputs: _Inputs, rows, columns, query_axis: int, rate: float) -> jax.Array:
     """Returns which probabilities of a block are kept: the same as in plain attention."""
     row, column = _positions(rows, columns, query_axis)
-    return keeps(row * length + column, (first[...], second[...]), rate)
+    index = row * inputs.key.shape[0] + column
+    return keeps(index, (inputs.first[...], inputs.second[...]), rate)
 
 
 def _product(of_queries: jax.Array, of_keys: jax.Array, query_axis: int) -> jax.Array:
