@@ -117,6 +117,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="only shapes whose name contains this")
     parser.add_argument("--interpret", action="store_true", help="test this file on a CPU")
     args = parser.parse_args(arguments)
+    if jax.devices()[0].platform != "gpu" and not args.interpret:
+        parser.error("JAX sees no GPU; --interpret runs a tiny shape without one")
     end = time.monotonic() + 60 * args.minutes
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}", flush=True)
     shapes = [x for x in (TINY if args.interpret else SHAPES) if args.only in x.name]

@@ -70,9 +70,9 @@ COMMON: Section = {
         "and at most 512, and heads whose total width on each device is a multiple of 128 (two "
         "heads of depth 64, for example). That for NVIDIA GPUs (compute capability 8.0 or "
         "later) needs a multiple of 64, at least 128, heads of depth 16, 32, 64 or 128, and a "
-        "version of JAX that can lower Pallas kernels to Triton. Local layers have no such kernel; "
-        "models with rotary positions and no attention dropout use JAX's splash kernel for TPUs "
-        "above 512 tokens, local layers included. Otherwise the key has no effect.",
+        "version of JAX that can lower Pallas kernels to Triton; it is also for local layers. On "
+        "TPUs, models with rotary positions and no attention dropout use JAX's splash kernel above "
+        "512 tokens, local layers included. Otherwise the key has no effect.",
     ),
     "remat": _free(
         "none",
