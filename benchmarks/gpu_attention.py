@@ -90,10 +90,10 @@ SHAPES = [
     Shape("large", 64, 512, 16, texts=4),
 ]
 TINY = [Shape("tiny", 1, 128, 2, depth=16, window=30)]
-# The likely ones first. Triton gives other sizes too few registers or too little shared memory.
+# The likely ones first. With other sizes Triton's programs spill registers or repeat products.
 BLOCKS = [
     Blocks(own, other, warps, stages)
-    for stages in (2, 3)
+    for stages in (2, 3, 4)
     for own, other, warps in (
         (128, 64, 8),
         (64, 64, 4),
