@@ -193,7 +193,29 @@ def _gelu_and_slope(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (x32 * phi).astype(x.dtype), (phi + x32 * density).astype(x.dtype)
 
 
-_gelu_bfloat16.defvjp(_gelu_and_slope, lambda slope, gradient: (gradient * slope,))
+def _gelu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Keeps the slope for the backward pass, but x on GPUs, where `_gelu_backward` computes it.
+
+    The compiler for GPUs moves the computation of the slope to the backward pass anyway. It would
+    keep x and a float32 array, which have three times the bytes of the slope.
+    """
+    output, slope = _gelu_and_slope(x)
+    return output, jax.lax.platform_dependent(
+        x, slope, cuda=lambda x, slope: x, default=lambda x, slope: slope
+    )
+
+
+def _gelu_backward(kept: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    slope = jax.lax.platform_dependent(
+        kept,
+        # Without the barrier, the compiler would keep what both passes compute.
+        cuda=lambda x: _gelu_and_slope(jax.lax.optimization_barrier(x))[1],
+        default=lambda slope: slope,
+    )
+    return (gradient * slope,)
+
+
+_gelu_bfloat16.defvjp(_gelu_forward, _gelu_backward)
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     # The first release used the exact form; `gelu_new` is transformers' name

@@ -57,11 +57,26 @@ def token_sums(
     logits_BxMxW: jax.Array, ids_BxM: jax.Array, weights_BxM: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the sums of weight * -log p(id) and of weight * [id is the top prediction]."""
-    label_logits_BxM = jnp.take_along_axis(logits_BxMxW, ids_BxM[..., None], axis=-1)[..., 0]
+    label_logits_BxM = _label_logits(logits_BxMxW, ids_BxM)
     losses_BxM = jax.nn.logsumexp(logits_BxMxW, axis=-1) - label_logits_BxM
     # A maximum is a cheaper reduction than an argmax, especially on a CPU.
     correct_BxM = label_logits_BxM >= jnp.max(logits_BxMxW, axis=-1)
     return jnp.sum(weights_BxM * losses_BxM), jnp.sum(weights_BxM * correct_BxM)
+
+
+def _label_logits(logits_BxMxW: jax.Array, ids_BxM: jax.Array) -> jax.Array:
+    """Returns the logits of some ids, logits_BxM."""
+
+    def gathered(logits_BxMxW, ids_BxM):
+        return jnp.take_along_axis(logits_BxMxW, ids_BxM[..., None], axis=-1)[..., 0]
+
+    def compared(logits_BxMxW, ids_BxM):
+        is_label_BxMxW = jnp.arange(logits_BxMxW.shape[-1]) == ids_BxM[..., None]
+        return jnp.sum(jnp.where(is_label_BxMxW, logits_BxMxW, 0), axis=-1)
+
+    # The gradient of a gather is a scatter. On GPUs it is a kernel of its own, for which the
+    # gradient of the softmax would be written in float32.
+    return jax.lax.platform_dependent(logits_BxMxW, ids_BxM, cuda=compared, default=gathered)
 
 
 def text_baseline_sums(

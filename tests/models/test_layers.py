@@ -89,6 +89,15 @@ def test_bfloat16_gelu_is_exact_up_to_rounding():
     assert not np.any(gelu(x[x < -5]))
 
 
+def test_bfloat16_gelu_has_the_same_gradient_on_gpus(monkeypatch):
+    x = 3 * normal((4096,), jnp.bfloat16)
+    slopes = jax.grad(lambda x: jnp.sum(gelu(x).astype(jnp.float32)))
+    expected = slopes(x)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, cuda, default: cuda(*x))
+    assert "optimization_barrier" in str(jax.make_jaxpr(slopes)(x))
+    np.testing.assert_array_equal(slopes(x), expected)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_column_sums_add_up_in_float32(dtype):
     x = normal((4, 300, 24), dtype)
