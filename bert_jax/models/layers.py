@@ -89,16 +89,21 @@ def column_sums(x: jax.Array) -> jax.Array:
 
     For bfloat16 this is a product with ones, which is exact and accumulates in float32. A
     TPU's matrix unit computes it almost for free; its vector unit would take as long as a layer.
+    On GPUs it is a sum, which the compiler computes in the kernel that writes x if it can.
     """
     rows = tuple(range(x.ndim - 1))
     if x.dtype != jnp.bfloat16:
         return jnp.sum(x, rows, dtype=jnp.float32)
-    # The matrix unit takes eight rows at once; a single row would be no cheaper.
-    ones = jnp.ones((8, *x.shape[:-1]), x.dtype)
-    contracted = (tuple(axis + 1 for axis in rows), rows)
-    return jax.lax.dot_general(ones, x, (contracted, ((), ())), preferred_element_type=jnp.float32)[
-        0
-    ]
+
+    def product(x):
+        # The matrix unit takes eight rows at once; a single row would be no cheaper.
+        ones = jnp.ones((8, *x.shape[:-1]), x.dtype)
+        axes = ((tuple(axis + 1 for axis in rows), rows), ((), ()))
+        return jax.lax.dot_general(ones, x, axes, preferred_element_type=jnp.float32)[0]
+
+    return jax.lax.platform_dependent(
+        x, cuda=lambda x: jnp.sum(x, rows, dtype=jnp.float32), default=product
+    )
 
 
 def num_shards(axes: str | tuple[str, ...] | None) -> int:
@@ -158,8 +163,13 @@ def _normalize_backward(epsilon, dtype, is_centered, residuals, gradient):
     gradient = gradient * scale
     along_mean = jnp.mean(gradient, axis=-1, keepdims=True) if is_centered else 0.0
     along_unit = unit * jnp.mean(gradient * unit, axis=-1, keepdims=True)
-    x_gradient = (gradient - along_mean - along_unit) * inverse
-    return x_gradient.astype(x.dtype), scale_gradient, bias_gradient
+    x_gradient = ((gradient - along_mean - along_unit) * inverse).astype(x.dtype)
+    # Without the barrier, the compiler for GPUs would compute this gradient twice: for the residual
+    # connection and for the dropout before it, whose mask it would then store in the forward pass.
+    x_gradient = jax.lax.platform_dependent(
+        x_gradient, cuda=jax.lax.optimization_barrier, default=lambda x: x
+    )
+    return x_gradient, scale_gradient, bias_gradient
 
 
 _normalized.defvjp(_normalize, _normalize_backward)

@@ -98,8 +98,10 @@ def test_bfloat16_gelu_has_the_same_gradient_on_gpus(monkeypatch):
     np.testing.assert_array_equal(slopes(x), expected)
 
 
+@pytest.mark.parametrize("platform", ["default", "cuda"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_column_sums_add_up_in_float32(dtype):
+def test_column_sums_add_up_in_float32(dtype, platform, monkeypatch):
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, **to: to[platform](*x))
     x = normal((4, 300, 24), dtype)
     sums = column_sums(x)
     assert sums.dtype == jnp.float32
