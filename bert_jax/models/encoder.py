@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from bert_jax.models.attention import (
     SelfAttention,
@@ -12,7 +13,11 @@ from bert_jax.models.attention import (
 )
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
+from bert_jax.models.fused_attention import on_each_device
 from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection
+
+# The logical axes of hidden states.
+_ROWS = ("batch", None, None)
 
 
 class Block(nn.Module):
@@ -149,7 +154,23 @@ class Encoder(nn.Module):
         if c.has_final_norm:
             final_norm = LayerNorm(c, c.has_biases("final_norm"), name="layer_norm")
             outputs[-1] = final_norm(hidden_BxLxD)
+        if c.fused_attention == "gpu":
+            outputs[-1] = _in_rows(outputs[-1])
         return outputs if all_layers else outputs[-1]
+
+
+def _in_rows(hidden_BxLxD: jax.Array) -> jax.Array:
+    """Has the compiler for GPUs keep the last axis of the states contiguous.
+
+    For the pooler's product, which reads one token of each row, it would make the first axis of all
+    states contiguous, in all layers, and transpose them before and after each product.
+    """
+    layout = Layout(tuple(range(hidden_BxLxD.ndim)))
+    # Otherwise each device would get the states of all rows.
+    (hidden_BxLxD,) = on_each_device(
+        lambda x: (with_layout_constraint(x, layout),), [hidden_BxLxD], [_ROWS], [_ROWS]
+    )
+    return hidden_BxLxD
 
 
 def _mask(
