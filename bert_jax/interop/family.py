@@ -179,6 +179,8 @@ class Family:
       multiples: Maps more such keys to another key and a factor, whose product is their one value.
       spelling: Converts a config.json to the spelling of `config_keys`, if there are others, and
         makes the other spellings that are written too. Both raise UserError.
+      defaults: Keys that a config.json may lack and the values of transformers' class, if they are
+        not BERT's.
       constants: Keys of a config.json and the one value that the family supports.
       written: Keys and values that are written to every config.json.
       token_ids: Maps keys of a config.json to the attributes of a tokenizer that they repeat.
@@ -215,6 +217,7 @@ class Family:
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     multiples: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
     spelling: Spelling | None = None
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     token_ids: Mapping[str, str] = dataclasses.field(

@@ -59,6 +59,7 @@ def current_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[
 
 def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
     """Reads the keys of `config.model` from a config.json, the file `path`."""
+    config = {**family.defaults, **config}
     repeated = {key: config.get(original) for key, original in family.repeated_keys.items()}
     for key, value in {**family.constants, **repeated}.items():
         if config.get(key, value) != value:

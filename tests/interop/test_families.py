@@ -229,6 +229,13 @@ def test_models_that_a_family_does_not_have(tmp_path, family, model, message):
         ("gte", "logn_attention_scale", True, "logn_attention_scale is True; it must be False"),
         ("gte", "hidden_act", "silu", "hidden_act is 'silu'; it must be 'gelu'"),
         ("gte", "head_dim", 6, "head_dim is 6; it must be 4"),
+        (
+            "gte",
+            "rope_parameters",
+            {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
+            "rotary positions are .*0.5.*, which is not supported",
+        ),
+        ("eurobert", "clf_pooling", "mean", "clf_pooling is 'mean' but classifier_pooling is 'la"),
     ],
 )
 def test_a_model_with_other_parts_is_refused(tmp_path, family, key, value, message):
@@ -260,6 +267,14 @@ def test_a_nomic_bert_of_its_authors(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | theirs))
     again = formats.read(tmp_path)
     assert again.model == keys and again.warnings == [] and same_weights(again.weights, weights)
+
+
+def test_a_eurobert_of_its_authors(tmp_path):
+    formats.write(make_pretrained(family="eurobert"), tmp_path, "huggingface")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["classifier_pooling"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"clf_pooling": "bos"}))
+    assert formats.read(tmp_path).model["classifier_pooling"] == "cls"
 
 
 def test_a_gte_of_its_authors(tmp_path):

@@ -14,7 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax import convert
+from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
+from bert_jax.interop.families import FAMILIES, load_family
+from bert_jax.interop.model_keys import read_family_keys
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
@@ -177,6 +180,27 @@ def test_transformers_loads_our_directory_completely(tmp_path, class_name, optio
     # In version 5, only configs of classes that can be decoders have this key.
     assert getattr(theirs.config, "is_decoder", False) == options.get("causal", False)
     assert_same_logits(theirs, pretrained, weights)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_keys_that_a_config_lacks_have_the_defaults_of_transformers(name):
+    family = load_family(name)
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if family.model_types[0] not in mapping:
+        pytest.skip(f"this version of transformers has no {family.model_types[0]}")
+    rotary = {"vocab_size": 33, "mask_token_id": 32, "position_embedding_type": "rotary"}
+    config = mapping[family.model_types[0]](**rotary if name == "esm" else {}).to_dict()
+    whole = read_family_keys(config, family, "config.json")
+    found = 0
+    for key in config:
+        part = {other: value for other, value in config.items() if other != key}
+        try:
+            read = read_family_keys(part, family, "config.json")
+        except (UserError, KeyError):  # A size without which nothing is read.
+            continue
+        assert read == whole, key
+        found += 1
+    assert found > 5
 
 
 def randomized(model, deviation=1.0):

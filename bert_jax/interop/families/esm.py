@@ -121,6 +121,7 @@ ESM = Family(
     value_names={"token_dropout": {0.0: False, 0.12: True}},
     fixed={"norm": "all_pre_and_final", "type_vocab_size": 0},
     spelling=Spelling(_read, _write, ("mask_token_id",)),
+    defaults={"max_position_embeddings": 1026},
     constants=_CONSTANTS | {"is_decoder": False, "add_cross_attention": False},
     written=_CONSTANTS
     | {_NORM_BEFORE: False, "esmfold_config": None, "torch_dtype": "float32", "vocab_list": None},

@@ -88,7 +88,12 @@ ESMC = Family(
         "layer_norm_eps": 1e-5,
         "hidden_dropout_prob": 0.0,
     },
-    spelling=rotary(10_000.0, hidden_act="silu", max_position_embeddings=2048),
+    spelling=rotary(10_000.0),
+    defaults={
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 2048,
+    },
     constants=_CONSTANTS,
     written=_CONSTANTS | {"torch_dtype": "float32"},
     token_ids={

@@ -27,7 +27,7 @@ dense gate mlp.up_proj
 dense output mlp.down_proj
 """
 _CONSTANTS = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
-_ROTARY = rotary(10_000.0, hidden_act="silu", max_position_embeddings=8192)
+_ROTARY = rotary(10_000.0)
 
 
 def _read(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -99,6 +99,14 @@ EUROBERT = Family(
         "hidden_dropout_prob": 0.0,
     },
     spelling=Spelling(_read, _ROTARY.write, _ROTARY.unwritten),
+    defaults={
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+    },
+    # The key of the authors' code.
+    renamed_keys={"clf_pooling": "classifier_pooling"},
     constants=_CONSTANTS,
     written=_CONSTANTS | {"pretraining_tp": 1, "torch_dtype": "float32"},
     token_ids={

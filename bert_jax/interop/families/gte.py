@@ -94,6 +94,11 @@ GTE = Family(
     # The activation of the masked-LM head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "gated": True, "biasless": ("inner",)},
     spelling=rotary(160_000.0),
+    defaults={
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": 8192,
+        "type_vocab_size": 1,
+    },
     constants={
         "layer_norm_type": "layer_norm",
         "logn_attention_scale": False,

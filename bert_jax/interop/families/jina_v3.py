@@ -76,6 +76,7 @@ JINA_V3 = Family(
     # The activation of the masked-LM head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "pooler_dropout_prob": 0.1},
     spelling=rotary(20_000.0),
+    defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 8194, "type_vocab_size": 1},
     constants={"tie_word_embeddings": True},
     written={"tie_word_embeddings": True, "torch_dtype": "float32"},
     token_ids=ROBERTA.token_ids,

@@ -81,7 +81,13 @@ NOMIC_BERT = Family(
     },
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
     fixed={"gated": True, "biasless": ("attention", "inner", "output")},
-    spelling=rotary(1000.0, hidden_act="silu", max_position_embeddings=2048),
+    spelling=rotary(1000.0),
+    defaults={
+        "hidden_act": "silu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": 2048,
+    },
     # Keys of Nomic's code.
     renamed_keys={
         "n_embd": "hidden_size",
