@@ -108,13 +108,22 @@ vector dense/bias bias
 """
 
 
+# The heads for which many families have a class.
+SEQUENCES_AND_TOKENS = ("sequence_classification", "token_classification")
+
+
 def task_classes(
-    prefix: str, *, classifier: str = "classifier.", poolers: Mapping[str, str] | None = None
+    prefix: str,
+    heads: Sequence[str] = (),
+    *,
+    classifier: str = "classifier.",
+    poolers: Mapping[str, str] | None = None,
 ) -> dict[str, TaskClass]:
     """Makes the class for each head of fine-tuning.
 
     Args:
       prefix: The start of the class names: "Bert" in BertForTokenClassification.
+      heads: The heads for which there is a class; empty for all.
       classifier: The prefix of the output layer in the class for sequences.
       poolers: Maps heads to the prefix of the pooler's dense layer, for classes where the head
         has that layer instead of the encoder.
@@ -126,7 +135,8 @@ def task_classes(
         "multiple_choice": ("classifier.", "multiple-choice"),
     }
     classes = {}
-    for head, (output, pipeline) in outputs.items():
+    for head in heads or outputs:
+        output, pipeline = outputs[head]
         pooler = (poolers or {}).get(head)
         classes[head] = TaskClass(
             f"{prefix}For{head.title().replace('_', '')}",

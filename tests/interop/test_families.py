@@ -277,6 +277,14 @@ def test_a_eurobert_of_its_authors(tmp_path):
     assert formats.read(tmp_path).model["classifier_pooling"] == "cls"
 
 
+@pytest.mark.parametrize("heads", [None, 3])
+def test_as_many_heads_of_keys_as_of_queries(tmp_path, heads):
+    pretrained = make_pretrained(family="esmc")
+    formats.write(pretrained, tmp_path, "huggingface")
+    edit_json(tmp_path / "config.json", num_key_value_heads=heads)
+    assert formats.read(tmp_path).model["num_key_value_heads"] == 0
+
+
 def test_a_gte_of_its_authors(tmp_path):
     """Its names begin with new., and a scale of 8 means a larger base as well."""
     pretrained = make_pretrained(family="gte")

@@ -14,6 +14,7 @@ import numpy as np
 from bert_jax.base.errors import UserError
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import (
+    SEQUENCES_AND_TOKENS,
     Family,
     Names,
     PreTrainingClass,
@@ -96,15 +97,12 @@ ESM = Family(
         ),
         PreTrainingClass("EsmModel", terms=(), weights=("bert/",)),
     ),
-    task_classes={
-        head: task_class
-        for head, task_class in task_classes(
-            "Esm",
-            classifier="classifier.out_proj.",
-            poolers={"sequence_classification": "classifier.dense."},
-        ).items()
-        if head in ("sequence_classification", "token_classification")
-    },
+    task_classes=task_classes(
+        "Esm",
+        SEQUENCES_AND_TOKENS,
+        classifier="classifier.out_proj.",
+        poolers={"sequence_classification": "classifier.dense."},
+    ),
     tokenizer="EsmTokenizer",
     config_keys={
         **{

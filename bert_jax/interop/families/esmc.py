@@ -6,7 +6,15 @@ letter, where a run of them is one here.
 """
 
 from bert_jax.interop.families.rotary import ATTENTION, ROTARY_KEYS, rotary
-from bert_jax.interop.family import Family, Names, PreTrainingClass, table_rows, task_classes
+from bert_jax.interop.family import (
+    OUTPUT,
+    SEQUENCES_AND_TOKENS,
+    Family,
+    Names,
+    PreTrainingClass,
+    table_rows,
+    task_classes,
+)
 
 # shorthand or layout, our name, Hugging Face's
 _LAYER = f"""{ATTENTION}
@@ -27,10 +35,13 @@ vector output_bias decoder.bias
 _CONSTANTS = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
 _classes = task_classes(
     "Esmc",
+    SEQUENCES_AND_TOKENS,
     classifier="classifier.out_proj.",
     poolers={"sequence_classification": "classifier.dense."},
 )
-_of_tokens = _classes["token_classification"]
+_classes["token_classification"] = _classes["token_classification"]._replace(
+    output=Names("classifier/", "score.", OUTPUT)
+)
 
 ESMC = Family(
     title="ESM-C",
@@ -56,12 +67,7 @@ ESMC = Family(
         ),
         PreTrainingClass("EsmcModel", (), ("bert/embeddings/", "bert/encoder/")),
     ),
-    task_classes={
-        "sequence_classification": _classes["sequence_classification"],
-        "token_classification": _of_tokens._replace(
-            output=_of_tokens.output._replace(huggingface="score.")
-        ),
-    },
+    task_classes=_classes,
     tokenizer="EsmcTokenizer",
     config_keys={
         "vocab_size": "vocab_size",

@@ -7,7 +7,14 @@
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.roberta import ROBERTA
 from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
-from bert_jax.interop.family import Family, Names, PreTrainingClass, table_rows, task_classes
+from bert_jax.interop.family import (
+    SEQUENCES_AND_TOKENS,
+    Family,
+    Names,
+    PreTrainingClass,
+    table_rows,
+    task_classes,
+)
 
 _EMBEDDINGS = "roberta.embeddings."
 # layout, our name, Hugging Face's
@@ -62,15 +69,12 @@ JINA_V3 = Family(
         ),
         PreTrainingClass("JinaEmbeddingsV3Model", terms=(), weights=("bert/",)),
     ),
-    task_classes={
-        head: task_class
-        for head, task_class in task_classes(
-            "JinaEmbeddingsV3",
-            classifier="classifier.out_proj.",
-            poolers={"sequence_classification": "classifier.dense."},
-        ).items()
-        if head != "multiple_choice"
-    },
+    task_classes=task_classes(
+        "JinaEmbeddingsV3",
+        (*SEQUENCES_AND_TOKENS, "question_answering"),
+        classifier="classifier.out_proj.",
+        poolers={"sequence_classification": "classifier.dense."},
+    ),
     tokenizer="XLMRobertaTokenizer",
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
     # The activation of the masked-LM head is always gelu, regardless of hidden_act.

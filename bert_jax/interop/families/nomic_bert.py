@@ -7,7 +7,14 @@ with which NomicBertForMaskedLM would leave the encoder random, and have other k
 
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
-from bert_jax.interop.family import Family, Names, PreTrainingClass, table_rows, task_classes
+from bert_jax.interop.family import (
+    SEQUENCES_AND_TOKENS,
+    Family,
+    Names,
+    PreTrainingClass,
+    table_rows,
+    task_classes,
+)
 
 _EMBEDDINGS = "nomic_bert.embeddings."
 # layout, our name, Hugging Face's
@@ -74,11 +81,7 @@ NOMIC_BERT = Family(
         ),
         PreTrainingClass("NomicBertModel", (), ("bert/embeddings/", "bert/encoder/")),
     ),
-    task_classes={
-        head: task_class
-        for head, task_class in task_classes("NomicBert").items()
-        if head in ("sequence_classification", "token_classification")
-    },
+    task_classes=task_classes("NomicBert", SEQUENCES_AND_TOKENS),
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
     fixed={"gated": True, "biasless": ("attention", "inner", "output")},
     spelling=rotary(1000.0),
