@@ -79,12 +79,13 @@ def get_config(arg: str = "210m"):
     if arg == "tiny":
         c.data.max_pairs_per_row = 4
         c.data.masked_lm_prob = 0.3
+        c.data.mask_fractions = (0.8, 0.1, 0.1)
         c.sinusoidal_positions = 0.0
         c.model.vocab_size = 4096
         c.model.rope_theta = 1000.0
         c.optimizer.eps = 1e-8
         c.schedule.shape = "linear_after_warmup"
-        c.schedule.peak_learning_rate = 2e-3
+        c.schedule.peak_learning_rate = 4e-3
         c.schedule.warmup_steps = 0.05
         c.train.num_steps = 2000
         c.train.batch_size = 16

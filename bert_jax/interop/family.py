@@ -207,6 +207,8 @@ class Family:
       zero_biases: Tensors [1, vocab_size] of the pre-training classes, which must be zero.
       optional_tensors: Tensors that are zero if a file lacks them.
       buffers: Regular expressions for the names of tensors that are not used.
+      read_buffers: Takes the tensors of a file, its model and its path; returns the keys of the
+        model that such tensors determine.
       written_buffers: Takes a model; returns such tensors, which every file has.
     """
 
@@ -242,6 +244,7 @@ class Family:
     zero_biases: tuple[str, ...] = ()
     optional_tensors: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    read_buffers: Callable[[Mapping[str, Any], BertConfig, Path], dict[str, Any]] = lambda *_: {}
     written_buffers: Callable[[BertConfig], dict[str, np.ndarray]] = lambda _: {}
 
     def fixed_values(self, model: Mapping[str, Any]) -> dict[str, Any]:

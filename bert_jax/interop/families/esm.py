@@ -2,13 +2,15 @@
 
 A file that `transformers` 5 writes has the names `LayerNorm.gamma` and `LayerNorm.beta`. Both
 versions read `weight` and `bias`, which are written here. The head for contacts, which masked LM
-does not train, is not read, and its weights are written as zeros.
+does not train, is not read, and its weights are written as zeros. The frequencies of the rotary
+positions are read: those of the released models are rounded to float16, as they were in training.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from bert_jax.base.errors import UserError
@@ -64,10 +66,29 @@ def _write(model: BertConfig) -> dict[str, Any]:
     return {"mask_token_id": model.mask_token_id} if model.token_dropout else {}
 
 
-def _buffers(model: BertConfig) -> dict[str, np.ndarray]:
-    """Returns the angles of the rotary positions, and a head for contacts of zeros."""
+def _frequencies(model: BertConfig) -> np.ndarray:
+    """Returns the frequencies of the rotary positions, which `transformers` takes from a file."""
     depth = model.head_depth
-    angles = 1 / model.rope_theta ** (np.arange(0, depth, 2, dtype=np.float32) / depth)
+    return 1 / model.rope_theta ** (np.arange(0, depth, 2, dtype=np.float32) / depth)
+
+
+def _read_buffers(tensors: Mapping[str, Any], model: BertConfig, file: Path) -> dict[str, Any]:
+    """Finds out to which type the frequencies of a file are rounded."""
+    found = [name for name in tensors if name.endswith("inv_freq")]
+    if not found:
+        return {}
+    value = tensors[found[0]].read().astype(np.float32)
+    for dtype in ("float32", "float16", "bfloat16"):
+        error = max(1e-6, float(ml_dtypes.finfo(dtype).eps))
+        is_rounded = np.array_equal(value, value.astype(dtype).astype(np.float32))
+        if is_rounded and np.allclose(value, _frequencies(model), rtol=error, atol=0):
+            return {"rope_dtype": dtype}
+    raise UserError(f"{file}: {found[0]} has not the frequencies of rope_theta={model.rope_theta}")
+
+
+def _buffers(model: BertConfig) -> dict[str, np.ndarray]:
+    """Returns the frequencies of the rotary positions, and a head for contacts of zeros."""
+    angles = _frequencies(model).astype(model.rope_dtype).astype(np.float32)
     name = "esm.encoder.layer.{}.attention.self.rotary_embeddings.inv_freq"
     heads = model.num_hidden_layers * model.num_attention_heads
     return {
@@ -114,11 +135,12 @@ ESM = Family(
         "rope_theta": "rope_theta",
         "token_dropout": "token_dropout",
         "mask_token_id": "mask_token_id",
+        "rope_dtype": "rope_dtype",
     },
     # The class has the fraction of its training, 15 % times 80 %, in its code.
     value_names={"token_dropout": {0.0: False, 0.12: True}},
     fixed={"norm": "all_pre_and_final", "type_vocab_size": 0},
-    spelling=Spelling(_read, _write, ("mask_token_id",)),
+    spelling=Spelling(_read, _write, ("mask_token_id", "rope_dtype")),
     defaults={"max_position_embeddings": 1026},
     constants=_CONSTANTS | {"is_decoder": False, "add_cross_attention": False},
     written=_CONSTANTS
@@ -131,6 +153,7 @@ ESM = Family(
         "lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
+    read_buffers=_read_buffers,
     written_buffers=_buffers,
     buffers=(r".*\.inv_freq", r".*\.position_ids", r"esm\.contact_head\..*"),
 )

@@ -5,7 +5,7 @@ not. EsmcTokenizer makes an <unk> of white space, which is dropped here, and one
 letter, where a run of them is one here.
 """
 
-from bert_jax.interop.families.rotary import ATTENTION, ROTARY_KEYS, rotary
+from bert_jax.interop.families.rotary import ATTENTION, BUFFERS, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
     OUTPUT,
     SEQUENCES_AND_TOKENS,
@@ -109,5 +109,6 @@ ESMC = Family(
         "pad_token_id": "pad_id",
     },
     encoder_prefixes=("esmc.",),
+    buffers=BUFFERS,
     base_prefixes=("embed_tokens.", "layers.", "norm."),
 )

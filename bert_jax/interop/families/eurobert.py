@@ -3,7 +3,7 @@
 Without a `classifier_pooling`, a config.json means late: the mean of the logits of all tokens.
 """
 
-from bert_jax.interop.families.rotary import ATTENTION, ROTARY_KEYS, rotary
+from bert_jax.interop.families.rotary import ATTENTION, BUFFERS, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
     DENSE,
     SEQUENCES_AND_TOKENS,
@@ -100,5 +100,6 @@ EUROBERT = Family(
         "pad_token_id": "pad_id",
     },
     encoder_prefixes=("model.",),
+    buffers=BUFFERS,
     base_prefixes=("embed_tokens.", "layers.", "norm."),
 )

@@ -5,7 +5,7 @@ It has separate ones in memory, which `save_original_format=False` writes.
 """
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     Family,
@@ -104,5 +104,6 @@ GTE = Family(
     encoder_prefixes=("gte.",),
     base_prefixes=("embeddings.", "encoder.", "layers.", "pooler."),
     renamed={r"^new\.": "gte."},
+    buffers=BUFFERS,
     tied={"lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight"},
 )

@@ -6,7 +6,7 @@
 
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.roberta import ROBERTA
-from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     Family,
@@ -90,5 +90,6 @@ JINA_V3 = Family(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
+    buffers=BUFFERS,
     zero_tables={"type_vocab_size": "roberta.embeddings.token_type_embeddings.weight"},
 )

@@ -6,7 +6,7 @@ with which NomicBertForMaskedLM would leave the encoder random, and have other k
 """
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     Family,
@@ -125,6 +125,7 @@ NOMIC_BERT = Family(
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
+    buffers=BUFFERS,
     # The released head has only the weights.
     optional_tensors=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),
 )

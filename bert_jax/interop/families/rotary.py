@@ -20,6 +20,8 @@ POST_NORM = f"""{ATTENTION}
 norm attention_layer_norm post_attention_layernorm
 norm output_layer_norm post_mlp_layernorm
 """
+# Tensors of older files, which follow from the config.
+BUFFERS = (r".*inv_freq",)
 # Keys of `config.model` with the names that `rotary` gives them.
 ROTARY_KEYS = {"rope_theta": "rope_theta", "rope_scale": "rope_scale"}
 
