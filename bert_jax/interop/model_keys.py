@@ -64,7 +64,8 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
         config.pop("num_key_value_heads", None)  # As many is the default of both programs.
     repeated = {key: config.get(original) for key, original in family.repeated_keys.items()}
     for key, value in {**family.constants, **repeated}.items():
-        if config.get(key, value) != value:
+        # Classes of transformers take null for False.
+        if config.get(key, value) not in ((value, None) if value is False else (value,)):
             raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value!r}")
     if family.spelling:
         config = {**config, **family.spelling.read(config, path)}

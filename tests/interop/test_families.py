@@ -277,6 +277,15 @@ def test_a_eurobert_of_its_authors(tmp_path):
     assert formats.read(tmp_path).model["classifier_pooling"] == "cls"
 
 
+@pytest.mark.parametrize(
+    ("family", "key"), [("nomic_bert", "use_rms_norm"), ("esm", "emb_layer_norm_before")]
+)
+def test_null_means_false(tmp_path, family, key):
+    formats.write(make_pretrained(family=family), tmp_path, "huggingface")
+    edit_json(tmp_path / "config.json", **{key: None})
+    assert formats.read(tmp_path).warnings == []
+
+
 @pytest.mark.parametrize("heads", [None, 3])
 def test_as_many_heads_of_keys_as_of_queries(tmp_path, heads):
     pretrained = make_pretrained(family="esmc")

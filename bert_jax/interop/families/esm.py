@@ -44,15 +44,12 @@ norm layer_norm layer_norm
 vector output_bias bias
 """
 _POSITIONS = "position_embedding_type"
-_NORM_BEFORE = "emb_layer_norm_before"
-_CONSTANTS = {_POSITIONS: "rotary", "is_folding_model": False}
+_CONSTANTS = {_POSITIONS: "rotary", "emb_layer_norm_before": False, "is_folding_model": False}
 
 
 def _read(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if config.get(_POSITIONS) != "rotary":
         raise UserError(f"{path}: {_POSITIONS} is {config.get(_POSITIONS)!r}; it must be 'rotary'")
-    if config.get(_NORM_BEFORE):
-        raise UserError(f"{path}: {_NORM_BEFORE} is {config[_NORM_BEFORE]!r}; it must be False")
     is_rescaled = config.get("token_dropout")
     return {
         "rope_theta": config.get("rope_theta", 10_000.0),
@@ -143,8 +140,7 @@ ESM = Family(
     spelling=Spelling(_read, _write, ("mask_token_id", "rope_dtype")),
     defaults={"max_position_embeddings": 1026},
     constants=_CONSTANTS | {"is_decoder": False, "add_cross_attention": False},
-    written=_CONSTANTS
-    | {_NORM_BEFORE: False, "esmfold_config": None, "torch_dtype": "float32", "vocab_list": None},
+    written=_CONSTANTS | {"esmfold_config": None, "torch_dtype": "float32", "vocab_list": None},
     token_ids={"mask_token_id": "mask_id", "pad_token_id": "pad_id"},
     encoder_prefixes=("esm.",),
     base_prefixes=("embeddings.", "encoder.", "pooler.", "contact_head.", "rotary_embeddings."),
