@@ -12,14 +12,14 @@ phase.
     python -m bert_jax.convert --input=/tmp/eurobert_tiny --output=DIR --to=huggingface
 
 What the authors do not publish is ours: batch and steps, and how the tokens are divided over both
-phases (4.8T and 0.2T). Initial weights are cut at two standard deviations here. A vocabulary that the
-run trains has GPT-2's words. For EuroBERT's own, whose words are Llama 3's, set
+phases (4.8T and 0.2T). Initial weights are cut at two standard deviations here. A vocabulary that
+the run trains has GPT-2's words. For EuroBERT's own, whose words are Llama 3's, set
 --config.data.tokenizer=tokenizer_json and --config.data.vocab=DIR, where its tokenizer.json is.
 
-tiny predicts 30 % of the tokens, and of these keeps a tenth and replaces a tenth: a run of minutes that
-only sees masks hardly learns (docs/results.md, table 8). After 500 steps, the held-out loss was 6.36
-with masks only, 6.02 with BERT's mixture and 5.76 with twice the rate too; with a tied decoder, which
-EuroBERT does not have, 5.74 at the first rate.
+tiny predicts 30 % of the tokens, and of these keeps a tenth and replaces a tenth: a run of minutes
+that sees masks only hardly learns (docs/results.md, table 8). In runs of 500 steps, the held-out
+loss was 6.36 with masks only, 6.02 with BERT's mixture, and 5.76 with this and twice the rate. A
+tied decoder, which EuroBERT does not have, had 5.74 with the mixture at the first rate.
 
 Hardware: a TPU slice; two CPU cores and 2 GB of memory for tiny.
 Expected: the scores in the paper, not reproduced with this code. tiny: a held-out masked-LM loss of
