@@ -217,7 +217,11 @@ def randomized(model, deviation=1.0):
         ("RobertaConfig", "RobertaForMaskedLM", {"type_vocab_size": 1}),
         ("XLMRobertaConfig", "XLMRobertaForMaskedLM", {"type_vocab_size": 1}),
         ("CamembertConfig", "CamembertForMaskedLM", {"type_vocab_size": 1}),
-        ("DistilBertConfig", "DistilBertForMaskedLM", {"hidden_dim": 20}),
+        (
+            "DistilBertConfig",
+            "DistilBertForMaskedLM",
+            {"hidden_dim": 20, "qa_dropout": 0.0, "seq_classif_dropout": 0.0},
+        ),
         ("AlbertConfig", "AlbertForPreTraining", {"embedding_size": 7, "num_hidden_groups": 2}),
         ("BartConfig", "BartForConditionalGeneration", BART),
     ],
