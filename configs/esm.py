@@ -48,7 +48,6 @@ def get_config(arg: str = "650m"):
     c.data.format = "fasta"
     c.data.rows = "segments"
     c.data.short_seq_prob = 0.0
-    c.data.max_sentence_tokens = 0
     c.data.corruption = "ettin"
     c.data.tokenizer = "protein"
     c.data.special_tokens = "esm"

@@ -222,7 +222,8 @@ class FineTuned(Bert):
     def tag_texts(self, texts: Sequence[str]) -> list[list[TaggedWord]]:
         """Tags every word of each text; see `tag`."""
         self._require_head("tag")
-        spans = [word_spans(text) for text in texts]
+        by_letter = self.tokenizer.kind == "protein"
+        spans = [word_spans(text, by_letter=by_letter) for text in texts]
         words = [[text[a:b] for a, b in found] for text, found in zip(texts, spans, strict=True)]
         return [
             [word._replace(start=a, end=b) for word, (a, b) in zip(tagged, found, strict=True)]
@@ -308,10 +309,11 @@ def text_columns(trained: dict[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
+def word_spans(text: str, *, by_letter: bool = False) -> list[tuple[int, int]]:
     """Finds the words of a text: runs of letters and digits, and single other characters.
 
-    Accents and joiners belong to the character before them.
+    Accents and joiners belong to the character before them. With `by_letter`, each letter is a
+    word, as in a protein.
     """
     spans: list[tuple[int, int]] = []
     before = ""
@@ -324,7 +326,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
         elif is_joiner and not before:
             # A mark after a blank is not a word.
             continue
-        elif is_joiner or is_letter and before == "letter":
+        elif is_joiner or is_letter and before == "letter" and not by_letter:
             spans[-1] = (spans[-1][0], index + 1)
         else:
             spans.append((index, index + 1))

@@ -108,13 +108,22 @@ vector dense/bias bias
 """
 
 
+# The heads for which many families have a class.
+SEQUENCES_AND_TOKENS = ("sequence_classification", "token_classification")
+
+
 def task_classes(
-    prefix: str, *, classifier: str = "classifier.", poolers: Mapping[str, str] | None = None
+    prefix: str,
+    heads: Sequence[str] = (),
+    *,
+    classifier: str = "classifier.",
+    poolers: Mapping[str, str] | None = None,
 ) -> dict[str, TaskClass]:
     """Makes the class for each head of fine-tuning.
 
     Args:
       prefix: The start of the class names: "Bert" in BertForTokenClassification.
+      heads: The heads for which there is a class; empty for all.
       classifier: The prefix of the output layer in the class for sequences.
       poolers: Maps heads to the prefix of the pooler's dense layer, for classes where the head
         has that layer instead of the encoder.
@@ -126,7 +135,8 @@ def task_classes(
         "multiple_choice": ("classifier.", "multiple-choice"),
     }
     classes = {}
-    for head, (output, pipeline) in outputs.items():
+    for head in heads or outputs:
+        output, pipeline = outputs[head]
         pooler = (poolers or {}).get(head)
         classes[head] = TaskClass(
             f"{prefix}For{head.title().replace('_', '')}",
@@ -179,6 +189,8 @@ class Family:
       multiples: Maps more such keys to another key and a factor, whose product is their one value.
       spelling: Converts a config.json to the spelling of `config_keys`, if there are others, and
         makes the other spellings that are written too. Both raise UserError.
+      defaults: Keys that a config.json may lack and the values of transformers' class, if they are
+        not BERT's.
       constants: Keys of a config.json and the one value that the family supports.
       written: Keys and values that are written to every config.json.
       token_ids: Maps keys of a config.json to the attributes of a tokenizer that they repeat.
@@ -195,6 +207,8 @@ class Family:
       zero_biases: Tensors [1, vocab_size] of the pre-training classes, which must be zero.
       optional_tensors: Tensors that are zero if a file lacks them.
       buffers: Regular expressions for the names of tensors that are not used.
+      read_buffers: Takes the tensors of a file, its model and its path; returns the keys of the
+        model that such tensors determine.
       written_buffers: Takes a model; returns such tensors, which every file has.
     """
 
@@ -215,6 +229,7 @@ class Family:
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     multiples: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
     spelling: Spelling | None = None
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     token_ids: Mapping[str, str] = dataclasses.field(
@@ -229,6 +244,7 @@ class Family:
     zero_biases: tuple[str, ...] = ()
     optional_tensors: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    read_buffers: Callable[[Mapping[str, Any], BertConfig, Path], dict[str, Any]] = lambda *_: {}
     written_buffers: Callable[[BertConfig], dict[str, np.ndarray]] = lambda _: {}
 
     def fixed_values(self, model: Mapping[str, Any]) -> dict[str, Any]:

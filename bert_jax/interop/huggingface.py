@@ -73,6 +73,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     head, warnings = {}, described.warnings
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
+        model.update(family.read_buffers(tensors, BertConfig(**model), file))
         _drop_repeated(tensors, family, file)
         _drop_zero_tables(tensors, family, model)
         tables = spelled_names(family, tensors)

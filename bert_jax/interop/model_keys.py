@@ -59,9 +59,13 @@ def current_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[
 
 def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
     """Reads the keys of `config.model` from a config.json, the file `path`."""
+    config = {**family.defaults, **config}
+    if config.get("num_key_value_heads") in (None, config.get("num_attention_heads")):
+        config.pop("num_key_value_heads", None)  # As many is the default of both programs.
     repeated = {key: config.get(original) for key, original in family.repeated_keys.items()}
     for key, value in {**family.constants, **repeated}.items():
-        if config.get(key, value) != value:
+        # Classes of transformers take null for False.
+        if config.get(key, value) not in ((value, None) if value is False else (value,)):
             raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value!r}")
     if family.spelling:
         config = {**config, **family.spelling.read(config, path)}

@@ -78,7 +78,7 @@ class SelfAttention(nn.Module):
             query_BxAxLxK = self._normalized("query", query_BxAxLxK)
             key_BxAxLxK = self._normalized("key", key_BxAxLxK)
         if c.rope_theta:
-            angles = c.theta(self.is_local), c.rope_scale
+            angles = c.theta(self.is_local), c.rope_scale, c.rope_dtype
             query_BxAxLxK = rotate(query_BxAxLxK, *angles)
             key_BxAxLxK = rotate(key_BxAxLxK, *angles)
         query_BxAxLxK *= jnp.asarray(c.head_depth**-0.5, c.dtype)
@@ -150,7 +150,8 @@ class SelfAttention(nn.Module):
         """Rotates queries or keys whose heads lie side by side."""
         c = self.config
         x_BxLxAxK = x_BxLxD.reshape(*x_BxLxD.shape[:2], -1, c.head_depth)
-        x_BxAxLxK = rotate(x_BxLxAxK.swapaxes(1, 2), c.theta(self.is_local), c.rope_scale)
+        angles = c.theta(self.is_local), c.rope_scale, c.rope_dtype
+        x_BxAxLxK = rotate(x_BxLxAxK.swapaxes(1, 2), *angles)
         return x_BxAxLxK.swapaxes(1, 2).reshape(x_BxLxD.shape)
 
     def _norm(self, name: str) -> LayerNorm:

@@ -192,6 +192,12 @@ class BertConfig:
         "have numbers above 1.",
         bounds="> 0",
     )
+    rope_dtype: str = _key(
+        "float32",
+        "The type to which the frequencies of rotary positions are rounded: float16 in the "
+        "released ESM-2.",
+        choices=("float32", "float16", "bfloat16"),
+    )
     local_rope_theta: float = _key(
         0.0, "rope_theta of local layers. 0 means that they have the same.", bounds=">= 0"
     )

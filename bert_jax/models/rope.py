@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def rotate(x: jax.Array, theta: float, scale: float = 1.0) -> jax.Array:
+def rotate(x: jax.Array, theta: float, scale: float = 1.0, dtype: str = "float32") -> jax.Array:
     """Turns each pair of elements of queries or keys by an angle proportional to the position.
 
     Element i of the first half of the last axis and element i of the second half are a pair, as in
@@ -17,13 +17,17 @@ def rotate(x: jax.Array, theta: float, scale: float = 1.0) -> jax.Array:
       x: [..., L, K] of any dtype; computed in float32.
       theta: `BertConfig.theta`.
       scale: `BertConfig.rope_scale`.
+      dtype: `BertConfig.rope_dtype`.
 
     Returns:
       An array like x.
     """
     length, depth = x.shape[-2:]
-    frequencies = np.tile(theta ** (-np.arange(0, depth, 2) / depth) / scale, 2)
-    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies.astype(np.float32)
+    frequencies = theta ** (-np.arange(0, depth, 2) / depth)
+    if dtype != "float32":
+        frequencies = frequencies.astype(dtype).astype(np.float64)
+    frequencies = np.tile(frequencies / scale, 2).astype(np.float32)
+    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies
     # This product is exact. It replaces each element by the other one of its pair, with the sign of
     # its sine. Moving elements within a row would take a TPU longer.
     others = np.kron([[0, 1], [-1, 0]], np.eye(depth // 2))

@@ -133,7 +133,8 @@ def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, st
         use = "detect 'The chef cooked the weather.'"
         commands["find replaced words"] = f"predict --model={path} {use}"
     elif "masked_lm" in terms:
-        commands["fill in a masked word"] = f"predict --model={path} fill-mask 'It is [MASK].'"
+        text = "MKT[MASK]YI" if config.data.tokenizer == "protein" else "It is [MASK]."
+        commands["fill in a masked word"] = f"predict --model={path} fill-mask '{text}'"
     commands["evaluate it on other text"] = f"evaluate --workdir={path} --data='my_text/*.txt'"
     if not config.data.sources and split_inputs(config.data.input) == [BUILT_IN]:
         has_recipe = config.family in config_files() and not config.objective.teacher

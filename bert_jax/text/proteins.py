@@ -1,6 +1,6 @@
 """Synthetic proteins, on which a small ESM-2 can show within minutes that it learns.
 
-They are no real proteins. Letters are drawn with the frequencies of amino acids in UniProtKB/
+They are no real proteins. Letters are drawn with about the frequencies of amino acids in UniProtKB/
 Swiss-Prot, and a few fixed words, which stand for the motifs of protein families, are put between
 them: half of the letters belong to such a word, and can be predicted from its others.
 """
@@ -11,7 +11,8 @@ import numpy as np
 
 # The name of the corpus in `data.input`.
 NAME = "synthetic_proteins"
-# Percent of the amino acids in UniProtKB/Swiss-Prot, as its release statistics round them.
+# Percent. They differ by at most 0.03 from the compositions that release statistics of UniProtKB/
+# Swiss-Prot state, which change a little with each release.
 _FREQUENCIES = {
     **{"A": 8.25, "R": 5.52, "N": 4.06, "D": 5.46, "C": 1.38, "Q": 3.93, "E": 6.71, "G": 7.07},
     **{"H": 2.27, "I": 5.91, "L": 9.64, "K": 5.79, "M": 2.41, "F": 3.86, "P": 4.74, "S": 6.65},

@@ -13,6 +13,8 @@ from bert_jax.inference.finetuned import FineTuned, TaggedWord, word_spans
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.task_models import make_task_model
+from bert_jax.tokenizers import CONVENTIONS
+from bert_jax.tokenizers.protein import ESM_TOKENS, ProteinTokenizer
 from tests.interop import small_bert
 from tests.interop.small_bert import LABELS, TOKENS
 
@@ -68,6 +70,15 @@ def test_regression_returns_a_number():
     pretrained = make_finetuned("sequence_classification")
     expected = logits(pretrained, "[CLS] a [SEP]")["logits"]
     assert bert.classify("a") == pytest.approx(float(expected[0]), abs=1e-3)
+
+
+def test_each_residue_of_a_protein_has_a_tag():
+    pretrained = make_finetuned("token_classification", LABELS, family="esm", vocab_size=33)
+    pretrained.tokenizer = ProteinTokenizer(ESM_TOKENS, special_tokens=CONVENTIONS["esm"])
+    bert = FineTuned(pretrained)
+    found = bert.tag("MK TA")
+    assert [(x.word, x.start) for x in found] == [("M", 0), ("K", 1), ("T", 3), ("A", 4)]
+    assert same(found, bert.tag(list("MKTA")))
 
 
 def test_multi_label_probabilities_are_independent():

@@ -229,6 +229,13 @@ def test_models_that_a_family_does_not_have(tmp_path, family, model, message):
         ("gte", "logn_attention_scale", True, "logn_attention_scale is True; it must be False"),
         ("gte", "hidden_act", "silu", "hidden_act is 'silu'; it must be 'gelu'"),
         ("gte", "head_dim", 6, "head_dim is 6; it must be 4"),
+        (
+            "gte",
+            "rope_parameters",
+            {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
+            "rotary positions are .*0.5.*, which is not supported",
+        ),
+        ("eurobert", "clf_pooling", "mean", "clf_pooling is 'mean' but classifier_pooling is 'la"),
     ],
 )
 def test_a_model_with_other_parts_is_refused(tmp_path, family, key, value, message):
@@ -262,6 +269,31 @@ def test_a_nomic_bert_of_its_authors(tmp_path):
     assert again.model == keys and again.warnings == [] and same_weights(again.weights, weights)
 
 
+def test_a_eurobert_of_its_authors(tmp_path):
+    formats.write(make_pretrained(family="eurobert"), tmp_path, "huggingface")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["classifier_pooling"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"clf_pooling": "bos"}))
+    assert formats.read(tmp_path).model["classifier_pooling"] == "cls"
+
+
+@pytest.mark.parametrize(
+    ("family", "key"), [("nomic_bert", "use_rms_norm"), ("esm", "emb_layer_norm_before")]
+)
+def test_null_means_false(tmp_path, family, key):
+    formats.write(make_pretrained(family=family), tmp_path, "huggingface")
+    edit_json(tmp_path / "config.json", **{key: None})
+    assert formats.read(tmp_path).warnings == []
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+def test_as_many_heads_of_keys_as_of_queries(tmp_path, heads):
+    pretrained = make_pretrained(family="esmc")
+    formats.write(pretrained, tmp_path, "huggingface")
+    edit_json(tmp_path / "config.json", num_key_value_heads=heads)
+    assert formats.read(tmp_path).model["num_key_value_heads"] == 0
+
+
 def test_a_gte_of_its_authors(tmp_path):
     """Its names begin with new., and a scale of 8 means a larger base as well."""
     pretrained = make_pretrained(family="gte")
@@ -271,6 +303,7 @@ def test_a_gte_of_its_authors(tmp_path):
     def change(tensors):
         for name in list(tensors):
             tensors[name.replace("gte.", "new.")] = tensors.pop(name)
+        tensors["new.embeddings.rotary_emb.inv_freq"] = np.ones(2, np.float32)
 
     edit_tensors(tmp_path, change)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -151,6 +151,14 @@ def test_products_of_rotated_heads_depend_on_the_distance():
     np.testing.assert_allclose(scaled[::3, ::3], scores[:14, :14], atol=1e-4)
 
 
+def test_rotary_frequencies_are_rounded():
+    ones = np.tile(np.float32([1, 1, 0, 0]), (40, 1))
+    for dtype in ("float16", "bfloat16"):
+        frequency = float(jnp.asarray(0.1, dtype))
+        rotated = np.asarray(rotate(ones, 100.0, dtype=dtype))[:, 1]
+        np.testing.assert_allclose(rotated, np.cos(np.arange(40) * frequency), atol=1e-6)
+
+
 def test_a_window_hides_what_lies_beyond():
     """A global layer of the same weights does see it."""
     hidden = jax.random.normal(jax.random.key(1), (1, 40, 32))

@@ -7,6 +7,8 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
+from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.retromae import RetroMAE, original_ids, text_weights
 
 LENGTHS = np.array([64, 40])
@@ -55,6 +57,19 @@ def test_predicted_tokens():
     weights = np.asarray(text_weights(batch))
     assert weights.sum(axis=1).tolist() == [62, 38]
     assert not weights[:, 0].any() and not weights[0, 63] and not weights[1, 39]
+
+
+def test_a_model_that_rescales_embeddings_by_the_masks():
+    config = BertConfig(32, 8, 1, 1, 8, token_dropout=0.12, mask_token_id=4)
+    tokens = ("input_ids", "token_type_ids", "attention_mask")
+    masks = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+    batch = dict.fromkeys(tokens, jnp.ones((2, 16), jnp.int32))
+    batch |= dict.fromkeys(masks, jnp.ones((2, 3), jnp.int32))
+    model = PreTrainingModel(config, make_terms(("masked_lm", "retromae")))
+    keys = {name: jax.random.key(0) for name in ("params", "sample")}
+    assert "retromae" in jax.eval_shape(
+        lambda: model.init(keys, batch, deterministic=True)["params"]
+    )
 
 
 def test_rows_and_models_that_do_not_fit_are_refused():

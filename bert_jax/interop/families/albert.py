@@ -66,6 +66,13 @@ ALBERT = Family(
     tokenizer="AlbertTokenizer",
     config_keys=BERT.config_keys
     | {"embedding_size": "embedding_size", "layer_groups": "num_hidden_groups"},
+    defaults={
+        "embedding_size": 128,
+        "num_hidden_groups": 1,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
     constants={"position_embedding_type": "absolute", "inner_group_num": 1},
     # transformers also applies classifier_dropout_prob before the sentence-order head, where the
     # authors' program has no dropout.

@@ -82,6 +82,11 @@ BART = Family(
         "initializer_range": "init_std",
     },
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-5},
+    defaults={
+        "decoder_layers": 12,
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 1024,
+    },
     # Some are keys of old versions of transformers, which could describe other models with them.
     constants={
         "is_encoder_decoder": True,

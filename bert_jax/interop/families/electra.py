@@ -59,6 +59,7 @@ ELECTRA = Family(
     ),
     tokenizer="ElectraTokenizer",
     config_keys=BERT.config_keys | {"embedding_size": "embedding_size"},
+    defaults={"embedding_size": 128},
     # The activation of the generator's head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "pooler_act": "gelu", "pooler_dropout_prob": 0.1},
     constants={**BERT.constants, "is_decoder": False, **_SUMMARY},

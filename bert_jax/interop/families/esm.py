@@ -2,18 +2,21 @@
 
 A file that `transformers` 5 writes has the names `LayerNorm.gamma` and `LayerNorm.beta`. Both
 versions read `weight` and `bias`, which are written here. The head for contacts, which masked LM
-does not train, is not read, and its weights are written as zeros.
+does not train, is not read, and its weights are written as zeros. The frequencies of the rotary
+positions are read: those of the released models are rounded to float16, as they were in training.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from bert_jax.base.errors import UserError
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import (
+    SEQUENCES_AND_TOKENS,
     Family,
     Names,
     PreTrainingClass,
@@ -41,15 +44,12 @@ norm layer_norm layer_norm
 vector output_bias bias
 """
 _POSITIONS = "position_embedding_type"
-_NORM_BEFORE = "emb_layer_norm_before"
-_CONSTANTS = {_POSITIONS: "rotary", "is_folding_model": False}
+_CONSTANTS = {_POSITIONS: "rotary", "emb_layer_norm_before": False, "is_folding_model": False}
 
 
 def _read(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if config.get(_POSITIONS) != "rotary":
         raise UserError(f"{path}: {_POSITIONS} is {config.get(_POSITIONS)!r}; it must be 'rotary'")
-    if config.get(_NORM_BEFORE):
-        raise UserError(f"{path}: {_NORM_BEFORE} is {config[_NORM_BEFORE]!r}; it must be False")
     is_rescaled = config.get("token_dropout")
     return {
         "rope_theta": config.get("rope_theta", 10_000.0),
@@ -63,10 +63,29 @@ def _write(model: BertConfig) -> dict[str, Any]:
     return {"mask_token_id": model.mask_token_id} if model.token_dropout else {}
 
 
-def _buffers(model: BertConfig) -> dict[str, np.ndarray]:
-    """Returns the angles of the rotary positions, and a head for contacts of zeros."""
+def _frequencies(model: BertConfig) -> np.ndarray:
+    """Returns the frequencies of the rotary positions, which `transformers` takes from a file."""
     depth = model.head_depth
-    angles = 1 / model.rope_theta ** (np.arange(0, depth, 2, dtype=np.float32) / depth)
+    return 1 / model.rope_theta ** (np.arange(0, depth, 2, dtype=np.float32) / depth)
+
+
+def _read_buffers(tensors: Mapping[str, Any], model: BertConfig, file: Path) -> dict[str, Any]:
+    """Finds out to which type the frequencies of a file are rounded."""
+    found = [name for name in tensors if name.endswith("inv_freq")]
+    if not found:
+        return {}
+    value = tensors[found[0]].read().astype(np.float32)
+    for dtype in ("float32", "float16", "bfloat16"):
+        error = max(1e-6, float(ml_dtypes.finfo(dtype).eps))
+        is_rounded = np.array_equal(value, value.astype(dtype).astype(np.float32))
+        if is_rounded and np.allclose(value, _frequencies(model), rtol=error, atol=0):
+            return {"rope_dtype": dtype}
+    raise UserError(f"{file}: {found[0]} has not the frequencies of rope_theta={model.rope_theta}")
+
+
+def _buffers(model: BertConfig) -> dict[str, np.ndarray]:
+    """Returns the frequencies of the rotary positions, and a head for contacts of zeros."""
+    angles = _frequencies(model).astype(model.rope_dtype).astype(np.float32)
     name = "esm.encoder.layer.{}.attention.self.rotary_embeddings.inv_freq"
     heads = model.num_hidden_layers * model.num_attention_heads
     return {
@@ -96,15 +115,12 @@ ESM = Family(
         ),
         PreTrainingClass("EsmModel", terms=(), weights=("bert/",)),
     ),
-    task_classes={
-        head: task_class
-        for head, task_class in task_classes(
-            "Esm",
-            classifier="classifier.out_proj.",
-            poolers={"sequence_classification": "classifier.dense."},
-        ).items()
-        if head in ("sequence_classification", "token_classification")
-    },
+    task_classes=task_classes(
+        "Esm",
+        SEQUENCES_AND_TOKENS,
+        classifier="classifier.out_proj.",
+        poolers={"sequence_classification": "classifier.dense."},
+    ),
     tokenizer="EsmTokenizer",
     config_keys={
         **{
@@ -116,14 +132,15 @@ ESM = Family(
         "rope_theta": "rope_theta",
         "token_dropout": "token_dropout",
         "mask_token_id": "mask_token_id",
+        "rope_dtype": "rope_dtype",
     },
     # The class has the fraction of its training, 15 % times 80 %, in its code.
     value_names={"token_dropout": {0.0: False, 0.12: True}},
     fixed={"norm": "all_pre_and_final", "type_vocab_size": 0},
-    spelling=Spelling(_read, _write, ("mask_token_id",)),
+    spelling=Spelling(_read, _write, ("mask_token_id", "rope_dtype")),
+    defaults={"max_position_embeddings": 1026},
     constants=_CONSTANTS | {"is_decoder": False, "add_cross_attention": False},
-    written=_CONSTANTS
-    | {_NORM_BEFORE: False, "esmfold_config": None, "torch_dtype": "float32", "vocab_list": None},
+    written=_CONSTANTS | {"esmfold_config": None, "torch_dtype": "float32", "vocab_list": None},
     token_ids={"mask_token_id": "mask_id", "pad_token_id": "pad_id"},
     encoder_prefixes=("esm.",),
     base_prefixes=("embeddings.", "encoder.", "pooler.", "contact_head.", "rotary_embeddings."),
@@ -132,6 +149,7 @@ ESM = Family(
         "lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
+    read_buffers=_read_buffers,
     written_buffers=_buffers,
     buffers=(r".*\.inv_freq", r".*\.position_ids", r"esm\.contact_head\..*"),
 )

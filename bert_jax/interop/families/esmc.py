@@ -5,8 +5,16 @@ not. EsmcTokenizer makes an <unk> of white space, which is dropped here, and one
 letter, where a run of them is one here.
 """
 
-from bert_jax.interop.families.rotary import ATTENTION, ROTARY_KEYS, rotary
-from bert_jax.interop.family import Family, Names, PreTrainingClass, table_rows, task_classes
+from bert_jax.interop.families.rotary import ATTENTION, BUFFERS, ROTARY_KEYS, rotary
+from bert_jax.interop.family import (
+    OUTPUT,
+    SEQUENCES_AND_TOKENS,
+    Family,
+    Names,
+    PreTrainingClass,
+    table_rows,
+    task_classes,
+)
 
 # shorthand or layout, our name, Hugging Face's
 _LAYER = f"""{ATTENTION}
@@ -27,10 +35,13 @@ vector output_bias decoder.bias
 _CONSTANTS = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
 _classes = task_classes(
     "Esmc",
+    SEQUENCES_AND_TOKENS,
     classifier="classifier.out_proj.",
     poolers={"sequence_classification": "classifier.dense."},
 )
-_of_tokens = _classes["token_classification"]
+_classes["token_classification"] = _classes["token_classification"]._replace(
+    output=Names("classifier/", "score.", OUTPUT)
+)
 
 ESMC = Family(
     title="ESM-C",
@@ -56,12 +67,7 @@ ESMC = Family(
         ),
         PreTrainingClass("EsmcModel", (), ("bert/embeddings/", "bert/encoder/")),
     ),
-    task_classes={
-        "sequence_classification": _classes["sequence_classification"],
-        "token_classification": _of_tokens._replace(
-            output=_of_tokens.output._replace(huggingface="score.")
-        ),
-    },
+    task_classes=_classes,
     tokenizer="EsmcTokenizer",
     config_keys={
         "vocab_size": "vocab_size",
@@ -88,7 +94,12 @@ ESMC = Family(
         "layer_norm_eps": 1e-5,
         "hidden_dropout_prob": 0.0,
     },
-    spelling=rotary(10_000.0, hidden_act="silu", max_position_embeddings=2048),
+    spelling=rotary(10_000.0),
+    defaults={
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 2048,
+    },
     constants=_CONSTANTS,
     written=_CONSTANTS | {"torch_dtype": "float32"},
     token_ids={
@@ -98,5 +109,6 @@ ESMC = Family(
         "pad_token_id": "pad_id",
     },
     encoder_prefixes=("esmc.",),
+    buffers=BUFFERS,
     base_prefixes=("embed_tokens.", "layers.", "norm."),
 )

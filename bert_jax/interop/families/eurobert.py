@@ -3,17 +3,13 @@
 Without a `classifier_pooling`, a config.json means late: the mean of the logits of all tokens.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-from bert_jax.interop.families.rotary import ATTENTION, ROTARY_KEYS, rotary
+from bert_jax.interop.families.rotary import ATTENTION, BUFFERS, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
     DENSE,
+    SEQUENCES_AND_TOKENS,
     Family,
     Names,
     PreTrainingClass,
-    Spelling,
     table_rows,
     task_classes,
 )
@@ -27,18 +23,8 @@ dense gate mlp.up_proj
 dense output mlp.down_proj
 """
 _CONSTANTS = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
-_ROTARY = rotary(10_000.0, hidden_act="silu", max_position_embeddings=8192)
 
-
-def _read(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    found = _ROTARY.read(config, path)
-    heads = config.get("num_key_value_heads")
-    if heads in (None, config["num_attention_heads"]):
-        found["num_key_value_heads"] = 0
-    return found
-
-
-_classes = task_classes("EuroBert")
+_classes = task_classes("EuroBert", SEQUENCES_AND_TOKENS)
 # The layer before the output layer, which only the class for sequences has.
 _classes["sequence_classification"] = _classes["sequence_classification"]._replace(
     pooler=Names("mlm/transform/", "dense.", DENSE)
@@ -67,9 +53,7 @@ EUROBERT = Family(
         ),
         PreTrainingClass("EuroBertModel", terms=(), weights=("bert/",)),
     ),
-    task_classes={
-        head: _classes[head] for head in ("sequence_classification", "token_classification")
-    },
+    task_classes=_classes,
     tokenizer="EuroBertTokenizer",
     config_keys={
         "vocab_size": "vocab_size",
@@ -98,7 +82,15 @@ EUROBERT = Family(
         "tied_decoder": False,
         "hidden_dropout_prob": 0.0,
     },
-    spelling=Spelling(_read, _ROTARY.write, _ROTARY.unwritten),
+    spelling=rotary(10_000.0),
+    defaults={
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+    },
+    # The key of the authors' code.
+    renamed_keys={"clf_pooling": "classifier_pooling"},
     constants=_CONSTANTS,
     written=_CONSTANTS | {"pretraining_tp": 1, "torch_dtype": "float32"},
     token_ids={
@@ -108,5 +100,6 @@ EUROBERT = Family(
         "pad_token_id": "pad_id",
     },
     encoder_prefixes=("model.",),
+    buffers=BUFFERS,
     base_prefixes=("embed_tokens.", "layers.", "norm."),
 )

@@ -5,8 +5,15 @@ It has separate ones in memory, which `save_original_format=False` writes.
 """
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
-from bert_jax.interop.family import Family, Names, PreTrainingClass, table_rows, task_classes
+from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.family import (
+    SEQUENCES_AND_TOKENS,
+    Family,
+    Names,
+    PreTrainingClass,
+    table_rows,
+    task_classes,
+)
 
 # shorthand, our name, Hugging Face's
 _EMBEDDINGS = """
@@ -57,21 +64,13 @@ GTE = Family(
     model_types=("gte", "new"),
     names=(
         *_COMMON,
-        Names(
-            "bert/encoder/layer_{}/",
-            "gte.encoder.layer.{}.",
-            _rows(_LAYER),
-        ),
+        Names("bert/encoder/layer_{}/", "gte.encoder.layer.{}.", _rows(_LAYER)),
         Names("mlm/", "lm_head.", table_rows(_LANGUAGE_MODEL)),
     ),
     other_names=(
         (
             *_COMMON,
-            Names(
-                "bert/encoder/layer_{}/",
-                "gte.layers.{}.",
-                _rows(_NATIVE_LAYER),
-            ),
+            Names("bert/encoder/layer_{}/", "gte.layers.{}.", _rows(_NATIVE_LAYER)),
             Names("mlm/", "lm_head.", table_rows(_NATIVE_LANGUAGE_MODEL)),
         ),
     ),
@@ -84,16 +83,17 @@ GTE = Family(
         ),
         PreTrainingClass("GteModel", (), ("bert/embeddings/", "bert/encoder/")),
     ),
-    task_classes={
-        head: task_class
-        for head, task_class in task_classes("Gte").items()
-        if head in ("sequence_classification", "token_classification")
-    },
+    task_classes=task_classes("Gte", SEQUENCES_AND_TOKENS),
     tokenizer="XLMRobertaTokenizer",
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
     # The activation of the masked-LM head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "gated": True, "biasless": ("inner",)},
     spelling=rotary(160_000.0),
+    defaults={
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": 8192,
+        "type_vocab_size": 1,
+    },
     constants={
         "layer_norm_type": "layer_norm",
         "logn_attention_scale": False,
@@ -104,5 +104,6 @@ GTE = Family(
     encoder_prefixes=("gte.",),
     base_prefixes=("embeddings.", "encoder.", "layers.", "pooler."),
     renamed={r"^new\.": "gte."},
+    buffers=BUFFERS,
     tied={"lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight"},
 )

@@ -6,8 +6,15 @@
 
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.roberta import ROBERTA
-from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
-from bert_jax.interop.family import Family, Names, PreTrainingClass, table_rows, task_classes
+from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.family import (
+    SEQUENCES_AND_TOKENS,
+    Family,
+    Names,
+    PreTrainingClass,
+    table_rows,
+    task_classes,
+)
 
 _EMBEDDINGS = "roberta.embeddings."
 # layout, our name, Hugging Face's
@@ -62,20 +69,18 @@ JINA_V3 = Family(
         ),
         PreTrainingClass("JinaEmbeddingsV3Model", terms=(), weights=("bert/",)),
     ),
-    task_classes={
-        head: task_class
-        for head, task_class in task_classes(
-            "JinaEmbeddingsV3",
-            classifier="classifier.out_proj.",
-            poolers={"sequence_classification": "classifier.dense."},
-        ).items()
-        if head != "multiple_choice"
-    },
+    task_classes=task_classes(
+        "JinaEmbeddingsV3",
+        (*SEQUENCES_AND_TOKENS, "question_answering"),
+        classifier="classifier.out_proj.",
+        poolers={"sequence_classification": "classifier.dense."},
+    ),
     tokenizer="XLMRobertaTokenizer",
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
     # The activation of the masked-LM head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "pooler_dropout_prob": 0.1},
     spelling=rotary(20_000.0),
+    defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 8194, "type_vocab_size": 1},
     constants={"tie_word_embeddings": True},
     written={"tie_word_embeddings": True, "torch_dtype": "float32"},
     token_ids=ROBERTA.token_ids,
@@ -85,5 +90,6 @@ JINA_V3 = Family(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
+    buffers=BUFFERS,
     zero_tables={"type_vocab_size": "roberta.embeddings.token_type_embeddings.weight"},
 )

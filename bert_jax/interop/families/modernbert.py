@@ -151,6 +151,12 @@ MODERNBERT = Family(
         "type_vocab_size": 0,
     },
     spelling=Spelling(_read_attention, _write_attention),
+    defaults={
+        "embedding_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 8192,
+        "norm_eps": 1e-5,
+    },
     constants=_CONSTANTS,
     written=_CONSTANTS | {"mlp_dropout": 0.0, "torch_dtype": "float32"},
     token_ids={

@@ -6,8 +6,15 @@ with which NomicBertForMaskedLM would leave the encoder random, and have other k
 """
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.rotary import POST_NORM, ROTARY_KEYS, rotary
-from bert_jax.interop.family import Family, Names, PreTrainingClass, table_rows, task_classes
+from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.family import (
+    SEQUENCES_AND_TOKENS,
+    Family,
+    Names,
+    PreTrainingClass,
+    table_rows,
+    task_classes,
+)
 
 _EMBEDDINGS = "nomic_bert.embeddings."
 # layout, our name, Hugging Face's
@@ -74,14 +81,16 @@ NOMIC_BERT = Family(
         ),
         PreTrainingClass("NomicBertModel", (), ("bert/embeddings/", "bert/encoder/")),
     ),
-    task_classes={
-        head: task_class
-        for head, task_class in task_classes("NomicBert").items()
-        if head in ("sequence_classification", "token_classification")
-    },
+    task_classes=task_classes("NomicBert", SEQUENCES_AND_TOKENS),
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
     fixed={"gated": True, "biasless": ("attention", "inner", "output")},
-    spelling=rotary(1000.0, hidden_act="silu", max_position_embeddings=2048),
+    spelling=rotary(1000.0),
+    defaults={
+        "hidden_act": "silu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": 2048,
+    },
     # Keys of Nomic's code.
     renamed_keys={
         "n_embd": "hidden_size",
@@ -116,6 +125,7 @@ NOMIC_BERT = Family(
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
+    buffers=BUFFERS,
     # The released head has only the weights.
     optional_tensors=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),
 )

@@ -20,16 +20,17 @@ POST_NORM = f"""{ATTENTION}
 norm attention_layer_norm post_attention_layernorm
 norm output_layer_norm post_mlp_layernorm
 """
+# Tensors of older files, which follow from the config.
+BUFFERS = (r".*inv_freq",)
 # Keys of `config.model` with the names that `rotary` gives them.
 ROTARY_KEYS = {"rope_theta": "rope_theta", "rope_scale": "rope_scale"}
 
 
-def rotary(theta: float, **defaults: Any) -> Spelling:
+def rotary(theta: float) -> Spelling:
     """Makes the spelling of `rope_parameters`, with `rope_theta` and `rope_scaling` of older files.
 
     Args:
       theta: The default of transformers' class.
-      defaults: More keys that a config.json may lack, with their defaults.
     """
 
     def read(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -39,15 +40,15 @@ def rotary(theta: float, **defaults: Any) -> Spelling:
             raise UserError(f"{path}: head_dim is {config['head_dim']!r}; it must be {depth}")
         kind = rope.get("rope_type", rope.get("type", "default"))
         base, factor = rope.get("rope_theta", config.get("rope_theta", theta)), 1.0
+        # Of "dynamic", only rows beyond max_position_embeddings differ.
+        known = ("default", "dynamic", "linear", "ntk")
+        if kind not in known or rope.get("partial_rotary_factor", 1.0) != 1:
+            raise UserError(f"{path}: the rotary positions are {rope!r}, which is not supported")
         if kind == "linear":
             factor = rope["factor"]
         elif kind == "ntk":  # The code beside GTE's first files.
             base, factor = base * rope["factor"], rope["factor"] ** (2 / depth)
-        # Of "dynamic", only rows beyond max_position_embeddings differ.
-        elif kind not in ("default", "dynamic") or rope.get("partial_rotary_factor", 1.0) != 1:
-            raise UserError(f"{path}: the rotary positions are {rope!r}, which is not supported")
-        missing = {key: value for key, value in defaults.items() if key not in config}
-        return {**missing, "rope_theta": base, "rope_scale": factor}
+        return {"rope_theta": base, "rope_scale": factor}
 
     def write(model: BertConfig) -> dict[str, Any]:
         if not model.rope_theta:

@@ -62,7 +62,10 @@ class RetroMAE(TokenPrediction):
                 "the term retromae reads one sequence a row: set config.data.max_pairs_per_row=1"
             )
         embeddings = model.bert.embeddings(
-            original_ids(batch), batch["token_type_ids"], deterministic
+            original_ids(batch),
+            batch["token_type_ids"],
+            deterministic,
+            numbers_BxL=batch["attention_mask"],
         )
         return {
             **batch,

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_jax import load_config
 from bert_jax.batches.rows import ROWS
 from bert_jax.batches.rows.blocks import divide_sentences
 from bert_jax.batches.rows.pairs import PairRows
@@ -45,6 +46,12 @@ def test_an_epoch_has_every_token(name, documents, seed):
 @pytest.mark.parametrize("name", sorted(set(BUILDERS) - {"fitted_documents"}))
 def test_0_loses_the_ends_of_long_sentences_as_the_originals_do(name):
     assert seen_tokens(name, [[100, 5]] * 8, max_sentence_tokens=0).min() == 0
+
+
+def test_no_residue_of_a_long_protein_is_lost():
+    data = load_config("esm:8m").data
+    seen = seen_tokens(data.rows, [[3000]] * 4, max_sentence_tokens=data.max_sentence_tokens)
+    assert seen.min() == seen.max() == 1
 
 
 def test_a_pair_of_one_long_sentence_has_its_parts_in_order():
