@@ -182,8 +182,8 @@ def _score_embeddings() -> dict[str, Any]:
     args = flags.FLAGS
     # The data are read first, because a model takes longer.
     if args.sts:
-        data, score, unit = read_pairs(args.sts), embeddings.score_pairs, "sentences"
-        number, prefix, baseline = 2 * len(data.first), embeddings.BASELINE_PREFIX, "common tokens"
+        data, score, unit = read_pairs(args.sts, "--sts"), embeddings.score_pairs, "sentences"
+        number, prefix, baseline = 2 * len(data[0]), embeddings.BASELINE_PREFIX, "common tokens"
     else:
         data = retrieval.read_retrieval(args.retrieval, "--retrieval")
         if data.num_left_out:

@@ -1,7 +1,5 @@
 """Pairs of sentences whose similarity people have judged, such as STS-B (Cer et al. 2017)."""
 
-from typing import NamedTuple
-
 import numpy as np
 from etils import epath
 
@@ -13,25 +11,14 @@ from bert_jax.text.tables import read_rows
 _COLUMNS = ("sentence1", "sentence2", "score")
 
 
-class Pairs(NamedTuple):
-    """Sentences whose similarity people have judged.
-
-    Attributes:
-      first, second: The sentences of each pair.
-      scores_N: The similarities, float64 [N], in any unit.
-    """
-
-    path: epath.Path
-    first: list[str]
-    second: list[str]
-    scores_N: np.ndarray
-
-
-def read_pairs(source: epath.PathLike, key: str = "--sts") -> Pairs:
+def read_pairs(source: epath.PathLike, key: str) -> tuple[list[str], list[str], np.ndarray]:
     """Reads a TSV, CSV or JSON-lines file with the columns of GLUE's STS-B.
 
     Args:
       source: The file, or a folder whose validation split it is.
+
+    Returns:
+      The first and the second sentence of each pair, and the similarities, float64 [N].
     """
     path = files.checked_path(source, key)
     if path.is_dir():
@@ -45,7 +32,7 @@ def read_pairs(source: epath.PathLike, key: str = "--sts") -> Pairs:
             scores.append(float(score))
         first.append(text)
         second.append(text_b)
-    return Pairs(path, first, second, np.array(scores))
+    return first, second, np.array(scores)
 
 
 def cosine_similarities(first_NxD: np.ndarray, second_NxD: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from bert_jax.tasks.example_task import SentenceTask, as_number
 from bert_jax.tasks.token_rows import ExampleRows
 from bert_jax.text.named_sources import split_inputs
 from bert_jax.text.tables import FORMATS, read_rows
+from bert_jax.tokenizers import Tokenizer
 
 _TWO_CLASSES = ("accuracy", "f1", "f1_accuracy", "matthews")
 _CLASSES = ("accuracy", "macro_f1", "weighted_f1")
@@ -46,8 +47,19 @@ class TableTask(SentenceTask):
 
     file_names = FILE_NAMES
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        tokenizer: Tokenizer,
+        options: Mapping[str, Any],
+        **kwargs: Any,
+    ):
+        texts = options["text_column"], options["text_b_column"]
+        self.text_columns = [column for column in texts if column]
+        self.label_column, self.multi_label = options["label_column"], options["multi_label"]
+        self.threshold = options["threshold"]
+        super().__init__(name, source, tokenizer, options, **kwargs)
         self.label_values = self.labels
         known: Sequence[str] = _REGRESSION
         if self.multi_label:
@@ -60,24 +72,6 @@ class TableTask(SentenceTask):
                 f"config.table.metric is {self.metric!r}; with these labels it must be one of "
                 + ", ".join(known)
             )
-
-    @property
-    def text_columns(self) -> list[str]:
-        return [
-            self._options[key] for key in ("text_column", "text_b_column") if self._options[key]
-        ]
-
-    @property
-    def label_column(self) -> str:
-        return self._options["label_column"]
-
-    @property
-    def multi_label(self) -> bool:
-        return self._options["multi_label"]
-
-    @property
-    def threshold(self) -> float:
-        return self._options["threshold"]
 
     def label_names(self, values: Mapping[str, str]) -> list[str]:
         text = values[self.label_column]
