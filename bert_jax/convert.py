@@ -67,8 +67,7 @@ def convert(
         if pretrained.tokenizer:
             raise UserError(f"{source} already has a tokenizer; leave out --vocab")
         pretrained.tokenizer = read_google_vocabulary(vocab, lowercase)
-    if not pretrained.tokenizer:
-        raise UserError(f"{source} has no tokenizer; name its vocabulary with --vocab=vocab.txt")
+    pretrained.needed_tokenizer()
     if distil_layers:
         pretrained.distil(distil_layers)
     given = {name: value for name, value in embedding.items() if value is not None}

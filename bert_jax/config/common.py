@@ -2,6 +2,7 @@
 
 import functools
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Owner, Section
 
 _free = functools.partial(Field, owner=Owner.NONE)
@@ -216,6 +217,9 @@ COMMON: Section = {
 }
 
 
-def layer_numbers(text: str) -> tuple[int, ...]:
-    """Parses the numbers in a text such as "0,2,4"."""
-    return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+def layer_numbers(text: str, key: str) -> tuple[int, ...]:
+    """Parses the numbers in a text such as "0,2,4"; `key` names it in messages."""
+    try:
+        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+    except ValueError:
+        raise UserError(f"{key} is {text!r}; it must be numbers such as 0,2,4") from None

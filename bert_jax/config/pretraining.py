@@ -132,7 +132,7 @@ def default_config() -> ConfigDict:
 
 def teacher_layers(config: ConfigDict) -> tuple[int, ...]:
     """Returns the layers of `config.objective.teacher_layers`."""
-    return layer_numbers(config.objective.teacher_layers)
+    return layer_numbers(config.objective.teacher_layers, "config.objective.teacher_layers")
 
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:

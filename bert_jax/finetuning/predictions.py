@@ -139,7 +139,7 @@ def score_file(
     pretrained = None if is_run else read_pretrained(directory, step)
     config = _config_of(pretrained) if pretrained else workdir.load_config(directory)
     folder = directory / workdir.TOKENIZER
-    tokenizer = pretrained.tokenizer if pretrained else tokenizers.load(folder)
+    tokenizer = pretrained.needed_tokenizer() if pretrained else tokenizers.load(folder)
     if text_columns or label_column:
         _set_columns(config, text_columns, label_column)
     task, rows = _read_labeled(config, tokenizer, path)

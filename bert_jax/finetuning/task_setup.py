@@ -84,31 +84,17 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
         model, family = {key: saved.model[key] for key in MODEL_KEYS}, saved.family
         tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     else:
-        pretrained = _read_pretrained(config)
+        pretrained = read_pretrained(config.init_from)
         model, family = pretrained.model, pretrained.family
-        tokenizer = pretrained.tokenizer
-    _check_model(config, model)
-    task = make_task(config, config.data.input, tokenizer)
-    return TaskSetup(model, family, tokenizer, task, pretrained)
-
-
-def _read_pretrained(config: ConfigDict) -> Pretrained:
-    pretrained = read_pretrained(config.init_from)
-    if pretrained.tokenizer is None:
-        raise UserError(
-            f"config.init_from: {config.init_from} has no tokenizer; python -m bert_jax.convert "
-            f"--input={config.init_from} --vocab=vocab.txt --to=bert_jax --output=DIR adds one"
-        )
-    return pretrained
-
-
-def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
+        tokenizer = pretrained.needed_tokenizer()
     positions = model["max_position_embeddings"]
     if config.data.max_seq_length > positions:
         raise UserError(
             f"config.data.max_seq_length is {config.data.max_seq_length}, longer than the "
             f"{positions} positions of {config.init_from}"
         )
+    task = make_task(config, config.data.input, tokenizer)
+    return TaskSetup(model, family, tokenizer, task, pretrained)
 
 
 def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
@@ -320,7 +306,7 @@ def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Train
     if config.from_scratch:
         return trainer.init_state()
     # The weights are read here if all checkpoints of the run are damaged.
-    pretrained = setup.pretrained or _read_pretrained(config)
+    pretrained = setup.pretrained or read_pretrained(config.init_from)
     prefixes: tuple[str, ...] = ("bert/",)
     if (pretrained.head, pretrained.labels) == (config.head, tuple(config.labels)):
         say(f"the head of {config.init_from} is kept: its labels are those of the task")

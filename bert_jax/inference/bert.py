@@ -51,16 +51,10 @@ class Bert:
     """
 
     def __init__(self, pretrained: Pretrained):
-        if pretrained.tokenizer is None:
-            raise UserError(
-                f"{pretrained.source} has no tokenizer; give it one with python -m "
-                f"bert_jax.convert --input={pretrained.source} --vocab=vocab.txt --to=bert_jax "
-                "--output=DIR"
-            )
+        self.tokenizer = pretrained.needed_tokenizer()
         pretrained.cut_padding()
         self.source = pretrained.source
         self.config = pretrained.model_config
-        self.tokenizer = pretrained.tokenizer
         self.max_length = pretrained.max_length
         self.embedding = pretrained.embedding
         # ELECTRA's generator fills masks.

@@ -5,7 +5,7 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.tasks.table import FILE_NAMES
-from bert_jax.text.bad_records import BadRecords
+from bert_jax.text.bad_records import BadRecords, reading_fields
 from bert_jax.text.tables import read_rows
 
 _COLUMNS = ("sentence1", "sentence2", "score")
@@ -28,7 +28,7 @@ def read_pairs(source: epath.PathLike, key: str) -> tuple[list[str], list[str], 
     bad_rows = BadRecords("refuse", "")
     for row in read_rows(path, _COLUMNS, bad_rows):
         text, text_b, score = (row.values[name] for name in _COLUMNS)
-        with bad_rows.catching(row.where):
+        with bad_rows.catching(row.where), reading_fields():
             scores.append(float(score))
         first.append(text)
         second.append(text_b)

@@ -14,6 +14,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask, as_number
 from bert_jax.tasks.token_rows import ExampleRows
+from bert_jax.text.bad_records import reading_fields
 from bert_jax.text.named_sources import split_inputs
 from bert_jax.text.tables import FORMATS, read_rows
 from bert_jax.tokenizers import Tokenizer
@@ -79,7 +80,8 @@ class TableTask(SentenceTask):
             return super().label_names(values)
         if text.startswith("["):
             # A list of JSON lines.
-            names = [str(name) for name in json.loads(text)]
+            with reading_fields():
+                names = [str(name) for name in json.loads(text)]
         else:
             names = text.split(self._options["label_separator"])
         return [stripped for name in names if (stripped := name.strip())]
