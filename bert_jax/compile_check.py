@@ -24,7 +24,6 @@ from bert_jax.config import cli, finetuning
 
 
 def define_flags() -> None:
-    """Defines this command's flags."""
     cli.define_config_flag()
     flags.DEFINE_string(
         "topology",

@@ -93,7 +93,6 @@ def convert(
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     flags.DEFINE_string("input", None, "The model to convert.", required=True)
     flags.DEFINE_string(
         "output", None, "Directory to write. It must be empty or not exist yet.", required=True

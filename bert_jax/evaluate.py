@@ -31,7 +31,6 @@ _OF_TABLES = ("text_columns", "label_column")
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     flags.DEFINE_string("workdir", None, "Work directory, or any model with --data.", required=True)
     flags.DEFINE_string(
         "data", "", "Globs of texts, or a labeled file of the task; by default held-out documents."

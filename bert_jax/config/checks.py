@@ -58,7 +58,6 @@ def unused_keys(
 
 
 def model_rules(config: ConfigDict) -> list[Rule]:
-    """Returns the rules between the keys of `config.model`."""
     model = config.model
     width, is_local = model.hidden_size, model.local_attention > 0
     return [
@@ -106,7 +105,6 @@ def model_rules(config: ConfigDict) -> list[Rule]:
 
 
 def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules between the keys of the tokenizer."""
     kind, tokens = data.tokenizer, data.special_tokens
     yield (
         data.lowercase and kind not in ("wordpiece", "sentencepiece", "moses_bpe"),
@@ -139,7 +137,6 @@ def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
 
 
 def data_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules between the keys of `config.data`."""
     data = config.data
     yield from unused_keys(data, DATA, "data.")
     yield (
@@ -184,7 +181,6 @@ def data_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def packing_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of rows that several sequences share."""
     data = config.data
     if data.max_pairs_per_row == 1:
         return
@@ -197,7 +193,6 @@ def packing_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def objective_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of the terms of the loss and of the models that they train."""
     terms, weights = config.objective.terms, config.objective.weights
     width = round(config.model.hidden_size * config.model.generator_size)
     yield (
@@ -218,7 +213,6 @@ def objective_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def stage_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of the fractions and lengths of `config.train.stages`."""
     stages, positions = config.train.stages, config.model.max_position_embeddings
     total = sum(stage.fraction for stage in stages)
     fractions = " ".join(f"train.stages[{i}].fraction" for i in range(len(stages)))
@@ -236,7 +230,6 @@ def stage_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def own_key_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of the keys that a stage may have of its own."""
     for i, stage in enumerate(config.train.stages):
         path = f"train.stages[{i}]."
         yield from unused_keys(stage, STAGE, path, path)
@@ -291,7 +284,6 @@ def stored_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def run_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of a run of pre-training."""
     yield from stored_rules(config)
     yield (
         config.init_from and config.resume_from,
@@ -312,7 +304,6 @@ def run_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
-    """Yields the rules of a config of fine-tuning with the keys of `section`."""
     yield (
         not config.init_from,
         "init_from",
@@ -353,7 +344,6 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
 
 
 def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules between the keys of `config.embedding`."""
     own = config.embedding
     yield (
         own.loss == "mnr" and config.train.batch_size == 1,

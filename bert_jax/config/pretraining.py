@@ -131,7 +131,6 @@ def default_config() -> ConfigDict:
 
 
 def teacher_layers(config: ConfigDict) -> tuple[int, ...]:
-    """Returns the layers of `config.objective.teacher_layers`."""
     return layer_numbers(config.objective.teacher_layers, "config.objective.teacher_layers")
 
 
@@ -161,7 +160,6 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
 
 
 def validate_data(data: ConfigDict) -> None:
-    """Checks only the section `data` of a config."""
     check(data, DATA, "config.data.")
     config = ConfigDict({"data": data})
     check_rules(data_rules(config), config)

@@ -179,7 +179,6 @@ def make_trainer(
 
 
 def make_contrastive(config: ConfigDict) -> Contrastive:
-    """Makes the loss of `config.embedding`."""
     own, options = config.embedding, {}
     if own.loss in ("mnr", "cosent", "angle"):
         options["scale"] = own.scale
@@ -260,7 +259,6 @@ def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
 
 
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:
-    """Refuses a batch that cannot be split over the devices."""
     config_lib.check_batch(config, num_data_shards(mesh), jax.process_count())
 
 
@@ -280,7 +278,6 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
 
 
 def embedding_stage(config: ConfigDict, num_steps: int, num_documents: int) -> Stage:
-    """Makes the stage of rows of an anchor and some documents."""
     return _stage(config, num_steps, 1 + num_documents, config.data.max_seq_length)
 
 

@@ -411,7 +411,6 @@ class Bert:
         ]
 
     def width(self, embedding: Embedding) -> int:
-        """Returns the number of values in each vector of `features`."""
         is_cut = embedding.dimension and embedding.pooling != "tokens"
         return (
             min(embedding.dimension, self.config.hidden_size) if is_cut else self.config.hidden_size

@@ -105,7 +105,6 @@ def write_features(
 def _texts(
     bert: Bert, source: str | os.PathLike, text_columns: Sequence[str]
 ) -> Iterator[tuple[str, Text]]:
-    """Yields FILE:LINE and each text; see `write_features`."""
     for where, example in read_examples("features", source):
         try:
             (text,) = texts_of(bert, [example], text_columns)

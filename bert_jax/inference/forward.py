@@ -47,7 +47,6 @@ class Inputs(NamedTuple):
     lengths_B: np.ndarray
 
     def fields(self) -> dict[str, jax.Array]:
-        """Makes the batch fields that every model reads."""
         positions_L = jnp.arange(self.input_ids_BxL.shape[1])
         return {
             "input_ids": self.input_ids_BxL,
@@ -135,7 +134,6 @@ def run_in_batches(
     max_length: int,
     source: str,
 ) -> list[np.ndarray]:
-    """Runs all rows and returns the results of each row."""
     lengths = [len(row.input_ids_L) for row in rows]
     is_cpu = jax.default_backend() == "cpu"
     batch_tokens = _CPU_BATCH_TOKENS if is_cpu else _ACCELERATOR_BATCH_TOKENS

@@ -115,7 +115,6 @@ def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath
 
 
 def source_table(metrics: Sequence[Metric], results: Mapping[str, Any]) -> Table:
-    """Makes a table of the main results of each source."""
     metrics = [metric for metric in metrics if metric.in_progress]
     labels = (metric.label.removesuffix(" (nats)") for metric in metrics)
     title = "Held-out documents by source (in brackets: baseline)"

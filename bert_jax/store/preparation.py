@@ -380,7 +380,6 @@ def _check_source(name: str, results: list[dict[str, Any]], data: ConfigDict) ->
 
 
 def parts_of(plan: Plan, name: str) -> list[int]:
-    """Returns the numbers of the parts of a source."""
     return [number for number in range(len(plan.parts)) if plan.source_name(number) == name]
 
 

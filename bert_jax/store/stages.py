@@ -210,7 +210,6 @@ def tokenized(
 
 
 def append(split: SplitWriter, document: TokenizedDocument) -> None:
-    """Adds a tokenized document to a split."""
     split.append(
         document.tokens, document.sentence_lengths, document.num_bytes, document.begins_word
     )

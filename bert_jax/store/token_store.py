@@ -136,7 +136,6 @@ class TokenStore:
         return found
 
     def part(self, number: int) -> Part:
-        """Returns a part, opened."""
         return self._open(number)
 
     def tokens_at(self, positions: np.ndarray) -> np.ndarray:

@@ -212,7 +212,6 @@ class EmbeddingTask(Task):
         return sorted(filter(_NEGATIVE.fullmatch, values))
 
     def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
-        """Yields the rows of a file."""
         columns = self._columns()
         # With all columns: those of the negatives are not known yet.
         first = next(read_rows(source, (), BadRecords("skip", "")), None)
@@ -327,7 +326,6 @@ class EmbeddingTask(Task):
 
 
 def _retrieval_of(tuples: Sequence[TextTuple]) -> Retrieval:
-    """Makes the distinct anchors queries, and the distinct documents a corpus."""
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
     relevant: dict[str, set[str]] = {}

@@ -54,7 +54,6 @@ class ExampleTask(Task):
         return rows
 
     def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """See `label_scores`, `class_scores` and `regression_scores`."""
         return self.score_predictions(rows, self.predictions(outputs), outputs["logits"])
 
     def baseline(self, rows: ExampleRows) -> dict[str, float]:

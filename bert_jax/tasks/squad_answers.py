@@ -153,7 +153,6 @@ def normalize(text: str) -> str:
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """Returns 1.0 if the answers are equal after `normalize`, else 0.0."""
     return float(normalize(prediction) == normalize(answer))
 
 

@@ -260,7 +260,6 @@ class Windows(TokenRows):
             yield from question.answers or ()
 
     def rows_of(self, question: int) -> range:
-        """Returns the rows of a question."""
         return range(self.row_starts[question], self.row_starts[question + 1])
 
     def is_max_context(self, row: int) -> np.ndarray:

@@ -55,7 +55,6 @@ class TokenRows:
         )
 
     def __iter__(self) -> Iterator[TokenRow]:
-        """Yields the sequences, not padded."""
         for index, num_first in enumerate(self._num_first_N):
             ids_L = self._ids[self._starts[index] : self._starts[index + 1]]
             yield TokenRow(ids_L, int(num_first))

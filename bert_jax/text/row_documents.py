@@ -37,7 +37,6 @@ class Rows(NamedTuple):
 def read_rows(
     format: str, path: str, stream: BinaryIO, piece: Piece, rows: Rows, bad: BadRecords
 ) -> Iterator[Document]:
-    """Returns an iterator of the documents of a table or of JSON lines."""
     found = _documents(format, path, stream, piece, rows, bad)
     return _joined(found, rows, bad) if rows.are_sentences else found
 

@@ -127,7 +127,6 @@ def source_name(source: Source) -> str:
 
 
 def is_built_in(source: Source) -> bool:
-    """Returns whether a source is a file of the built-in corpus."""
     # The paths of all other files are absolute.
     return source.get("path", "").startswith(f"{BUILT_IN}/")
 
@@ -138,7 +137,6 @@ def is_synthetic(source: Source) -> bool:
 
 
 def source_path(source: Source) -> Path | epath.Path:
-    """Returns the path of a file that `find_sources` has found."""
     path = source["path"]
     if is_built_in(source):
         return built_in_files()[0].with_name(path.removeprefix(f"{BUILT_IN}/"))

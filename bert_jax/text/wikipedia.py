@@ -71,7 +71,6 @@ class Page(NamedTuple):
 
 
 def is_dump(beginning: bytes) -> bool:
-    """Returns whether the first bytes of a file are those of a dump."""
     return bool(_DUMP.match(beginning))
 
 

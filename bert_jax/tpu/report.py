@@ -70,7 +70,6 @@ def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, An
 
 
 def print_report(results: dict[str, Any], topology: Topology, console: Console) -> None:
-    """Prints the numbers of one compilation as tables."""
     mesh = ", ".join(f"{axis} {size}" for axis, size in results["mesh"].items())
     console.print(
         f"{_slices(results)}, mesh {mesh}; "
@@ -167,7 +166,6 @@ _COLUMNS = {
 
 
 def print_bill(results: dict[str, Any], console: Console) -> None:
-    """Prints the bill as a table."""
     console.print(_slices(results))
     stages, checkpoint = results["stages"], results["checkpoint"]
     shown = {n: x for n, x in _COLUMNS.items() if any(row.get(n) is not None for row in stages)}
