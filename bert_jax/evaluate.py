@@ -176,7 +176,7 @@ def _score_embeddings() -> dict[str, Any]:
     from bert_jax.inference import embeddings
     from bert_jax.inference.finetuned import load_bert
     from bert_jax.tasks import retrieval
-    from bert_jax.tasks.sts import read_pairs
+    from bert_jax.tasks.retrieval import read_pairs
 
     args = flags.FLAGS
     # The data are read first, because a model takes longer.

@@ -13,9 +13,8 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.common import COMMON
+from bert_jax.config.common import COMMON, MODEL
 from bert_jax.config.data import DATA
-from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Section, flatten
 from bert_jax.config.stage_keys import OWN_KEYS, OWN_MODEL_KEYS, STAGE, has_own_schedule
 from bert_jax.text.named_sources import named_inputs

@@ -15,8 +15,8 @@ from bert_jax.config.common import (
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
+    MODEL,
 )
-from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Field, Owner, Section, build, check, to_dict
 from bert_jax.config.stored import without_removed
 from bert_jax.config.task_sections import TASK_SECTIONS

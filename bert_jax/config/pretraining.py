@@ -12,10 +12,10 @@ from bert_jax.config.common import (
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
+    MODEL,
     layer_numbers,
 )
 from bert_jax.config.data import DATA
-from bert_jax.config.model import MODEL
 from bert_jax.config.schema import (
     Field,
     Owner,

@@ -18,8 +18,7 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.finetuning.batches import all_rows
-from bert_jax.finetuning.flops import task_flops_per_sequence
-from bert_jax.finetuning.layer_rates import LayerRates
+from bert_jax.finetuning.layer_rates import scaled_by_layer
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
@@ -29,6 +28,7 @@ from bert_jax.models import BertConfig
 from bert_jax.models.embedding_model import EmbeddingModel
 from bert_jax.models.task_models import TaskModel, make_task_model
 from bert_jax.objectives.contrastive import Contrastive
+from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.tasks import make_task
@@ -154,7 +154,7 @@ def make_trainer(
     is_embedding = config.head == "embedding"
     # Blocks that share their parameters have one rate.
     num_layers = config.model.layer_groups or config.model.num_hidden_layers
-    scaling = LayerRates(num_layers, decay).scaling() if decay != 1 else None
+    scaling = scaled_by_layer(num_layers, decay) if decay != 1 else None
 
     def make_model(model_config: BertConfig) -> TaskModel | EmbeddingModel:
         if is_embedding:
@@ -176,6 +176,29 @@ def make_trainer(
     check_batch(config, trainer.mesh)
     # Negatives come from the whole batch, which the loss itself divides into chunks.
     return dataclasses.replace(trainer, accumulation_steps=1) if is_embedding else trainer
+
+
+def task_flops_per_sequence(model: TaskModel, length: int) -> float:
+    """Computes the FLOPs of forward and backward for one sequence of a task.
+
+    Args:
+      length: Tokens of a sequence; each of C choices is a sequence.
+    """
+    c, width = model.config, model.config.hidden_size
+    num_read = length if model.PER_TOKEN else 1
+    # The dense layers between the encoder and the head: a pooler, or that of the masked-LM head.
+    pooling = c.classifier_pooling
+    num_dense = num_read if pooling != "pooler" else int(model.POOLED)
+    if pooling == "late" and model.POOLED:
+        num_dense = length
+    elif (pooling == "pooler" and c.pooler_act == "none") or not (c.head_transform or model.POOLED):
+        num_dense = 0
+    head = 2 * width**2 * num_dense + 2 * num_read * width * model.num_outputs
+    forward = encoder_flops(c, length, None) + head
+    if c.num_decoder_layers:
+        # The decoder reads the same tokens; its logits are not computed.
+        forward += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
+    return 3.0 * forward
 
 
 def make_contrastive(config: ConfigDict) -> Contrastive:

@@ -10,9 +10,14 @@ import numpy as np
 from bert_jax.inference.bert import Bert
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tasks import retrieval
-from bert_jax.tasks.retrieval import Retrieval, bm25_similarities, retrieval_scores, similarities
+from bert_jax.tasks.retrieval import (
+    Retrieval,
+    bm25_similarities,
+    cosine_similarities,
+    retrieval_scores,
+    similarities,
+)
 from bert_jax.tasks.scores import regression_scores
-from bert_jax.tasks.sts import cosine_similarities
 from bert_jax.tokenizers import TokenRow
 
 # The scores that are reported, and the prefix of those of the baseline.

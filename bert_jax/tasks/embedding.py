@@ -18,13 +18,14 @@ from bert_jax.tasks.retrieval import (
     BASELINE_PREFIX,
     Retrieval,
     bm25_similarities,
+    cosine_similarities,
     make_retrieval,
+    read_pairs,
     read_retrieval,
     retrieval_scores,
     similarities,
 )
 from bert_jax.tasks.scores import regression_scores
-from bert_jax.tasks.sts import cosine_similarities, read_pairs
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task
 from bert_jax.tasks.token_rows import TokenRows, tokenized

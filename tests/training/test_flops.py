@@ -6,7 +6,7 @@ import types
 import jax
 import pytest
 
-from bert_jax.finetuning.flops import task_flops_per_sequence
+from bert_jax.finetuning.task_setup import task_flops_per_sequence
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.language_model import decoder_flops
