@@ -26,13 +26,7 @@ from bert_jax import config
 from bert_jax.base import compilation_cache, cpu_allocator, files, parts
 from bert_jax.base.errors import UserError, printable
 from bert_jax.config import finetuning
-from bert_jax.config.command_line import (
-    ABSL_FLAGS,
-    CONFIG_MODULE,
-    UsageError,
-    config_source,
-    parse,
-)
+from bert_jax.config.command_line import ABSL_FLAGS, CONFIG_MODULE, UsageError, config_source, parse
 
 # The status of one of several processes after an unexpected error. The usual cause is that
 # another process died, and a restart continues the run; status 1 would mean a mistake.

@@ -11,12 +11,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, finetuning_rules, model_rules
-from bert_jax.config.common import (
-    COMMON,
-    EVAL_BATCH_SIZE,
-    GRADIENT_ACCUMULATION_STEPS,
-    MODEL,
-)
+from bert_jax.config.common import COMMON, EVAL_BATCH_SIZE, GRADIENT_ACCUMULATION_STEPS, MODEL
 from bert_jax.config.schema import Field, Owner, Section, build, check, to_dict
 from bert_jax.config.stored import without_removed
 from bert_jax.config.task_sections import TASK_SECTIONS

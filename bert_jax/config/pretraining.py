@@ -16,13 +16,7 @@ from bert_jax.config.common import (
     layer_numbers,
 )
 from bert_jax.config.data import DATA
-from bert_jax.config.schema import (
-    Field,
-    Owner,
-    Section,
-    build,
-    check,
-)
+from bert_jax.config.schema import Field, Owner, Section, build, check
 from bert_jax.config.stage_keys import STAGE
 from bert_jax.config.stored import without_removed
 

@@ -4,12 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.attention import (
-    SelfAttention,
-    attends_in_parts,
-    attention_bias,
-    sequence_ends,
-)
+from bert_jax.models.attention import SelfAttention, attends_in_parts, attention_bias, sequence_ends
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection

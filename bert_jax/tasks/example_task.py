@@ -9,13 +9,7 @@ from etils import epath
 from scipy.special import expit
 
 from bert_jax.base.errors import UserError
-from bert_jax.tasks.scores import (
-    class_scores,
-    class_table,
-    count,
-    label_scores,
-    regression_scores,
-)
+from bert_jax.tasks.scores import class_scores, class_table, count, label_scores, regression_scores
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords

@@ -17,7 +17,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.text.bad_records import BadRecords, reading_fields
-from bert_jax.text.tables import FORMATS, read_rows
+from bert_jax.text.formats import TABLES
+from bert_jax.text.tables import read_rows
 
 _PAIR_COLUMNS = ("sentence1", "sentence2", "score")
 # The splits of a folder's judgements, in the order of preference.
@@ -93,7 +94,7 @@ def read_retrieval(source: epath.PathLike, key: str) -> Retrieval:
 
 def _texts(folder: epath.Path, name: str) -> dict[str, str]:
     """Reads the texts of a file by id, each after its title, if it has one."""
-    found = [folder / f"{name}.{suffix}" for suffix in FORMATS]
+    found = [folder / f"{name}.{suffix}" for suffix in TABLES]
     path = next((path for path in found if path.exists()), folder / f"{name}.jsonl")
     texts: dict[str, str] = {}
     for row in read_rows(path, ("_id", "text"), BadRecords("refuse", "")):

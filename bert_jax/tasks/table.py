@@ -15,8 +15,9 @@ from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask, as_number
 from bert_jax.tasks.token_rows import ExampleRows
 from bert_jax.text.bad_records import reading_fields
+from bert_jax.text.formats import TABLES
 from bert_jax.text.named_sources import split_inputs
-from bert_jax.text.tables import FORMATS, read_rows
+from bert_jax.text.tables import read_rows
 from bert_jax.tokenizers import Tokenizer
 
 _TWO_CLASSES = ("accuracy", "f1", "f1_accuracy", "matthews")
@@ -34,7 +35,7 @@ _REGRESSION = (
 _MAX_LABELS = 10_000
 # The file names that each split of a table may have in a folder.
 FILE_NAMES = {
-    split: tuple(f"{name}.{suffix}" for name in names for suffix in FORMATS)
+    split: tuple(f"{name}.{suffix}" for name in names for suffix in TABLES)
     for split, names in (
         ("train", ("train",)),
         ("validation", ("validation", "dev")),

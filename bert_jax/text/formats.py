@@ -12,15 +12,19 @@ from bert_jax.text.readers import open_text, without_compression
 from bert_jax.text.sentences import split_sentences
 from bert_jax.text.wikipedia import is_dump
 
+# The formats of tables, by the suffix of the file.
+TABLES = {
+    "tsv": "tsv",
+    "csv": "csv",
+    "jsonl": "jsonl",
+    "json": "jsonl",
+    "parquet": "parquet",
+    "arrow": "arrow",
+}
 # The formats that are recognized by the name of a file.
 _SUFFIXES = {
-    ".jsonl": "jsonl",
-    ".json": "jsonl",
+    **{f".{suffix}": format for suffix, format in TABLES.items()},
     ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
     **dict.fromkeys((".fasta", ".fa", ".faa", ".fna"), "fasta"),
 }
 # The bytes of a file that are examined.

@@ -7,10 +7,11 @@ from typing import BinaryIO, NamedTuple
 from bert_jax.text import readers
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import Document, checked
+from bert_jax.text.formats import TABLES
 from bert_jax.text.sources import Piece
 from bert_jax.text.tables import table_rows
 
-ROW_FORMATS = {"jsonl", "csv", "tsv", "parquet", "arrow"}
+ROW_FORMATS = {*TABLES.values()}
 # The rows of a document if each is a sentence and nothing says where a document begins.
 ROWS_PER_DOCUMENT = 1000
 

@@ -6,13 +6,7 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, finetune_config, to_dict
-from bert_jax.config.finetuning import (
-    TASKS,
-    filled_in,
-    from_dict,
-    user_config,
-    validate,
-)
+from bert_jax.config.finetuning import TASKS, filled_in, from_dict, user_config, validate
 
 
 def changed(task, /, **values):

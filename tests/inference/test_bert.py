@@ -17,10 +17,7 @@ from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
-from tests.golden.inputs import (
-    read_golden,
-    real_package,
-)
+from tests.golden.inputs import read_golden, real_package
 from tests.interop import small_bert
 from tests.interop.small_bert import TOKENS, copies
 

@@ -24,11 +24,7 @@ from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from tests.interop.small_bert import make_pretrained, make_tokenizer, same_weights
 from tests.refusals import command
-from tests.small_run import (
-    small_run,
-    train_with_interruption,
-    write_documents,
-)
+from tests.small_run import small_run, train_with_interruption, write_documents
 
 NEW_TEXT = (
     "The kinase phosphorylates the receptor. A phosphatase removes what the kinase adds. "

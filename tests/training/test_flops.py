@@ -13,10 +13,7 @@ from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.objective import SEQUENCE_SUMS
 from bert_jax.objectives.terms import make_terms
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.training.flops import (
-    peak_flops_per_second,
-    pretraining_flops_per_sequence,
-)
+from bert_jax.training.flops import peak_flops_per_second, pretraining_flops_per_sequence
 from tests.small import LENGTH, PREDICTIONS, small_config
 
 BASE = BertConfig(30522, 768, 12, 12, 3072)

@@ -15,12 +15,7 @@ import numpy as np
 from scipy.special import pdtr
 
 from bert_jax.base.batch import DENOISING_FIELDS, BatchFields
-from bert_jax.batches.corruption.choose import (
-    num_to_predict,
-    random_columns,
-    uniform,
-    word_starts,
-)
+from bert_jax.batches.corruption.choose import num_to_predict, random_columns, uniform, word_starts
 from bert_jax.batches.random_keys import draw_rows
 from bert_jax.config.data import DATA
 
