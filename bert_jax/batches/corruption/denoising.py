@@ -34,6 +34,9 @@ class Denoising:
       spec: A `StreamSpec`: `masked_lm_prob`, `mask_fractions`, `poisson_lambda`,
         `permute_sentence_ratio` and `held_out` are used. Nothing is kept: the second of the
         fractions must be 0.
+
+    Attributes:
+      fields: The arrays that `corrupt` adds to a batch.
     """
 
     fields: BatchFields = DENOISING_FIELDS
