@@ -71,17 +71,14 @@ def convert(
     if distil_layers:
         pretrained.distil(distil_layers)
     given = {name: value for name, value in embedding.items() if value is not None}
-    longest = pretrained.max_length
-    if not _MIN_LENGTH <= given.get("max_length", longest) <= longest:
-        raise UserError(
-            f"--max_length is {given['max_length']}; for {source} it must be from {_MIN_LENGTH} "
-            f"to {longest}"
-        )
-    width = pretrained.model["hidden_size"]
-    if not 1 <= given.get("dimension", width) <= width:
-        raise UserError(
-            f"--dimension is {given['dimension']}; for {source} it must be from 1 to {width}"
-        )
+    limits = {
+        "max_length": (_MIN_LENGTH, pretrained.max_length),
+        "dimension": (1, pretrained.model["hidden_size"]),
+    }
+    for name, (least, most) in limits.items():
+        if not least <= (value := given.get(name, most)) <= most:
+            limit = f"it must be from {least} to {most}"
+            raise UserError(f"--{name} is {value}; for {source} {limit}")
     prompts = {name: given.pop(f"{name}_prompt", None) for name in ("query", "document")}
     pretrained.embedding = pretrained.embedding._replace(**given).with_prompts(**prompts)
     if kind == "sentence_transformers":

@@ -91,14 +91,10 @@ def model_rules(config: ConfigDict) -> list[Rule]:
             "such layers differ and cannot share their parameters; set layer_groups to 0",
         ),
         (
-            not model.head_transform and model.embedding_size not in (0, width),
-            "model.embedding_size model.head_transform",
-            "without that layer the embeddings must have the width hidden_size",
-        ),
-        (
-            not model.head_transform and model.generator_size,
-            "model.generator_size model.head_transform",
-            "a generator needs that layer",
+            not model.head_transform
+            and (model.embedding_size not in (0, width) or model.generator_size),
+            "model.head_transform model.embedding_size model.generator_size",
+            "without that layer the embeddings have the width hidden_size, and no generator",
         ),
     ]
 
@@ -146,14 +142,10 @@ def data_rules(config: ConfigDict) -> Iterator[Rule]:
     )
     is_denoising, fractions = data.corruption == "denoising", data.mask_fractions
     yield (
-        is_denoising and data.rows in ("pairs", "halves"),
-        "data.rows data.corruption",
-        "denoising needs rows of one segment, such as whole_sentences",
-    )
-    yield (
-        is_denoising and fractions[1:2] != (0,),
-        "data.mask_fractions data.corruption",
-        "denoising keeps no span; set the second fraction to 0",
+        is_denoising and (data.rows in ("pairs", "halves") or fractions[1:2] != (0,)),
+        "data.corruption data.rows data.mask_fractions",
+        "denoising needs rows of one segment, such as whole_sentences, and keeps no span; set the "
+        "second fraction to 0",
     )
     yield (
         len(fractions) != 3 or not math.isclose(sum(fractions), 1, abs_tol=1e-6),
@@ -162,19 +154,14 @@ def data_rules(config: ConfigDict) -> Iterator[Rule]:
     )
     names = named_inputs(data.sources)
     yield (
-        names and data.input not in ((), DATA["input"].default),
-        "data.sources data.input",
-        "leave one of them out",
+        names and (data.language or data.input not in ((), DATA["input"].default)),
+        "data.sources data.input data.language",
+        "the sources name their texts and languages; leave the others out",
     )
     yield (
         data.sampling_exponent != 1 and data.source_weights,
         "data.sampling_exponent data.source_weights",
         "set the exponent to 1, or leave the weights out",
-    )
-    yield (
-        names and data.language,
-        "data.language data.sources",
-        "the sources name their languages; leave language out",
     )
     yield from tokenizer_rules(data)
 

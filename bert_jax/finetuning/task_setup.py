@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -294,22 +295,19 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
             f"batch of config.train.batch_size={config.train.batch_size} from {len(rows)} examples"
         )
     first = rows.take(np.arange(1))
+    texts = math.prod(first["input_ids"].shape[1:-1])
     if "document_ids" in first:
-        return embedding_stage(config, num_steps, first["document_ids"].shape[1])
-    *_, choices, length = (1, *first["input_ids"].shape[1:])
-    return _stage(config, num_steps, choices, length)
+        texts += first["document_ids"].shape[1]
+    return stage_of(config, num_steps, texts)
 
 
-def embedding_stage(config: ConfigDict, num_steps: int, num_documents: int) -> Stage:
-    return _stage(config, num_steps, 1 + num_documents, config.data.max_seq_length)
-
-
-def _stage(config: ConfigDict, num_steps: int, texts: int, length: int) -> Stage:
+def stage_of(config: ConfigDict, num_steps: int, texts: int) -> Stage:
+    """Makes the stage of examples that have this number of sequences each."""
     return Stage(
         index=0,
         first_step=0,
         end_step=num_steps,
-        max_seq_length=length,
+        max_seq_length=config.data.max_seq_length,
         max_predictions_per_seq=0,
         batch_size=config.train.batch_size * texts,
         masked_lm_prob=0.0,

@@ -82,8 +82,8 @@ def check_embedding(
         # The width of a layer for classes is of no account.
         labels = ("0", "1", "2") if config.embedding.loss == "softmax" else ()
         config = filled_in(config, described.model, "embedding", labels, described.family)
-        num_documents = 1 + len(config.embedding.negative_columns)
-        stage = task_setup.embedding_stage(config, 1, num_documents)
+        # An anchor, a positive and the negatives.
+        stage = task_setup.stage_of(config, 1, 2 + len(config.embedding.negative_columns))
     trainer = task_setup.make_trainer(config, stage, devices=topologies.devices(topology))
     batch = task_setup.abstract_embedding_batch(config, stage, trainer)
     compiled = compile_trainer(trainer, batch, topology, stage)

@@ -34,9 +34,9 @@ _COMPILER_ENVIRONMENT = {
 }
 
 
-def _accelerators() -> dict[str, str]:
-    names = {}
-    # From v2 to v5p a name counts cores, two per chip; v5e and v6e count chips.
+# From v2 to v5p a name counts cores, two per chip; v5e and v6e count chips.
+ACCELERATORS = {
+    f"{prefix}-{chips * cores}": f"{chip}:{shape}"
     for chip, prefix, cores, slices in (
         ("v2", "v2", 2, _POD_V2),
         ("v3", "v3", 2, _POD_V3),
@@ -44,13 +44,9 @@ def _accelerators() -> dict[str, str]:
         ("v5e", "v5litepod", 1, _TORUS_2D),
         ("v5p", "v5p", 2, _TORUS_3D | _LARGEST_V5P),
         ("v6e", "v6e", 1, _TORUS_2D),
-    ):
-        for chips, shape in slices.items():
-            names[f"{prefix}-{chips * cores}"] = f"{chip}:{shape}"
-    return names
-
-
-ACCELERATORS = _accelerators()
+    )
+    for chips, shape in slices.items()
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -371,11 +371,6 @@ def test_of_a_data_set_only_the_training_split_is_read(tmp_path, capsys, names):
     assert not capsys.readouterr().out
 
 
-def test_a_comma_of_a_path_is_escaped(tmp_path):
-    write(tmp_path / "a,b.txt", "First.")
-    assert texts(f"{tmp_path}/a\\,b.txt") == ["First."]
-
-
 @pytest.fixture
 def short_limit(monkeypatch):
     monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 40)
@@ -412,5 +407,3 @@ def test_too_long_lines(short_limit, tmp_path):
 def test_inputs_that_match_nothing(tmp_path):
     with pytest.raises(UserError, match=r"^no file matches '.*nothing\*' "):
         Corpus(f"{tmp_path}/nothing*")
-    with pytest.raises(UserError, match="the input is empty"):
-        Corpus(["", ","])
