@@ -88,10 +88,8 @@ FINETUNING: Section = {
         "bad_rows": Field(
             "refuse",
             "What to do with a row that cannot be used (missing columns, an unknown label, an "
-            "empty sentence, an answer that is not in its context). refuse ends the run with an "
-            "error that names the file and line; skip leaves such rows out, reports their number, "
-            "and repairs NER tags that must not follow the tag before them. Rows of a test set are "
-            "never skipped.",
+            "empty sentence, an answer that is not in its context): refuse it with its file and "
+            "line, or skip it and report how many there are. Rows of a test set are never skipped.",
             choices=("refuse", "skip"),
         ),
     },

@@ -25,16 +25,14 @@ PRETRAINING: Section = {
     "sharding": dataclasses.replace(COMMON["sharding"], default="auto"),
     "resume_from": Field(
         "",
-        "Work directory of a run to continue from with its full state: weights, optimizer, step "
-        "and position in the data. The schedule may differ. A run that already has its own "
-        "checkpoint resumes from that instead.",
+        "Work directory of a run to continue from: weights, optimizer, step and position in the "
+        "data. The schedule may differ. A run with a checkpoint of its own resumes from that.",
         owner=Owner.THIS_RUN,
     ),
     "family": Field(
         "bert",
         "Model family, which determines the names and config keys of an export; a flag may name "
-        "another one than that of the weights. A built-in name, "
-        'or "MODULE:NAME" for your own, as for the terms, rows and corruptions below.',
+        'another than that of the weights. "MODULE:NAME" is one of your own, as in other keys.',
         owner=Owner.WEIGHTS,
     ),
     "model": MODEL,
