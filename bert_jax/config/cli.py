@@ -37,6 +37,7 @@ _INSTALLED_BY = {
     "gcsfs": "pip install -e '.[gcs]'",
     "huggingface_hub": "pip install -e '.[hub]'",
     "libtpu": "pip install -e '.[tpu]'",
+    "sacremoses": "pip install -e '.[moses]'",
     "tensorflow": "with Python 3.11 to 3.13, it is installed with bert_jax",
     "wandb": "pip install -e '.[wandb]'",
 }

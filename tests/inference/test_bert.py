@@ -311,13 +311,6 @@ def test_weights_that_give_nan_are_refused():
         bert.encode(["a b"])
 
 
-def test_a_model_without_a_tokenizer():
-    pretrained = make_pretrained()
-    pretrained.tokenizer = None
-    with pytest.raises(UserError, match="--vocab=vocab.txt"):
-        Bert(pretrained)
-
-
 def test_pairs_need_two_token_types_or_none():
     bert = Bert(make_pretrained(type_vocab_size=1))
     assert bert.encode(["a"]).shape == (1, 12)
