@@ -191,10 +191,10 @@ def _print_report(
 ) -> None:
     spec = StreamSpec(
         max_seq_length,
-        1,
-        1,
-        0,
-        0,
+        max_predictions_per_seq=1,
+        batch_size=1,
+        seed=0,
+        stage=0,
         rows=data.rows,
         max_pairs_per_row=data.max_pairs_per_row,
         **{key: data[key] for key in SAMPLING},

@@ -411,10 +411,8 @@ class Bert:
         ]
 
     def width(self, embedding: Embedding) -> int:
-        is_cut = embedding.dimension and embedding.pooling != "tokens"
-        return (
-            min(embedding.dimension, self.config.hidden_size) if is_cut else self.config.hidden_size
-        )
+        size = self.config.hidden_size
+        return size if embedding.pooling == "tokens" else min(embedding.dimension or size, size)
 
     def _windows(self, row: TokenRow, embedding: Embedding) -> list[TokenRow]:
         template = self.tokenizer.template

@@ -133,10 +133,8 @@ class SentenceTask(ExampleTask):
                 texts = [row.values[column] for column in self.text_columns]
                 if not is_test and not all(text.strip() for text in texts):
                     raise BadRecord("empty sentence", "a sentence is empty")
-                text, *others = texts
-                yield Example(
-                    self.id_of(row, split), [(text, others[0] if others else None)], label
-                )
+                first, second = (*texts, None)[:2]
+                yield Example(self.id_of(row, split), [(first, second)], label)
 
     def header(self, split: str) -> Sequence[str]:
         """Returns the names of the columns if the file has no header; otherwise nothing."""

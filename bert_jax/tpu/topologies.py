@@ -86,8 +86,10 @@ def find(name: str, num_slices: int = 1) -> Topology:
 def devices(topology: Topology) -> list[jax.Device]:
     """Describes the slice's devices, for which programs can be compiled but not run.
 
-    Sets environment variables that the TPU compiler reads when it is loaded.
+    Sets environment variables that the TPU compiler reads when it is loaded. Even on a machine with
+    a TPU, only the compiler is used.
     """
+    jax.config.update("jax_platforms", "cpu")
     os.environ.update(_COMPILER_ENVIRONMENT)
     import libtpu  # noqa: F401
 
