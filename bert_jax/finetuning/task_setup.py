@@ -18,7 +18,6 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.finetuning.batches import all_rows
 from bert_jax.finetuning.layer_rates import scaled_by_layer
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.model_keys import MODEL_KEYS
@@ -42,6 +41,9 @@ from bert_jax.training.flops import encoder_flops
 from bert_jax.training.stages import Stage, curve_of_run
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
+
+# Fingerprints of rows depend on it.
+_ROWS_AT_ONCE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,7 +353,8 @@ def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Train
 def rows_fingerprint(rows: TokenRows) -> str:
     """Computes the SHA-256 of all arrays and texts of `rows`."""
     digest = hashlib.sha256()
-    for batch in all_rows(rows):
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        batch = rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
         for name in sorted(batch):
             digest.update(np.ascontiguousarray(batch[name]).tobytes())
     for text in rows.fingerprint_texts():
