@@ -37,13 +37,11 @@ def commands() -> dict[str, Path]:
 
 
 def print_config(_) -> None:
-    """Prints every key of the config with its value."""
     for key, value in flatten(to_dict(flags.FLAGS.config)):
         print(f"config.{key} = {json.dumps(value)}")
 
 
 def explain(_) -> None:
-    """Prints what a key of a config means, or each key of a section."""
     name = flags.FLAGS.explain.removeprefix("config.")
     pretraining = fields({})
     finetuning = fields({"task": ""})

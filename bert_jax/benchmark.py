@@ -148,7 +148,6 @@ def _table(what: str, stage: Stage, results: dict[str, Any]) -> Table:
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     cli.define_config_flag()
     flags.DEFINE_enum("what", "step", ["step", "input"], "What to time.")
     flags.DEFINE_integer("stage", 1, "Which of config.train.stages, counted from 1.")

@@ -17,7 +17,6 @@ from bert_jax.config import cli
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     cli.define_config_flag()
     flags.DEFINE_string("workdir", None, "Directory of the study.", required=True)
 

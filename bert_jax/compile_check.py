@@ -24,7 +24,6 @@ from bert_jax.config import cli, finetuning
 
 
 def define_flags() -> None:
-    """Defines this command's flags."""
     cli.define_config_flag()
     flags.DEFINE_string(
         "topology",
@@ -68,31 +67,13 @@ def main(_) -> None:
     from bert_jax.tpu import check, topologies
 
     topology = topologies.find(args.topology, args.num_slices)
+    price = args.price_per_chip_hour
     if is_embedding:
-        check.check_embedding(
-            args.config,
-            topology,
-            with_plan=args.plan,
-            price_per_chip_hour=args.price_per_chip_hour,
-            output=args.output,
-        )
-        return
-    if args.plan:
-        check.plan(
-            args.config,
-            topology,
-            batch_size_per_chip=size,
-            price_per_chip_hour=args.price_per_chip_hour,
-            output=args.output,
-        )
-        return
-    check.check(
-        args.config,
-        topology,
-        args.stage,
-        batch_size_per_chip=size,
-        output=args.output,
-    )
+        check.check_embedding(args.config, topology, price, args.output, with_plan=args.plan)
+    elif args.plan:
+        check.plan(args.config, topology, size, price, args.output)
+    else:
+        check.check(args.config, topology, args.stage, size, args.output)
 
 
 if __name__ == "__main__":

@@ -67,22 +67,18 @@ def convert(
         if pretrained.tokenizer:
             raise UserError(f"{source} already has a tokenizer; leave out --vocab")
         pretrained.tokenizer = read_google_vocabulary(vocab, lowercase)
-    if not pretrained.tokenizer:
-        raise UserError(f"{source} has no tokenizer; name its vocabulary with --vocab=vocab.txt")
+    pretrained.needed_tokenizer()
     if distil_layers:
         pretrained.distil(distil_layers)
     given = {name: value for name, value in embedding.items() if value is not None}
-    longest = pretrained.max_length
-    if not _MIN_LENGTH <= given.get("max_length", longest) <= longest:
-        raise UserError(
-            f"--max_length is {given['max_length']}; for {source} it must be from {_MIN_LENGTH} "
-            f"to {longest}"
-        )
-    width = pretrained.model["hidden_size"]
-    if not 1 <= given.get("dimension", width) <= width:
-        raise UserError(
-            f"--dimension is {given['dimension']}; for {source} it must be from 1 to {width}"
-        )
+    limits = {
+        "max_length": (_MIN_LENGTH, pretrained.max_length),
+        "dimension": (1, pretrained.model["hidden_size"]),
+    }
+    for name, (least, most) in limits.items():
+        if not least <= (value := given.get(name, most)) <= most:
+            limit = f"it must be from {least} to {most}"
+            raise UserError(f"--{name} is {value}; for {source} {limit}")
     prompts = {name: given.pop(f"{name}_prompt", None) for name in ("query", "document")}
     pretrained.embedding = pretrained.embedding._replace(**given).with_prompts(**prompts)
     if kind == "sentence_transformers":
@@ -94,7 +90,6 @@ def convert(
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     flags.DEFINE_string("input", None, "The model to convert.", required=True)
     flags.DEFINE_string(
         "output", None, "Directory to write. It must be empty or not exist yet.", required=True

@@ -31,7 +31,6 @@ _OF_TABLES = ("text_columns", "label_column")
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     flags.DEFINE_string("workdir", None, "Work directory, or any model with --data.", required=True)
     flags.DEFINE_string(
         "data", "", "Globs of texts, or a labeled file of the task; by default held-out documents."
@@ -177,13 +176,13 @@ def _score_embeddings() -> dict[str, Any]:
     from bert_jax.inference import embeddings
     from bert_jax.inference.finetuned import load_bert
     from bert_jax.tasks import retrieval
-    from bert_jax.tasks.sts import read_pairs
+    from bert_jax.tasks.retrieval import read_pairs
 
     args = flags.FLAGS
     # The data are read first, because a model takes longer.
     if args.sts:
-        data, score, unit = read_pairs(args.sts), embeddings.score_pairs, "sentences"
-        number, prefix, baseline = 2 * len(data.first), embeddings.BASELINE_PREFIX, "common tokens"
+        data, score, unit = read_pairs(args.sts, "--sts"), embeddings.score_pairs, "sentences"
+        number, prefix, baseline = 2 * len(data[0]), embeddings.BASELINE_PREFIX, "common tokens"
     else:
         data = retrieval.read_retrieval(args.retrieval, "--retrieval")
         if data.num_left_out:

@@ -17,7 +17,6 @@ from bert_jax.config.finetuning import ALL
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     cli.define_config_flag()
     flags.DEFINE_string("workdir", "", "Work directory; overrides config.workdir.")
     flags.DEFINE_bool("sweep", False, "Run all rates, batch sizes and seeds of config.sweep.")

@@ -90,7 +90,6 @@ def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -
 
 
 def batch_table(batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Table:
-    """Makes a table of statistics of the global batch."""
     table = empty_table("", "in the global batch", "")
     mask = batch["attention_mask"] > 0
     table.add_row("sequences x tokens", f"{mask.shape[0]:,} x {mask.shape[1]:,}")
@@ -126,7 +125,6 @@ def _labels(batch: Mapping[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
 
 
 def num_tokens(batch: Mapping[str, np.ndarray], row: int) -> int:
-    """Counts the tokens of a row without padding."""
     return int((batch["attention_mask"][row] > 0).sum())
 
 
@@ -158,7 +156,6 @@ def _print_rows(
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     cli.define_config_flag()
     flags.DEFINE_string("workdir", "", "Work directory of a run.")
     flags.DEFINE_integer("step", 1, "The training step, from 1.", lower_bound=1)

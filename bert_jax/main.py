@@ -11,7 +11,6 @@ from bert_jax.config.command_line import config_source
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     cli.define_config_flag()
     flags.DEFINE_string("workdir", "", "Work directory; overrides config.workdir.")
     cli.define_host_flags()

@@ -44,7 +44,6 @@ _ATTENTION_LENGTH = 128
 
 
 def features(bert: "Bert") -> None:
-    """Writes the features of a file of texts to a file."""
     from bert_jax.inference.features import SUFFIXES, count_texts, write_features
 
     args = flags.FLAGS
@@ -69,7 +68,6 @@ def features(bert: "Bert") -> None:
 
 
 def attention(bert: "Bert", text: str, text_b: str | None = None) -> None:
-    """Writes an HTML page that shows the attention between tokens."""
     args = flags.FLAGS
     files.check_output(args.output, (".html", ".htm"))
     length = args.max_length
@@ -91,7 +89,6 @@ COMMANDS = VERBS | _WRITERS
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     flags.DEFINE_string(
         "model",
         None,

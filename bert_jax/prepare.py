@@ -31,20 +31,10 @@ from bert_jax.config.command_line import UsageError
 from bert_jax.config.data import DATA, SAMPLING
 from bert_jax.reports import corpus_report
 from bert_jax.store.engines import Engine, beam_runner
-from bert_jax.store.manifest import (
-    RECORDED,
-    check_case,
-    given_tokenizer,
-    open_corpus,
-)
+from bert_jax.store.manifest import RECORDED, check_case, given_tokenizer, open_corpus
 from bert_jax.store.preparation import prepare
 from bert_jax.store.preparation_report import show_formats
-from bert_jax.store.token_store import (
-    TokenStore,
-    read_metadata,
-    store_path,
-    verify_store,
-)
+from bert_jax.store.token_store import TokenStore, read_metadata, store_path, verify_store
 from bert_jax.store.tokenization import document_sentences
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.tokenizers.extension import extended_size
@@ -201,10 +191,10 @@ def _print_report(
 ) -> None:
     spec = StreamSpec(
         max_seq_length,
-        1,
-        1,
-        0,
-        0,
+        max_predictions_per_seq=1,
+        batch_size=1,
+        seed=0,
+        stage=0,
         rows=data.rows,
         max_pairs_per_row=data.max_pairs_per_row,
         **{key: data[key] for key in SAMPLING},

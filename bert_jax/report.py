@@ -14,7 +14,6 @@ from bert_jax.config import cli
 
 
 def define_flags() -> None:
-    """Defines the flags of the command line."""
     flags.DEFINE_list(
         "workdir", None, "Work directories of runs or sweeps, separated by commas.", required=True
     )

@@ -80,6 +80,12 @@ class TestOthersDirectories:
         sentence = refusal(lambda: pretrain.train(small_run("sotu", data__store=str(other)), copy))
         assert "began with another corpus: its splits.heldout" in sentence
 
+    def test_other_text_is_refused_before_it_is_prepared(self, copy, tmp_path, refusal):
+        shutil.rmtree(copy / "data")
+        other = small_run(write_documents(tmp_path / "other", 5))
+        assert "was made from other texts" in refusal(lambda: pretrain.train(other, copy))
+        assert not (copy / "data").exists()
+
     def test_changed_text_is_refused_by_name(self, texts, copy, tmp_path, refusal):
         folder = tmp_path / "texts"
         run = small_run(write_documents(folder, 5))

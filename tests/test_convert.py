@@ -78,6 +78,7 @@ def test_layers_of_a_bert_become_a_distilbert(huggingface, tmp_path):
     for source, layers, words in (
         (huggingface, "0,3", "has only the layers 0 to 2"),
         (out, "0", "the family of .*out is distilbert, not bert"),
+        (huggingface, "a,b", "--distil_layers is 'a,b'; it must be numbers such as 0,2,4"),
     ):
         with pytest.raises(UserError, match=words):
             convert.convert(str(source), str(tmp_path / "x"), "bert_jax", distil_layers=layers)

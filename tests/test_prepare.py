@@ -185,8 +185,6 @@ def test_a_finished_store_does_not_need_the_vocabulary_again(store, speeches, tm
         make(options(speeches, vocab=str(tmp_path / "third.txt")), tmp_path / "store")
     with pytest.raises(UserError, match="data.vocab: .*No such file or directory.*vocab.txt"):
         make(data, tmp_path / "other")
-    with pytest.raises(UserError, match="data.lowercase=True, not False"):
-        make(options(speeches, vocab=str(vocab), lowercase=False), tmp_path / "store")
     with pytest.raises(UserError, match="data.vocab='', not 'sha256:"):
         make(options(speeches, vocab=str(other)), store[1])
     vocab.write_text(other.read_text() + "more\n")

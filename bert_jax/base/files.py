@@ -155,7 +155,6 @@ def inside(directory: Path, name: str, named_by: epath.PathLike) -> Path:
 
 
 def open_input(path: epath.PathLike) -> BinaryIO:
-    """Opens a file for reading from its beginning."""
     if not (is_on_hub(path) or is_remote(path)):
         return open(path, "rb")  # noqa: SIM115
     remote = hub_filesystem() if is_on_hub(path) else filesystem()
@@ -294,7 +293,6 @@ def filesystem() -> Any:
 
 @functools.cache
 def hub_filesystem() -> Any:
-    """Returns the fsspec file system of the Hugging Face Hub."""
     from huggingface_hub import HfFileSystem
 
     return HfFileSystem()

@@ -15,12 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.base.batch import BatchFields, shared_row_fields, weights_name
-from bert_jax.batches.random_keys import (
-    CORRUPTION_TAG,
-    ROW_ORDER_TAG,
-    keyed_generator,
-    random_key,
-)
+from bert_jax.batches.random_keys import CORRUPTION_TAG, ROW_ORDER_TAG, keyed_generator, random_key
 from bert_jax.batches.rows.windows import WindowedRows, occurrences, select_rows
 
 Batch = dict[str, np.ndarray]

@@ -48,12 +48,18 @@ class StreamSpec:
     options too, but for those of `EVALUATION_MASKS`, the seed and the stage.
 
     Attributes:
+      max_seq_length: Tokens of a row, with special tokens and padding.
+      max_predictions_per_seq: The most tokens of a row that are predicted.
       batch_size: The rows of a global batch.
+      stage: The index of the stage, which gives its order of the text with the seed.
+      masked_lm_prob: The fraction of the tokens that are chosen, from 0 to 1.
       mask_fractions: The fractions of chosen tokens that become [MASK], are kept, and become
         random.
       max_pairs_per_row: The largest number of pairs that share a row; 1 for rows of one pair.
       held_out: Whether the masks are for evaluation: [CLS] and [SEP] are never chosen, and rare
         tokens are not preferred.
+      max_sentence_tokens: Longer sentences are divided; 0 divides none.
+      shuffle_sentences: Sentences of a window in which rows are shuffled.
     """
 
     max_seq_length: int

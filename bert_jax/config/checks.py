@@ -13,9 +13,8 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.common import COMMON
+from bert_jax.config.common import COMMON, MODEL
 from bert_jax.config.data import DATA
-from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Section, flatten
 from bert_jax.config.stage_keys import OWN_KEYS, OWN_MODEL_KEYS, STAGE, has_own_schedule
 from bert_jax.text.named_sources import named_inputs
@@ -58,7 +57,6 @@ def unused_keys(
 
 
 def model_rules(config: ConfigDict) -> list[Rule]:
-    """Returns the rules between the keys of `config.model`."""
     model = config.model
     width, is_local = model.hidden_size, model.local_attention > 0
     return [
@@ -93,20 +91,15 @@ def model_rules(config: ConfigDict) -> list[Rule]:
             "such layers differ and cannot share their parameters; set layer_groups to 0",
         ),
         (
-            not model.head_transform and model.embedding_size not in (0, width),
-            "model.embedding_size model.head_transform",
-            "without that layer the embeddings must have the width hidden_size",
-        ),
-        (
-            not model.head_transform and model.generator_size,
-            "model.generator_size model.head_transform",
-            "a generator needs that layer",
+            not model.head_transform
+            and (model.embedding_size not in (0, width) or model.generator_size),
+            "model.head_transform model.embedding_size model.generator_size",
+            "without that layer the embeddings have the width hidden_size, and no generator",
         ),
     ]
 
 
 def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules between the keys of the tokenizer."""
     kind, tokens = data.tokenizer, data.special_tokens
     yield (
         data.lowercase and kind not in ("wordpiece", "sentencepiece", "moses_bpe"),
@@ -139,7 +132,6 @@ def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
 
 
 def data_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules between the keys of `config.data`."""
     data = config.data
     yield from unused_keys(data, DATA, "data.")
     yield (
@@ -150,14 +142,10 @@ def data_rules(config: ConfigDict) -> Iterator[Rule]:
     )
     is_denoising, fractions = data.corruption == "denoising", data.mask_fractions
     yield (
-        is_denoising and data.rows in ("pairs", "halves"),
-        "data.rows data.corruption",
-        "denoising needs rows of one segment, such as whole_sentences",
-    )
-    yield (
-        is_denoising and fractions[1:2] != (0,),
-        "data.mask_fractions data.corruption",
-        "denoising keeps no span; set the second fraction to 0",
+        is_denoising and (data.rows in ("pairs", "halves") or fractions[1:2] != (0,)),
+        "data.corruption data.rows data.mask_fractions",
+        "denoising needs rows of one segment, such as whole_sentences, and keeps no span; set the "
+        "second fraction to 0",
     )
     yield (
         len(fractions) != 3 or not math.isclose(sum(fractions), 1, abs_tol=1e-6),
@@ -166,25 +154,19 @@ def data_rules(config: ConfigDict) -> Iterator[Rule]:
     )
     names = named_inputs(data.sources)
     yield (
-        names and data.input not in ((), DATA["input"].default),
-        "data.sources data.input",
-        "leave one of them out",
+        names and (data.language or data.input not in ((), DATA["input"].default)),
+        "data.sources data.input data.language",
+        "the sources name their texts and languages; leave the others out",
     )
     yield (
         data.sampling_exponent != 1 and data.source_weights,
         "data.sampling_exponent data.source_weights",
         "set the exponent to 1, or leave the weights out",
     )
-    yield (
-        names and data.language,
-        "data.language data.sources",
-        "the sources name their languages; leave language out",
-    )
     yield from tokenizer_rules(data)
 
 
 def packing_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of rows that several sequences share."""
     data = config.data
     if data.max_pairs_per_row == 1:
         return
@@ -197,7 +179,6 @@ def packing_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def objective_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of the terms of the loss and of the models that they train."""
     terms, weights = config.objective.terms, config.objective.weights
     width = round(config.model.hidden_size * config.model.generator_size)
     yield (
@@ -218,7 +199,6 @@ def objective_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def stage_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of the fractions and lengths of `config.train.stages`."""
     stages, positions = config.train.stages, config.model.max_position_embeddings
     total = sum(stage.fraction for stage in stages)
     fractions = " ".join(f"train.stages[{i}].fraction" for i in range(len(stages)))
@@ -236,7 +216,6 @@ def stage_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def own_key_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of the keys that a stage may have of its own."""
     for i, stage in enumerate(config.train.stages):
         path = f"train.stages[{i}]."
         yield from unused_keys(stage, STAGE, path, path)
@@ -291,7 +270,6 @@ def stored_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def run_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules of a run of pre-training."""
     yield from stored_rules(config)
     yield (
         config.init_from and config.resume_from,
@@ -312,7 +290,6 @@ def run_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
-    """Yields the rules of a config of fine-tuning with the keys of `section`."""
     yield (
         not config.init_from,
         "init_from",
@@ -353,7 +330,6 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
 
 
 def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
-    """Yields the rules between the keys of `config.embedding`."""
     own = config.embedding
     yield (
         own.loss == "mnr" and config.train.batch_size == 1,

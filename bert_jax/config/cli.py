@@ -26,13 +26,7 @@ from bert_jax import config
 from bert_jax.base import compilation_cache, cpu_allocator, files, parts
 from bert_jax.base.errors import UserError, printable
 from bert_jax.config import finetuning
-from bert_jax.config.command_line import (
-    ABSL_FLAGS,
-    CONFIG_MODULE,
-    UsageError,
-    config_source,
-    parse,
-)
+from bert_jax.config.command_line import ABSL_FLAGS, CONFIG_MODULE, UsageError, config_source, parse
 
 # The status of one of several processes after an unexpected error. The usual cause is that
 # another process died, and a restart continues the run; status 1 would mean a mistake.
@@ -43,6 +37,7 @@ _INSTALLED_BY = {
     "gcsfs": "pip install -e '.[gcs]'",
     "huggingface_hub": "pip install -e '.[hub]'",
     "libtpu": "pip install -e '.[tpu]'",
+    "sacremoses": "pip install -e '.[moses]'",
     "tensorflow": "with Python 3.11 to 3.13, it is installed with bert_jax",
     "wandb": "pip install -e '.[wandb]'",
 }

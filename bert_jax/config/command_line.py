@@ -96,7 +96,6 @@ def parse(
 
 
 def config_source(values: flags.FlagValues = flags.FLAGS) -> ConfigSource:
-    """Returns where the parsed config comes from."""
     return values["config"].source
 
 

@@ -1,8 +1,11 @@
 """The config keys that pre-training and fine-tuning share, with the same meaning."""
 
+import dataclasses
 import functools
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Owner, Section
+from bert_jax.models.bert_config import BertConfig
 
 _free = functools.partial(Field, owner=Owner.NONE)
 _of_this_run = functools.partial(Field, owner=Owner.THIS_RUN)
@@ -20,6 +23,16 @@ GRADIENT_ACCUMULATION_STEPS = _free(
 EVAL_BATCH_SIZE = _free(
     64, "Number of sequences in each evaluation step, over all devices.", bounds="> 0"
 )
+
+# The keys of config.model.
+MODEL: Section = {
+    key.name: Field(
+        **{name: fact for name, fact in key.metadata.items() if name != "of_weights"},
+        owner=Owner.WEIGHTS if key.metadata["of_weights"] else Owner.RUN,
+    )
+    for key in dataclasses.fields(BertConfig)
+    if key.metadata
+}
 
 COMMON: Section = {
     "seed": Field(
@@ -216,6 +229,9 @@ COMMON: Section = {
 }
 
 
-def layer_numbers(text: str) -> tuple[int, ...]:
-    """Parses the numbers in a text such as "0,2,4"."""
-    return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+def layer_numbers(text: str, key: str) -> tuple[int, ...]:
+    """Parses the numbers in a text such as "0,2,4"; `key` names it in messages."""
+    try:
+        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+    except ValueError:
+        raise UserError(f"{key} is {text!r}; it must be numbers such as 0,2,4") from None

@@ -10,10 +10,9 @@ _text_field = functools.partial(Field, owner=Owner.STORE)
 SAMPLING: Section = {
     "sampling_exponent": Field(
         1.0,
-        "How the sources of data.sources are mixed: the share of each in the rows is its share of "
-        "the tokens to this power, renormalized. 1 keeps the shares; less raises the small sources "
-        "(0.7: multilingual BERT, 0.3: XLM-R). A vocabulary that is trained sees the sources in "
-        "shares of their bytes to the same power.",
+        "How data.sources are mixed: the share of each in the rows is its share of the tokens to "
+        "this power, renormalized; in the text of a vocabulary, its share of the bytes. 1 keeps "
+        "the shares; less raises the small ones (0.7: multilingual BERT, 0.3: XLM-R).",
         bounds=">= 0, <= 1",
     ),
     "source_weights": Field(
@@ -37,10 +36,9 @@ DATA: Section = {
     "sources": Field(
         (),
         "Named sources of text, instead of data.input: NAME=INPUT for each, with commas between "
-        "them, where INPUT is as in data.input. A name is the code of a language, such as en, or "
-        "begins with it, such as en-books; the code selects the rules that split text into "
-        "sentences. An INPUT without a name belongs to the source before it. Each source has "
-        "held-out documents and results of its own.",
+        "them, where INPUT is as in data.input; one without a name belongs to the source before "
+        "it. A name is or begins with the code of a language (en, en-books), which selects the "
+        "rules for sentences. Each source has held-out documents and results of its own.",
         owner=Owner.STORE,
     ),
     **SAMPLING,
@@ -91,11 +89,10 @@ DATA: Section = {
     ),
     "language": _text_field(
         "",
-        "Language of the rules that split text into sentences: a code such as de or pt. If empty, "
-        "that of the dump (format=wikipedia); in other files, Greek paragraphs get Greek rules and "
-        "all others English ones, which know the sentence ends of all scripts. A language without "
-        "rules in the library sentencex gets the rules of a related language or of English, and a "
-        "warning.",
+        "Language of the rules that split text into sentences, such as de or pt. If empty, that of "
+        "the dump (format=wikipedia); in other files, Greek paragraphs get Greek rules and all "
+        "others English ones, which know the sentence ends of all scripts. A language without "
+        "rules in sentencex gets those of a related language or of English, and a warning.",
     ),
     "encoding": _text_field(
         "utf-8",
@@ -105,9 +102,8 @@ DATA: Section = {
     **TOKENIZER,
     "bad_documents": _text_field(
         "refuse",
-        "What to do with a document that cannot be read (invalid UTF-8, broken JSON, no text). "
-        "refuse ends the run with an error that names the file and line; skip reports how many "
-        "such documents there are, and the first of them.",
+        "What to do with a document that cannot be read (invalid UTF-8, broken JSON, no text): "
+        "refuse it with its file and line, or skip it and report how many there are.",
         choices=("refuse", "skip"),
     ),
     "duplicates": _text_field(
@@ -125,9 +121,9 @@ DATA: Section = {
     ),
     "heldout_by": _text_field(
         "index",
-        "How held-out documents are chosen: index (evenly spread over the corpus; documents that "
-        "are added move them) or id (by a hash of the value of data.document_field, or of the id "
-        "of a page in a dump, so that the same documents are held out of a later version).",
+        "How held-out documents are chosen: index (evenly spread over the corpus) or id (by a hash "
+        "of the value of data.document_field, or of the id of a page in a dump, so that the same "
+        "documents are held out of a later version).",
         choices=("index", "id"),
     ),
     "store": Field(
@@ -165,8 +161,8 @@ DATA: Section = {
     "max_pairs_per_row": Field(
         1,
         "Largest number of pairs (segments, documents) that share a row; each attends only to "
-        "itself. If above 1, a row of train.batch_size has several pairs; the run prints their "
-        "mean number. Evaluation is never packed. See docs/pretraining.md.",
+        "itself. The run prints their mean number. Evaluation is never packed. See "
+        "docs/pretraining.md.",
         bounds="> 0",
     ),
     "corruption": Field(
@@ -224,9 +220,8 @@ DATA: Section = {
     "max_sentence_tokens": Field(
         128,
         "A sentence with more tokens than this, or than half of a row has room for, counts as "
-        "several sentences, which follow each other. Rows of pairs, halves and segments take as "
-        "many tokens as fit, and the next row begins with the rest of the sentence. 0 divides no "
-        "sentence: what does not fit in a row is cut off, as in BERT.",
+        "several sentences, which follow each other; a row that is full goes on in the next. 0 "
+        "divides no sentence: what does not fit in a row is cut off, as in BERT.",
         bounds=">= 0",
     ),
     "short_seq_prob": Field(
@@ -237,9 +232,9 @@ DATA: Section = {
     ),
     "shuffle_sentences": Field(
         2**20,
-        "Rows are shuffled within windows of this many sentences. A larger window shuffles better "
-        "and needs more memory (about 15 bytes per sentence). In a token store of several parts, "
-        "the other document of a random pair is from the same window.",
+        "Rows are shuffled within windows of this many sentences, which need about 15 bytes each. "
+        "In a token store of several parts, the other document of a random pair is from the same "
+        "window.",
         bounds="> 0",
     ),
     "num_threads": Field(

@@ -11,12 +11,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, finetuning_rules, model_rules
-from bert_jax.config.common import (
-    COMMON,
-    EVAL_BATCH_SIZE,
-    GRADIENT_ACCUMULATION_STEPS,
-)
-from bert_jax.config.model import MODEL
+from bert_jax.config.common import COMMON, EVAL_BATCH_SIZE, GRADIENT_ACCUMULATION_STEPS, MODEL
 from bert_jax.config.schema import Field, Owner, Section, build, check, to_dict
 from bert_jax.config.stored import without_removed
 from bert_jax.config.task_sections import TASK_SECTIONS
@@ -93,10 +88,8 @@ FINETUNING: Section = {
         "bad_rows": Field(
             "refuse",
             "What to do with a row that cannot be used (missing columns, an unknown label, an "
-            "empty sentence, an answer that is not in its context). refuse ends the run with an "
-            "error that names the file and line; skip leaves such rows out, reports their number, "
-            "and repairs NER tags that must not follow the tag before them. Rows of a test set are "
-            "never skipped.",
+            "empty sentence, an answer that is not in its context): refuse it with its file and "
+            "line, or skip it and report how many there are. Rows of a test set are never skipped.",
             choices=("refuse", "skip"),
         ),
     },

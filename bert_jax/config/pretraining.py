@@ -12,17 +12,11 @@ from bert_jax.config.common import (
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
+    MODEL,
     layer_numbers,
 )
 from bert_jax.config.data import DATA
-from bert_jax.config.model import MODEL
-from bert_jax.config.schema import (
-    Field,
-    Owner,
-    Section,
-    build,
-    check,
-)
+from bert_jax.config.schema import Field, Owner, Section, build, check
 from bert_jax.config.stage_keys import STAGE
 from bert_jax.config.stored import without_removed
 
@@ -31,16 +25,14 @@ PRETRAINING: Section = {
     "sharding": dataclasses.replace(COMMON["sharding"], default="auto"),
     "resume_from": Field(
         "",
-        "Work directory of a run to continue from with its full state: weights, optimizer, step "
-        "and position in the data. The schedule may differ. A run that already has its own "
-        "checkpoint resumes from that instead.",
+        "Work directory of a run to continue from: weights, optimizer, step and position in the "
+        "data. The schedule may differ. A run with a checkpoint of its own resumes from that.",
         owner=Owner.THIS_RUN,
     ),
     "family": Field(
         "bert",
         "Model family, which determines the names and config keys of an export; a flag may name "
-        "another one than that of the weights. A built-in name, "
-        'or "MODULE:NAME" for your own, as for the terms, rows and corruptions below.',
+        'another than that of the weights. "MODULE:NAME" is one of your own, as in other keys.',
         owner=Owner.WEIGHTS,
     ),
     "model": MODEL,
@@ -131,8 +123,7 @@ def default_config() -> ConfigDict:
 
 
 def teacher_layers(config: ConfigDict) -> tuple[int, ...]:
-    """Returns the layers of `config.objective.teacher_layers`."""
-    return layer_numbers(config.objective.teacher_layers)
+    return layer_numbers(config.objective.teacher_layers, "config.objective.teacher_layers")
 
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
@@ -161,7 +152,6 @@ def validate(config: ConfigDict, *, is_given: bool = False) -> None:
 
 
 def validate_data(data: ConfigDict) -> None:
-    """Checks only the section `data` of a config."""
     check(data, DATA, "config.data.")
     config = ConfigDict({"data": data})
     check_rules(data_rules(config), config)

@@ -37,13 +37,12 @@ TOKENIZER: Section = {
     ),
     "add_tokens": Field(
         "",
-        "Tokens that the vocabulary of data.vocab or of init_from gets in addition, for the words "
-        "of this text: a number, or a file with a word on each line (not byte_bpe). A number "
-        "chooses those that save most tokens in training documents of up to 64 MiB, drawn evenly. "
-        "They take the place of [unusedN] first, then new ids at the end, by which "
-        "model.vocab_size grows; the ids of all other tokens stay. A new row of the embeddings "
-        "begins as the mean of the rows of the pieces that the token replaces. For wordpiece, "
-        "byte_bpe and sentencepiece (unigram).",
+        "Tokens that the vocabulary of data.vocab or of init_from gets in addition: a number, or a "
+        "file with a word on each line (not byte_bpe). A number chooses those that save most "
+        "tokens in training documents of up to 64 MiB, drawn evenly. They take the place of "
+        "[unusedN] first, then new ids at the end, by which model.vocab_size grows. A new row of "
+        "the embeddings begins as the mean of the rows of the pieces that the token replaces. For "
+        "wordpiece, byte_bpe and sentencepiece (unigram).",
         owner=Owner.STORE,
     ),
     "special_tokens": _tokenizer_field(

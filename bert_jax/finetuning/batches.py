@@ -13,8 +13,6 @@ from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.trainer import Trainer
 
-_ROWS_AT_ONCE = 4096
-
 
 class ExampleOrder:
     """Chooses the rows of each step, as a pure function of the arguments.
@@ -35,12 +33,6 @@ class ExampleOrder:
             key = random_key(self.seed, int(epoch))
             row_N[inside_N] = permuted(index_N[inside_N], self.num_rows, key)
         return row_N
-
-
-def all_rows(rows: TokenRows) -> Iterator[dict[str, np.ndarray]]:
-    """Yields all rows of a split once, in order, a few thousand at a time."""
-    for first in range(0, len(rows), _ROWS_AT_ONCE):
-        yield rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
 
 
 def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:

@@ -139,7 +139,7 @@ def score_file(
     pretrained = None if is_run else read_pretrained(directory, step)
     config = _config_of(pretrained) if pretrained else workdir.load_config(directory)
     folder = directory / workdir.TOKENIZER
-    tokenizer = pretrained.tokenizer if pretrained else tokenizers.load(folder)
+    tokenizer = pretrained.needed_tokenizer() if pretrained else tokenizers.load(folder)
     if text_columns or label_column:
         _set_columns(config, text_columns, label_column)
     task, rows = _read_labeled(config, tokenizer, path)
@@ -158,13 +158,8 @@ def score_file(
         with closing(Checkpointer(folder, read_only=True)) as checkpoints:
             step, params = checkpoints.restore_params(trainer.abstract_state().params, step)
         found = {"step": step}
-    outputs = predict(
-        trainer,
-        params,
-        rows,
-        batch_size=config.eval.batch_size,
-        length_multiple=config.data.length_multiple,
-    )
+    size, multiple = config.eval.batch_size, config.data.length_multiple
+    outputs = predict(trainer, params, rows, size, length_multiple=multiple)
     scores, classes = task.score(rows, outputs), task.class_table(rows, outputs)
     return {**found, "num_rows": len(rows), **scores, CLASSES: classes}
 

@@ -1,5 +1,6 @@
 """A run of fine-tuning: `finetune` has the same steps as `bert_jax.pretraining.train.train`."""
 
+import functools
 import math
 from collections.abc import Generator
 from contextlib import ExitStack, closing
@@ -104,13 +105,9 @@ def finetune(
                 _show(results, path, not is_in_sweep)
 
         # Predict with the best checkpoint.
-        scores = write_predictions(
-            run.config,
-            path,
-            run.task,
-            run.trainer.abstract_state().params,
-            lambda params, rows: run.predict(params, rows, guard),
-        )
+        shapes = run.trainer.abstract_state().params
+        predict_rows = functools.partial(run.predict, guard=guard)
+        scores = write_predictions(run.config, path, run.task, shapes, predict_rows)
         if scores and is_first:
             # The report was written before the scores of the test split were known.
             write_pages(path)
@@ -232,14 +229,8 @@ class FinetuningRun:
         self, params: Any, rows: TokenRows, guard: PreemptionGuard
     ) -> dict[str, Any] | None:
         """Computes the model's outputs for all rows; None if the run must stop."""
-        return predict(
-            self.trainer,
-            params,
-            rows,
-            batch_size=self.config.eval.batch_size,
-            stop=guard.poll,
-            length_multiple=self.config.data.length_multiple,
-        )
+        size, multiple = self.config.eval.batch_size, self.config.data.length_multiple
+        return predict(self.trainer, params, rows, size, guard.poll, multiple)
 
     def ending(self, step: int) -> dict[str, Any]:
         """Returns how the run ended, for results.json."""

@@ -71,7 +71,6 @@ def announce(
 
 
 def describe_classes(counts: Mapping[str, int]) -> list[str]:
-    """Describes the most frequent classes."""
     ranked = sorted(counts, key=lambda name: -counts[name])
     shown = ", ".join(f"{name!r} {counts[name]:,}" for name in ranked[:_MAX_CLASSES])
     more = len(ranked) - _MAX_CLASSES
@@ -86,7 +85,6 @@ def describe_classes(counts: Mapping[str, int]) -> list[str]:
 
 
 def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
-    """Prints the scores of the best checkpoint."""
     path, classes = epath.Path(directory), results.get(CLASSES, [])
     splits = {name: scores for name, scores in results.items() if scores and type(scores) is dict}
     # The baseline is the last column.

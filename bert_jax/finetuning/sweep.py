@@ -148,7 +148,6 @@ def sweep_table(summary: dict[str, Any]) -> Table:
 
 
 def _runs(grid: ConfigDict) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the name of each run and the config values it sets."""
     for rate, size, seed in itertools.product(grid.learning_rates, grid.batch_sizes, grid.seeds):
         yield (
             f"rate_{rate:.12g}_batch_{size}_seed_{seed}",
@@ -239,7 +238,6 @@ def average(scores: dict[str, dict[str, float]]) -> float:
 
 
 def glue_table(summary: dict[str, Any]) -> Table:
-    """Makes a table with a row for each task and the average."""
     table = empty_table("GLUE, dev sets", "task", "score", "metric")
     for task, splits in summary["scores"].items():
         cells = "/".join(f"{score:.1f}" for score in splits.values())

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +18,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.finetuning.batches import all_rows
-from bert_jax.finetuning.flops import task_flops_per_sequence
-from bert_jax.finetuning.layer_rates import LayerRates
+from bert_jax.finetuning.layer_rates import scaled_by_layer
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
@@ -29,6 +28,7 @@ from bert_jax.models import BertConfig
 from bert_jax.models.embedding_model import EmbeddingModel
 from bert_jax.models.task_models import TaskModel, make_task_model
 from bert_jax.objectives.contrastive import Contrastive
+from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.tasks import make_task
@@ -41,6 +41,9 @@ from bert_jax.training.flops import encoder_flops
 from bert_jax.training.stages import Stage, curve_of_run
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
+
+# Fingerprints of rows depend on it.
+_ROWS_AT_ONCE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,31 +87,17 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
         model, family = {key: saved.model[key] for key in MODEL_KEYS}, saved.family
         tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     else:
-        pretrained = _read_pretrained(config)
+        pretrained = read_pretrained(config.init_from)
         model, family = pretrained.model, pretrained.family
-        tokenizer = pretrained.tokenizer
-    _check_model(config, model)
-    task = make_task(config, config.data.input, tokenizer)
-    return TaskSetup(model, family, tokenizer, task, pretrained)
-
-
-def _read_pretrained(config: ConfigDict) -> Pretrained:
-    pretrained = read_pretrained(config.init_from)
-    if pretrained.tokenizer is None:
-        raise UserError(
-            f"config.init_from: {config.init_from} has no tokenizer; python -m bert_jax.convert "
-            f"--input={config.init_from} --vocab=vocab.txt --to=bert_jax --output=DIR adds one"
-        )
-    return pretrained
-
-
-def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
+        tokenizer = pretrained.needed_tokenizer()
     positions = model["max_position_embeddings"]
     if config.data.max_seq_length > positions:
         raise UserError(
             f"config.data.max_seq_length is {config.data.max_seq_length}, longer than the "
             f"{positions} positions of {config.init_from}"
         )
+    task = make_task(config, config.data.input, tokenizer)
+    return TaskSetup(model, family, tokenizer, task, pretrained)
 
 
 def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
@@ -168,7 +157,7 @@ def make_trainer(
     is_embedding = config.head == "embedding"
     # Blocks that share their parameters have one rate.
     num_layers = config.model.layer_groups or config.model.num_hidden_layers
-    scaling = LayerRates(num_layers, decay).scaling() if decay != 1 else None
+    scaling = scaled_by_layer(num_layers, decay) if decay != 1 else None
 
     def make_model(model_config: BertConfig) -> TaskModel | EmbeddingModel:
         if is_embedding:
@@ -192,8 +181,30 @@ def make_trainer(
     return dataclasses.replace(trainer, accumulation_steps=1) if is_embedding else trainer
 
 
+def task_flops_per_sequence(model: TaskModel, length: int) -> float:
+    """Computes the FLOPs of forward and backward for one sequence of a task.
+
+    Args:
+      length: Tokens of a sequence; each of C choices is a sequence.
+    """
+    c, width = model.config, model.config.hidden_size
+    num_read = length if model.PER_TOKEN else 1
+    # The dense layers between the encoder and the head: a pooler, or that of the masked-LM head.
+    pooling = c.classifier_pooling
+    num_dense = num_read if pooling != "pooler" else int(model.POOLED)
+    if pooling == "late" and model.POOLED:
+        num_dense = length
+    elif (pooling == "pooler" and c.pooler_act == "none") or not (c.head_transform or model.POOLED):
+        num_dense = 0
+    head = 2 * width**2 * num_dense + 2 * num_read * width * model.num_outputs
+    forward = encoder_flops(c, length, None) + head
+    if c.num_decoder_layers:
+        # The decoder reads the same tokens; its logits are not computed.
+        forward += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
+    return 3.0 * forward
+
+
 def make_contrastive(config: ConfigDict) -> Contrastive:
-    """Makes the loss of `config.embedding`."""
     own, options = config.embedding, {}
     if own.loss in ("mnr", "cosent", "angle"):
         options["scale"] = own.scale
@@ -274,7 +285,6 @@ def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
 
 
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:
-    """Refuses a batch that cannot be split over the devices."""
     config_lib.check_batch(config, num_data_shards(mesh), jax.process_count())
 
 
@@ -287,23 +297,19 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
             f"batch of config.train.batch_size={config.train.batch_size} from {len(rows)} examples"
         )
     first = rows.take(np.arange(1))
+    texts = math.prod(first["input_ids"].shape[1:-1])
     if "document_ids" in first:
-        return embedding_stage(config, num_steps, first["document_ids"].shape[1])
-    *_, choices, length = (1, *first["input_ids"].shape[1:])
-    return _stage(config, num_steps, choices, length)
+        texts += first["document_ids"].shape[1]
+    return stage_of(config, num_steps, texts)
 
 
-def embedding_stage(config: ConfigDict, num_steps: int, num_documents: int) -> Stage:
-    """Makes the stage of rows of an anchor and some documents."""
-    return _stage(config, num_steps, 1 + num_documents, config.data.max_seq_length)
-
-
-def _stage(config: ConfigDict, num_steps: int, texts: int, length: int) -> Stage:
+def stage_of(config: ConfigDict, num_steps: int, texts: int) -> Stage:
+    """Makes the stage of examples that have this number of sequences each."""
     return Stage(
         index=0,
         first_step=0,
         end_step=num_steps,
-        max_seq_length=length,
+        max_seq_length=config.data.max_seq_length,
         max_predictions_per_seq=0,
         batch_size=config.train.batch_size * texts,
         masked_lm_prob=0.0,
@@ -320,7 +326,7 @@ def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Train
     if config.from_scratch:
         return trainer.init_state()
     # The weights are read here if all checkpoints of the run are damaged.
-    pretrained = setup.pretrained or _read_pretrained(config)
+    pretrained = setup.pretrained or read_pretrained(config.init_from)
     prefixes: tuple[str, ...] = ("bert/",)
     if (pretrained.head, pretrained.labels) == (config.head, tuple(config.labels)):
         say(f"the head of {config.init_from} is kept: its labels are those of the task")
@@ -347,7 +353,8 @@ def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Train
 def rows_fingerprint(rows: TokenRows) -> str:
     """Computes the SHA-256 of all arrays and texts of `rows`."""
     digest = hashlib.sha256()
-    for batch in all_rows(rows):
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        batch = rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
         for name in sorted(batch):
             digest.update(np.ascontiguousarray(batch[name]).tobytes())
     for text in rows.fingerprint_texts():

@@ -51,16 +51,10 @@ class Bert:
     """
 
     def __init__(self, pretrained: Pretrained):
-        if pretrained.tokenizer is None:
-            raise UserError(
-                f"{pretrained.source} has no tokenizer; give it one with python -m "
-                f"bert_jax.convert --input={pretrained.source} --vocab=vocab.txt --to=bert_jax "
-                "--output=DIR"
-            )
+        self.tokenizer = pretrained.needed_tokenizer()
         pretrained.cut_padding()
         self.source = pretrained.source
         self.config = pretrained.model_config
-        self.tokenizer = pretrained.tokenizer
         self.max_length = pretrained.max_length
         self.embedding = pretrained.embedding
         # ELECTRA's generator fills masks.
@@ -271,40 +265,39 @@ class Bert:
         self._warn(rows, length)
         return rows
 
-    def embedding_rows(self, texts: Sequence[Text], embedding: Embedding) -> list[TokenRow]:
-        """Tokenizes texts for `features`, with a warning if some are cut off."""
-        rows = self.tokenize_embedded(texts, embedding)
-        self._warn(rows, embedding.max_length)
-        return rows
-
-    def tokenize_embedded(self, texts: Sequence[Text], embedding: Embedding) -> list[TokenRow]:
-        """Tokenizes texts with the prompt; see `tokenize`. A stride leaves them whole."""
-
-        def changed(text: str, prompt: str = "") -> str:
-            return (prompt + text).lower() if embedding.lowercase else prompt + text
-
-        def prompted(text: Text) -> Text:
-            if isinstance(text, tuple):
-                return changed(text[0], embedding.prompt), *map(changed, text[1:])
-            return changed(text, embedding.prompt)
-
+    def embedding_rows(
+        self, texts: Sequence[Text], embedding: Embedding, *, warns: bool = True
+    ) -> list[TokenRow]:
+        """Tokenizes texts with the prompt, for `features`. A stride leaves them whole."""
         if embedding.stride and any(isinstance(text, tuple) for text in texts):
             raise UserError("a stride splits only single texts, but there is a pair")
         length = None if embedding.stride else embedding.max_length
-        return self.tokenize([prompted(text) for text in texts], length)
+        rows = self.tokenize(texts, length, embedding.prompt, lowercase=embedding.lowercase)
+        if warns:
+            self._warn(rows, embedding.max_length)
+        return rows
 
     def tokenize(
-        self, texts: Sequence[Text], max_length: int | None, *, masks: bool = False
+        self,
+        texts: Sequence[Text],
+        max_length: int | None,
+        prompt: str = "",
+        *,
+        masks: bool = False,
+        lowercase: bool = False,
     ) -> list[TokenRow]:
         """Tokenizes sentences and pairs. The row of a blank sentence has only special tokens.
 
         Args:
+          prompt: A text that is put before each sentence or pair.
           masks: Whether "[MASK]" in a text is the mask token. Otherwise it is plain text.
         """
         pairs = [text if isinstance(text, tuple) else (text,) for text in texts]
         if any(len(sides) > 1 for sides in pairs):
             self.require_segments()
-        sentences = [side for sides in pairs for side in sides]
+        sentences = [side for first, *second in pairs for side in (prompt + first, *second)]
+        if lowercase:
+            sentences = [sentence.lower() for sentence in sentences]
         tokenizer = self.tokenizer
         if masks:
             ids = map(tokenizer.encode_masked, sentences)
@@ -418,11 +411,8 @@ class Bert:
         ]
 
     def width(self, embedding: Embedding) -> int:
-        """Returns the number of values in each vector of `features`."""
-        is_cut = embedding.dimension and embedding.pooling != "tokens"
-        return (
-            min(embedding.dimension, self.config.hidden_size) if is_cut else self.config.hidden_size
-        )
+        size = self.config.hidden_size
+        return size if embedding.pooling == "tokens" else min(embedding.dimension or size, size)
 
     def _windows(self, row: TokenRow, embedding: Embedding) -> list[TokenRow]:
         template = self.tokenizer.template

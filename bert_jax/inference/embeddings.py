@@ -10,9 +10,14 @@ import numpy as np
 from bert_jax.inference.bert import Bert
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tasks import retrieval
-from bert_jax.tasks.retrieval import Retrieval, bm25_similarities, retrieval_scores, similarities
+from bert_jax.tasks.retrieval import (
+    Retrieval,
+    bm25_similarities,
+    cosine_similarities,
+    retrieval_scores,
+    similarities,
+)
 from bert_jax.tasks.scores import regression_scores
-from bert_jax.tasks.sts import Pairs, cosine_similarities
 from bert_jax.tokenizers import TokenRow
 
 # The scores that are reported, and the prefix of those of the baseline.
@@ -24,36 +29,33 @@ _CHUNK = 256
 
 def score_pairs(
     bert: Bert,
-    pairs: Pairs,
+    pairs: tuple[Sequence[str], Sequence[str], np.ndarray],
     embedding: Embedding,
     advance: Callable[[int], None] = lambda sentences: None,
 ) -> dict[str, Any]:
-    """Correlates the cosine similarity of sentence embeddings with the scores of pairs.
+    """Correlates the similarity of sentence embeddings with the scores of pairs.
+
+    Args:
+      pairs: The sentences of both sides, and the scores, [N]; see `read_pairs`.
 
     Returns:
       SCORES of the model and, with BASELINE_PREFIX, of the cosine similarity of the two sentences'
       token counts; `num_pairs`, `pooling` and `max_length`. A correlation that is undefined,
       because all values are the same, is 0, as in fine-tuning.
     """
-    rows = bert.embedding_rows([*pairs.first, *pairs.second], embedding)
-    vectors_2xNxD = embed(bert, rows, embedding, advance).reshape(2, len(pairs.first), -1)
+    first, second, scores_N = pairs
+    rows = bert.embedding_rows([*first, *second], embedding)
+    vectors_2xNxD = embed(bert, rows, embedding, advance).reshape(2, len(first), -1)
     special = [bert.tokenizer.cls_id, bert.tokenizer.sep_id]
     counts = [Counter(row.input_ids_L[~np.isin(row.input_ids_L, special)].tolist()) for row in rows]
-    counts_of_pairs = zip(counts[: len(pairs.first)], counts[len(pairs.first) :], strict=True)
+    counts_of_pairs = zip(counts[: len(first)], counts[len(first) :], strict=True)
     baseline_N = np.array([_counts_cosine(*both) for both in counts_of_pairs])
+    similarity_N = _SIMILARITIES[embedding.similarity](*vectors_2xNxD)
     results = {}
-    for prefix, values_N in (
-        ("", _SIMILARITIES[embedding.similarity](*vectors_2xNxD)),
-        (BASELINE_PREFIX, baseline_N),
-    ):
-        scores = regression_scores(pairs.scores_N, values_N)
-        results |= {f"{prefix}{name}": scores[name] for name in SCORES}
-    return {
-        **results,
-        "num_pairs": len(pairs.first),
-        "pooling": embedding.pooling,
-        "max_length": embedding.max_length,
-    }
+    for prefix, values_N in (("", similarity_N), (BASELINE_PREFIX, baseline_N)):
+        found = regression_scores(scores_N, values_N)
+        results |= {f"{prefix}{name}": found[name] for name in SCORES}
+    return {**results, "num_pairs": len(first), **_settings(embedding)}
 
 
 def score_retrieval(
@@ -77,16 +79,18 @@ def score_retrieval(
         embed(bert, bert.embedding_rows(texts, own), own, advance) for texts, own in sides
     )
     similarity = similarities(queries_QxD, documents_NxD, embedding.similarity)
-    scores = retrieval_scores(data, similarity)
     baseline = retrieval_scores(data, bm25_similarities(data))
     return {
-        **scores,
+        **retrieval_scores(data, similarity),
         **{f"{retrieval.BASELINE_PREFIX}{name}": value for name, value in baseline.items()},
         "num_queries": len(data.queries),
         "num_documents": len(data.documents),
-        "pooling": embedding.pooling,
-        "max_length": embedding.max_length,
+        **_settings(embedding),
     }
+
+
+def _settings(embedding: Embedding) -> dict[str, Any]:
+    return {"pooling": embedding.pooling, "max_length": embedding.max_length}
 
 
 def embed(

@@ -4,13 +4,15 @@ A window of texts is read and tokenized, its features are computed in batches of
 they are written in the order of the file. The window bounds the memory, however large the file is.
 """
 
+import contextlib
+import functools
 import itertools
 import json
 import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +23,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert, Text
 from bert_jax.inference.verbs import read_examples, texts_of
 from bert_jax.interop.sentence_transformers import Embedding
-from bert_jax.tokenizers import TokenRow
+from bert_jax.tokenizers import Tokenizer, TokenRow
 
 # The limits of a window, of which the second counts every text with the longest length.
 _WINDOW_TEXTS = 4096
@@ -67,26 +69,33 @@ def write_features(
         the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
     """
     files.check_output(output, SUFFIXES, source)
-    chosen = bert.layers(layers)
+    chosen, has_tokens = bert.layers(layers), embedding.pooling == "tokens"
     vector = (len(chosen), bert.width(embedding))[len(chosen) == 1 :]
-    vectors = embedding.max_length if embedding.pooling == "tokens" else 1
+    vectors = embedding.max_length if has_tokens else 1
     size = min(_WINDOW_TEXTS, max(1, _WINDOW_BYTES // (4 * math.prod(vector) * vectors)))
-    texts, num_texts, num_cut, first_cut = _texts(bert, source, text_columns), 0, 0, ""
-    with files.new_file(output) as stream:
-        writer = _WRITERS[Path(output).suffix](stream, bert, vector, embedding.pooling)
+    num_texts, num_cut, first_cut = 0, 0, ""
+
+    def computed() -> Iterator[tuple[TokenRow, np.ndarray]]:
+        nonlocal num_texts, num_cut, first_cut
+        texts = _texts(bert, source, text_columns)
         while window := list(itertools.islice(texts, size)):
             names, several = zip(*window, strict=True)
-            rows = bert.tokenize_embedded(several, embedding)
+            rows = bert.embedding_rows(several, embedding, warns=False)
             if not num_texts:
                 bert.warn_about_unknown(rows)
             features = bert.features(rows, chosen, embedding)
             for row, x in zip(rows, features, strict=True):
-                writer.write(row, x[..., 0, :] if len(chosen) == 1 else x)
+                yield row, x[..., 0, :] if len(chosen) == 1 else x
             cut = [name for name, row in zip(names, rows, strict=True) if row.num_cut]
             first_cut = first_cut or next(iter(cut), "")
             num_texts, num_cut = num_texts + len(rows), num_cut + len(cut)
             advance(len(rows))
-        writer.finish()
+
+    with files.new_file(output) as stream:
+        if Path(output).suffix == ".npz":
+            _write_npz(stream, computed(), vector, has_tokens)
+        else:
+            _write_jsonl(stream, computed(), bert.tokenizer if has_tokens else None)
     if num_cut:
         count = f"{num_cut:,} of {num_texts:,} texts are truncated to {embedding.max_length}"
         warnings.warn(f"{count} tokens; the first is {first_cut}", stacklevel=2)
@@ -96,7 +105,6 @@ def write_features(
 def _texts(
     bert: Bert, source: str | os.PathLike, text_columns: Sequence[str]
 ) -> Iterator[tuple[str, Text]]:
-    """Yields FILE:LINE and each text; see `write_features`."""
     for where, example in read_examples("features", source):
         try:
             (text,) = texts_of(bert, [example], text_columns)
@@ -107,55 +115,43 @@ def _texts(
         yield where, text
 
 
-class _JsonlWriter:
-    def __init__(self, stream: BinaryIO, bert: Bert, vector: tuple[int, ...], pooling: str):
-        self._stream = stream
-        self._tokenizer = bert.tokenizer if pooling == "tokens" else None
-
-    def write(self, row: TokenRow, features: np.ndarray) -> None:
+def _write_jsonl(
+    stream: BinaryIO, found: Iterable[tuple[TokenRow, np.ndarray]], tokenizer: Tokenizer | None
+) -> None:
+    """Writes a line for each text, with its tokens if there is a tokenizer."""
+    for row, features in found:
         values = {}
-        if self._tokenizer:
-            values["tokens"] = [self._tokenizer.id_to_token(i) for i in row.input_ids_L]
+        if tokenizer:
+            values["tokens"] = [tokenizer.id_to_token(i) for i in row.input_ids_L]
         values["features"] = np.round(features.astype(np.float64), _DECIMALS).tolist()
-        self._stream.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
-
-    def finish(self) -> None:
-        pass
+        stream.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
 
 
-class _NpzWriter:
+def _write_npz(
+    stream: BinaryIO,
+    found: Iterable[tuple[TokenRow, np.ndarray]],
+    vector: tuple[int, ...],
+    has_tokens: bool,
+) -> None:
     """Writes arrays. Their shapes come first in the file, so scratch files hold the values."""
-
-    def __init__(self, stream: BinaryIO, bert: Bert, vector: tuple[int, ...], pooling: str):
-        self._stream = stream
-        self._arrays = {"features": (np.dtype(np.float32), vector)}
-        if pooling == "tokens":
-            self._arrays["input_ids"] = (np.dtype(np.int32), ())
-            self._arrays["offsets"] = (np.dtype(np.int64), ())
+    types = {"features": (np.float32, vector)}
+    if has_tokens:
+        types |= {"input_ids": (np.int32, ()), "offsets": (np.int64, ())}
+    with contextlib.ExitStack() as stack:
         # Scratch files are deleted with the process. They are on the same disk as the output.
-        folder = Path(stream.name).parent
-        self._scratch = {name: tempfile.TemporaryFile(dir=folder) for name in self._arrays}
-        self._num_tokens = 0
-        self._add("offsets", np.int64(0))
-
-    def write(self, row: TokenRow, features: np.ndarray) -> None:
-        self._num_tokens += len(row.input_ids_L)
-        self._add("features", features)
-        self._add("input_ids", row.input_ids_L)
-        self._add("offsets", np.int64(self._num_tokens))
-
-    def finish(self) -> None:
+        new_file = functools.partial(tempfile.TemporaryFile, dir=Path(stream.name).parent)
+        scratch = {name: stack.enter_context(new_file()) for name in types}
+        num_tokens = np.int64(0)
+        for row, features in found:
+            scratch["features"].write(features.tobytes())
+            if has_tokens:
+                scratch["input_ids"].write(row.input_ids_L.tobytes())
+                scratch["offsets"].write(num_tokens.tobytes())
+                num_tokens += len(row.input_ids_L)
+        if has_tokens:
+            scratch["offsets"].write(num_tokens.tobytes())
         arrays = {}
-        for name, (dtype, shape) in self._arrays.items():
-            self._scratch[name].flush()
-            arrays[name] = np.memmap(self._scratch[name], dtype, "r").reshape(-1, *shape)
-        np.savez(self._stream, **arrays)
-        for scratch in self._scratch.values():
-            scratch.close()
-
-    def _add(self, name: str, values: np.ndarray | np.generic) -> None:
-        if name in self._scratch:
-            self._scratch[name].write(values.tobytes())
-
-
-_WRITERS = {".npz": _NpzWriter, ".jsonl": _JsonlWriter}
+        for name, (dtype, shape) in types.items():
+            scratch[name].flush()
+            arrays[name] = np.memmap(scratch[name], dtype, "r").reshape(-1, *shape)
+        np.savez(stream, **arrays)

@@ -231,7 +231,6 @@ class FineTuned(Bert):
         ]
 
     def entities_of(self, text: str, words: Sequence[TaggedWord]) -> list[Entity]:
-        """Joins the tagged words of a text into entities."""
         # A label without B or I is a type.
         tags = [ner_tags.parse(word.tag) or f"I-{word.tag}" for word in words]
         found = []

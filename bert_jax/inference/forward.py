@@ -47,7 +47,6 @@ class Inputs(NamedTuple):
     lengths_B: np.ndarray
 
     def fields(self) -> dict[str, jax.Array]:
-        """Makes the batch fields that every model reads."""
         positions_L = jnp.arange(self.input_ids_BxL.shape[1])
         return {
             "input_ids": self.input_ids_BxL,
@@ -128,19 +127,6 @@ def _hidden_states(config, params, inputs):
     return states, variables["intermediates"]
 
 
-class TextBatch(NamedTuple):
-    """The texts of a batch, and the shape of its arrays.
-
-    Attributes:
-      indices: The indices of the texts in the argument of `text_batches`.
-      rows: The number of rows, at least the number of texts.
-    """
-
-    indices: list[int]
-    rows: int
-    length: int
-
-
 def run_in_batches(
     rows: Sequence[TokenRow],
     program: Callable[[Inputs], jax.Array],
@@ -148,11 +134,9 @@ def run_in_batches(
     max_length: int,
     source: str,
 ) -> list[np.ndarray]:
-    """Runs all rows and returns the results of each row."""
     lengths = [len(row.input_ids_L) for row in rows]
     is_cpu = jax.default_backend() == "cpu"
     batch_tokens = _CPU_BATCH_TOKENS if is_cpu else _ACCELERATOR_BATCH_TOKENS
-    batches = text_batches(lengths, max_length=max_length, batch_tokens=batch_tokens)
     results = [np.zeros(0)] * len(rows)
     running: deque[tuple[list[int], jax.Array]] = deque()
 
@@ -163,8 +147,8 @@ def run_in_batches(
         if any(np.isnan(results[i]).any() for i in indices):
             raise UserError(f"{source} computes NaN: its weights are damaged")
 
-    for batch in batches:
-        running.append((batch.indices, program(_padded(rows, batch))))
+    for indices, shape in text_batches(lengths, max_length=max_length, batch_tokens=batch_tokens):
+        running.append((indices, program(_padded([rows[i] for i in indices], shape))))
         if len(running) > _IN_FLIGHT:
             copy_oldest()
     while running:
@@ -174,8 +158,12 @@ def run_in_batches(
 
 def text_batches(
     lengths: Sequence[int], *, max_length: int, batch_tokens: int
-) -> Iterator[TextBatch]:
-    """Splits texts into batches, the longest texts first."""
+) -> Iterator[tuple[list[int], tuple[int, int]]]:
+    """Splits texts into batches, the longest texts first.
+
+    Yields:
+      The indices of the texts of a batch, and its shape; it may have more rows than texts.
+    """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     first = 0
     while first < len(order):
@@ -184,7 +172,7 @@ def text_batches(
         indices = order[first : first + full]
         first += full
         fitting = (rows for rows in _ROWS if len(indices) <= rows < full)
-        yield TextBatch(indices, next(fitting, full), length)
+        yield indices, (next(fitting, full), length)
 
 
 def bucket(length: int, max_length: int) -> int:
@@ -192,12 +180,10 @@ def bucket(length: int, max_length: int) -> int:
     return min(next((b for b in LENGTHS if length <= b), max_length), max_length)
 
 
-def _padded(rows: Sequence[TokenRow], batch: TextBatch) -> Inputs:
-    shape = (batch.rows, batch.length)
+def _padded(rows: Sequence[TokenRow], shape: tuple[int, int]) -> Inputs:
     ids_BxL, types_BxL = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    lengths_B = np.zeros(batch.rows, np.int32)
-    for b, i in enumerate(batch.indices):
-        row = rows[i]
+    lengths_B = np.zeros(shape[0], np.int32)
+    for b, row in enumerate(rows):
         length = lengths_B[b] = len(row.input_ids_L)
         ids_BxL[b, :length] = row.input_ids_L
         types_BxL[b, row.num_first : length] = 1

@@ -33,12 +33,7 @@ from bert_jax.interop.names import (
     foreign_names,
     spelled_names,
 )
-from bert_jax.interop.pretrained import (
-    Pretrained,
-    read_terms,
-    read_training,
-    write_training,
-)
+from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding, write_embedding
 from bert_jax.interop.tokenizer_files import (
     read_huggingface_tokenizer,

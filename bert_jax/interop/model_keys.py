@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, model_rules
-from bert_jax.config.model import MODEL
+from bert_jax.config.common import MODEL
 from bert_jax.config.schema import Owner
 from bert_jax.interop.family import Family
 from bert_jax.models import BertConfig

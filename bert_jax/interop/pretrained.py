@@ -96,6 +96,15 @@ class Pretrained:
             self.training = self.training | {UNTRAINED: [*earlier, *missing]}
         self.cut_padding()
 
+    def needed_tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer; raises UserError if the source has none."""
+        if self.tokenizer is None:
+            raise UserError(
+                f"{self.source} has no tokenizer; python -m bert_jax.convert --input={self.source} "
+                "--vocab=vocab.txt --to=huggingface --output=DIR adds one"
+            )
+        return self.tokenizer
+
     def extend(self, tokenizer: Tokenizer) -> None:
         """Gives the model rows for the tokens that `tokenizer` adds to its own vocabulary."""
         pieces = replaced_pieces(self.tokenizer, tokenizer)
@@ -108,7 +117,8 @@ class Pretrained:
         Like extract_distilbert.py in transformers' distillation project, this drops the token
         types, the pooler and the next-sentence head. The masked-LM head is kept.
         """
-        kept, depth = layer_numbers(layers), self.model["num_hidden_layers"]
+        kept = layer_numbers(layers, "--distil_layers")
+        depth = self.model["num_hidden_layers"]
         problem = self.missing_head("masked_lm")
         if self.family != families.DEFAULT:
             problem = f"the family of {self.source} is {self.family}, not {families.DEFAULT}"

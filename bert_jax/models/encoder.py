@@ -5,12 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from bert_jax.models.attention import (
-    SelfAttention,
-    attends_in_parts,
-    attention_bias,
-    sequence_ends,
-)
+from bert_jax.models.attention import SelfAttention, attends_in_parts, attention_bias, sequence_ends
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.fused_attention import on_each_device

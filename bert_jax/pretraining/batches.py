@@ -31,11 +31,9 @@ class RunInput:
     def stream(
         self, spec: StreamSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
     ) -> Stream:
-        """Opens the batches of a stage; see `Stream`."""
         return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
 
     def describe(self) -> str:
-        """Describes the size of the input in a sentence."""
         heldout = self.heldout.num_documents if self.heldout else 0
         report = self.metadata.get("report", {})
         ends = "the ends of " if report.get("heldout") == "ends" else ""

@@ -82,7 +82,9 @@ def make_trainer(
     """
     objective = make_objective(config)
     if any(term.needs_teacher for term in objective.terms):
-        shape = BertConfig(**(teacher.model if teacher else _default_teacher(config)))
+        depth = 1 + max(teacher_layers(config), default=config.model.num_hidden_layers - 1)
+        default = {**config.model, "num_hidden_layers": depth}
+        shape = BertConfig(**(teacher.model if teacher else default))
         objective = dataclasses.replace(objective, teacher=shape)
 
     def frozen(model_config: BertConfig) -> Any:
@@ -113,9 +115,3 @@ def make_trainer(
         frozen=frozen,
         devices=devices,
     )
-
-
-def _default_teacher(config: ConfigDict) -> dict[str, Any]:
-    """Returns the model keys of the teacher if the config names none; see `make_trainer`."""
-    depth = 1 + max(teacher_layers(config), default=config.model.num_hidden_layers - 1)
-    return {**config.model, "num_hidden_layers": depth}

@@ -104,9 +104,9 @@ def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath
         raise UserError(f"{path} is not a work directory; convert it with bert_jax.convert first")
     with tempfile.TemporaryDirectory(prefix="bert_jax_evaluate_") as scratch:
         pretrained = formats.read(path, step=step)
-        if pretrained.head or not pretrained.tokenizer:
-            lack = "is fine-tuned" if pretrained.head else "has no tokenizer"
-            raise UserError(f"{path} {lack}, so it cannot be evaluated on text")
+        pretrained.needed_tokenizer()
+        if pretrained.head:
+            raise UserError(f"{path} is fine-tuned, so it cannot be evaluated on text")
         pretrained.complete()
         for warning in pretrained.warnings:
             say(f"warning: {warning}")
@@ -115,7 +115,6 @@ def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath
 
 
 def source_table(metrics: Sequence[Metric], results: Mapping[str, Any]) -> Table:
-    """Makes a table of the main results of each source."""
     metrics = [metric for metric in metrics if metric.in_progress]
     labels = (metric.label.removesuffix(" (nats)") for metric in metrics)
     title = "Held-out documents by source (in brackets: baseline)"

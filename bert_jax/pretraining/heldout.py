@@ -174,7 +174,6 @@ def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:
 
 
 def counts_by_source(train: TokenStore) -> dict[str, np.ndarray]:
-    """Returns the token counts of each source of a training split, by name."""
     return {name: split.token_counts for name, split in train.by_source().items()}
 
 

@@ -15,7 +15,7 @@ from bert_jax.base.progress import say
 from bert_jax.config import check_mask, check_vocabulary
 from bert_jax.parallel import multihost
 from bert_jax.pretraining.batches import RunInput
-from bert_jax.store.manifest import input_key, open_corpus, source_states
+from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
@@ -48,6 +48,11 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
     if config.data.store:
         metadata = read_metadata(path)
     else:
+        began = (epath.Path(directory) / workdir.CORPUS).exists()
+        if began and not (path / "metadata.json").exists():
+            # The store was removed. Other text is refused before it is prepared.
+            began_with = workdir.read_corpus(directory)
+            check_metadata(began_with, path, config.data, config.model.vocab_size)
         # Returns at once if the store exists and matches the config.
         metadata = prepare(config.data, config.model.vocab_size, path)
     for text in skipped_texts(metadata["dropped_documents"], metadata["first_dropped"]):

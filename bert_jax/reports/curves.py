@@ -63,7 +63,6 @@ def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tupl
 
 
 def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[Panel, ...]:
-    """Makes the panels of a fine-tuning run."""
     scores = (Panel(f"{x} {metric}", score_name(splits, x, metric), full=full) for x in splits)
     accuracy = [] if metric == "accuracy" else [Panel("accuracy", "accuracy", full=1.0)]
     return (*scores, *accuracy, Panel("loss", "loss"), *_OF_ANY_RUN)

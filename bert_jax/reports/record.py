@@ -48,11 +48,9 @@ class Run(NamedTuple):
     panels: Mapping[str, Panel]
 
     def value(self, label: str) -> float:
-        """Returns the value of a metric by its label."""
         return self.values[self.metrics[label].name]
 
     def text(self, label: str) -> str:
-        """Returns the value with its unit."""
         return self.metrics[label].text(self.value(label))
 
     def baseline(self, label: str) -> float | None:
@@ -70,7 +68,6 @@ def read_runs(directory: epath.PathLike) -> list[Run]:
 
 
 def read_run(directory: epath.PathLike) -> Run:
-    """Reads a work directory."""
     config, path = workdir.load_config(directory), epath.Path(directory)
     lines, results = read_metrics(path), {}
     if (path / workdir.RESULTS).exists():

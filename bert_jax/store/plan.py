@@ -59,11 +59,9 @@ class Plan(NamedTuple):
         return len(self.parts) > 1 or self.source_names != [""]
 
     def source_name(self, number: int) -> str:
-        """Returns the name of the source of a part."""
         return source_name(self.sources[self.parts[number][0].source])
 
     def megabytes(self, number: int) -> float:
-        """Returns the size of a part."""
         sizes = [self.sources[piece.source].get("bytes", 0) for piece in self.parts[number]]
         pieces = zip(self.parts[number], sizes, strict=True)
         return sum((size if p.stop is None else p.stop - p.start) for p, size in pieces) / 1e6
@@ -108,7 +106,6 @@ def start(output: Directory, plan: Plan, *, may_replace: bool) -> None:
 
 
 def read_plan(output: Directory) -> Plan:
-    """Returns the plan of an unfinished store."""
     return _from_json(read_file(output, _PLAN))
 
 

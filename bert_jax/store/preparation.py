@@ -30,12 +30,7 @@ from bert_jax.base.progress import Progress, say
 from bert_jax.store import preparation_report
 from bert_jax.store.engines import Engine, LocalProcesses, run_stage
 from bert_jax.store.heldout import choose
-from bert_jax.store.manifest import (
-    check_metadata,
-    given_tokenizer,
-    open_corpus,
-    tokenizer_options,
-)
+from bert_jax.store.manifest import check_metadata, given_tokenizer, open_corpus, tokenizer_options
 from bert_jax.store.part import write_parts
 from bert_jax.store.plan import (
     UNFINISHED,
@@ -60,12 +55,7 @@ from bert_jax.store.token_store import (
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import NUM_FIRST, skipped_texts
 from bert_jax.text.formats import FormatGuess
-from bert_jax.text.named_sources import (
-    REPEAT_UNIT,
-    language_of,
-    named_inputs,
-    repeats,
-)
+from bert_jax.text.named_sources import REPEAT_UNIT, language_of, named_inputs, repeats
 from bert_jax.text.sentences import LANGUAGES
 from bert_jax.text.sources import join_inputs, source_name, split_inputs
 from bert_jax.tokenizers import training
@@ -380,7 +370,6 @@ def _check_source(name: str, results: list[dict[str, Any]], data: ConfigDict) ->
 
 
 def parts_of(plan: Plan, name: str) -> list[int]:
-    """Returns the numbers of the parts of a source."""
     return [number for number in range(len(plan.parts)) if plan.source_name(number) == name]
 
 

@@ -40,11 +40,7 @@ from bert_jax.store.plan import (
 )
 from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.token_store import SPLITS, store_path
-from bert_jax.store.tokenization import (
-    TokenizedDocument,
-    document_sentences,
-    tokenize_documents,
-)
+from bert_jax.store.tokenization import TokenizedDocument, document_sentences, tokenize_documents
 from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.corpus import Corpus, Document
 
@@ -210,7 +206,6 @@ def tokenized(
 
 
 def append(split: SplitWriter, document: TokenizedDocument) -> None:
-    """Adds a tokenized document to a split."""
     split.append(
         document.tokens, document.sentence_lengths, document.num_bytes, document.begins_word
     )

@@ -42,13 +42,7 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store.checked_files import open_index, read_checksums, verify
-from bert_jax.store.part import (
-    PARTS,
-    TOKEN_COUNTS,
-    Part,
-    counts_name,
-    gather,
-)
+from bert_jax.store.part import PARTS, TOKEN_COUNTS, Part, counts_name, gather
 
 # The version of a store whose splits have one part each, and of one with several.
 FORMAT_VERSION, PARTS_VERSION = 1, 2
@@ -136,7 +130,6 @@ class TokenStore:
         return found
 
     def part(self, number: int) -> Part:
-        """Returns a part, opened."""
         return self._open(number)
 
     def tokens_at(self, positions: np.ndarray) -> np.ndarray:

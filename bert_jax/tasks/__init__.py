@@ -25,7 +25,6 @@ TASKS: dict[str, type[Task]] = {
 def make_task(
     config: ConfigDict, source: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
 ) -> Task:
-    """Makes the task of a fine-tuning config; see `Task` for the other arguments."""
     return TASKS[config.task](
         config.task,
         source,

@@ -18,13 +18,14 @@ from bert_jax.tasks.retrieval import (
     BASELINE_PREFIX,
     Retrieval,
     bm25_similarities,
+    cosine_similarities,
     make_retrieval,
+    read_pairs,
     read_retrieval,
     retrieval_scores,
     similarities,
 )
 from bert_jax.tasks.scores import regression_scores
-from bert_jax.tasks.sts import cosine_similarities, read_pairs
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task
 from bert_jax.tasks.token_rows import TokenRows, tokenized
@@ -48,14 +49,7 @@ def _rows(texts: Iterable[str], prompt: str, tokenizer: Tokenizer, length: int) 
     return tokenized(((prompt + text, None) for text in texts), tokenizer, length)
 
 
-class TextRows(TokenRows):
-    """Single texts."""
-
-    def fingerprint_texts(self) -> Iterator[str]:
-        return iter(())
-
-
-class TupleRows(TextRows):
+class TupleRows(TokenRows):
     """The tuples of training. Each distinct text is held once.
 
     Args:
@@ -83,7 +77,7 @@ class TupleRows(TextRows):
             labels.append(label)
         options = tokenizer, max_seq_length
         super().__init__(_rows(queries, prompts[0], *options), *options)
-        self.documents = TextRows(_rows(documents, prompts[1], *options), *options)
+        self.documents = TokenRows(_rows(documents, prompts[1], *options), *options)
         self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
         self._queries_N, self._documents_NxC = np.array(first), np.array(others)
         self.labels_N = None if label_type is None else np.array(labels, label_type)
@@ -119,7 +113,7 @@ class TupleRows(TextRows):
         return batch if self.labels_N is None else batch | {"labels": self.labels_N[indices]}
 
 
-class ScoredRows(TextRows):
+class ScoredRows(TokenRows):
     """Texts whose vectors are scored: first all queries, then all documents.
 
     Args:
@@ -219,7 +213,6 @@ class EmbeddingTask(Task):
         return sorted(filter(_NEGATIVE.fullmatch, values))
 
     def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
-        """Yields the rows of a file."""
         columns = self._columns()
         # With all columns: those of the negatives are not known yet.
         first = next(read_rows(source, (), BadRecords("skip", "")), None)
@@ -256,12 +249,11 @@ class EmbeddingTask(Task):
             raise BadRecord("not 0 or 1", f"{column} is {text!r}, not 0 or 1")
         return number
 
-    def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> TextRows:
+    def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> TokenRows:
         if split == "validation_retrieval":
             return self._retrieval_rows(read_retrieval(source, "config.embedding.retrieval"))
         if split == "validation_sts":
-            pairs = read_pairs(source, "config.embedding.sts")
-            return self._similarity_rows(pairs.first, pairs.second, pairs.scores_N)
+            return self._similarity_rows(*read_pairs(source, "config.embedding.sts"))
         if split == "validation" and not self._has_scores:
             raise UserError(
                 f"rows with config.embedding.loss={self._loss} have no scores; use evaluate with "
@@ -335,7 +327,6 @@ class EmbeddingTask(Task):
 
 
 def _retrieval_of(tuples: Sequence[TextTuple]) -> Retrieval:
-    """Makes the distinct anchors queries, and the distinct documents a corpus."""
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
     relevant: dict[str, set[str]] = {}

@@ -9,13 +9,7 @@ from etils import epath
 from scipy.special import expit
 
 from bert_jax.base.errors import UserError
-from bert_jax.tasks.scores import (
-    class_scores,
-    class_table,
-    count,
-    label_scores,
-    regression_scores,
-)
+from bert_jax.tasks.scores import class_scores, class_table, count, label_scores, regression_scores
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
@@ -54,7 +48,6 @@ class ExampleTask(Task):
         return rows
 
     def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """See `label_scores`, `class_scores` and `regression_scores`."""
         return self.score_predictions(rows, self.predictions(outputs), outputs["logits"])
 
     def baseline(self, rows: ExampleRows) -> dict[str, float]:
@@ -140,10 +133,8 @@ class SentenceTask(ExampleTask):
                 texts = [row.values[column] for column in self.text_columns]
                 if not is_test and not all(text.strip() for text in texts):
                     raise BadRecord("empty sentence", "a sentence is empty")
-                text, *others = texts
-                yield Example(
-                    self.id_of(row, split), [(text, others[0] if others else None)], label
-                )
+                first, second = (*texts, None)[:2]
+                yield Example(self.id_of(row, split), [(first, second)], label)
 
     def header(self, split: str) -> Sequence[str]:
         """Returns the names of the columns if the file has no header; otherwise nothing."""

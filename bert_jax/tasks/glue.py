@@ -152,13 +152,11 @@ class GlueTask(SentenceTask):
         files.write_whole(path, content.encode())
 
     def predictions_name(self, split: str) -> str:
-        """Returns the name that the leaderboard requires."""
         default = self._spec.folder if split == "test" else f"{self._spec.folder}-{split}"
         return f"{_SUBMISSIONS.get(split, default)}.tsv"
 
 
 def find_splits(name: str, source: str) -> dict[str, epath.Path]:
-    """Finds the file of each split of a task."""
     names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
     found = find_files(source, names)
     if name == "ax" and "test_ax" not in found:

@@ -15,7 +15,7 @@ from scipy.special import softmax
 from bert_jax.base import files
 from bert_jax.tasks.example_task import ExampleTask
 from bert_jax.tasks.token_rows import Example, ExampleRows
-from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.bad_records import BadRecord, BadRecords, reading_fields
 from bert_jax.text.readers import json_lines, open_text
 from bert_jax.text.tables import read_rows
 
@@ -64,14 +64,17 @@ class MultipleChoiceTask(ExampleTask):
             needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
             rows = read_rows(path, needed, bad_rows, is_required=is_test)
             for row in self.part(split, rows):
-                with bad_rows.catching(row.where, is_required=is_test):
+                with bad_rows.catching(row.where, is_required=is_test), reading_fields():
                     yield self._example(str(row.number), *swag(row.values), is_test)
         else:
             with open_text(path) as (_, stream):
                 for line in self.part(split, json_lines(stream)):
-                    with bad_rows.catching(f"{path}:{line.number}", is_required=is_test):
+                    where = f"{path}:{line.number}"
+                    with bad_rows.catching(where, is_required=is_test):
                         values = line.parse()
-                        yield self._example(values.get("id"), *commonsense_qa(values), is_test)
+                        with reading_fields():
+                            example = values.get("id"), *commonsense_qa(values)
+                        yield self._example(*example, is_test)
 
     def score_predictions(
         self, rows: ExampleRows, predictions: np.ndarray, logits: np.ndarray | None

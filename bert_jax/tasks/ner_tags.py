@@ -37,7 +37,6 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def in_iob2(tags: Sequence[str]) -> list[str]:
-    """Writes the entities of a sentence as tags in IOB2."""
     result = [OUTSIDE] * len(tags)
     for entity in entities(tags):
         result[entity.first] = f"B-{entity.type}"

@@ -1,7 +1,8 @@
-"""Retrieval: folders of BEIR (Thakur et al. 2021), scores of a ranking, and BM25 as a baseline.
+"""Data that score embeddings: folders of BEIR (Thakur et al. 2021), and pairs with similarities.
 
-The scores are those of InformationRetrievalEvaluator in sentence-transformers 6: relevance is yes
-or no, and documents with equal similarities are ranked by their ids.
+The scores of a ranking are those of InformationRetrievalEvaluator in sentence-transformers 6:
+relevance is yes or no, and documents with equal similarities are ranked by their ids. BM25 is the
+baseline. People have judged the similarities of pairs such as those of STS-B (Cer et al. 2017).
 """
 
 import re
@@ -14,9 +15,12 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.text.bad_records import BadRecords
-from bert_jax.text.tables import FORMATS, read_rows
+from bert_jax.tasks.table import FILE_NAMES
+from bert_jax.text.bad_records import BadRecords, reading_fields
+from bert_jax.text.formats import TABLES
+from bert_jax.text.tables import read_rows
 
+_PAIR_COLUMNS = ("sentence1", "sentence2", "score")
 # The splits of a folder's judgements, in the order of preference.
 _SPLITS = ("test", "dev", "validation", "train")
 _CUTOFFS = (1, 3, 5, 10)
@@ -90,7 +94,7 @@ def read_retrieval(source: epath.PathLike, key: str) -> Retrieval:
 
 def _texts(folder: epath.Path, name: str) -> dict[str, str]:
     """Reads the texts of a file by id, each after its title, if it has one."""
-    found = [folder / f"{name}.{suffix}" for suffix in FORMATS]
+    found = [folder / f"{name}.{suffix}" for suffix in TABLES]
     path = next((path for path in found if path.exists()), folder / f"{name}.jsonl")
     texts: dict[str, str] = {}
     for row in read_rows(path, ("_id", "text"), BadRecords("refuse", "")):
@@ -208,3 +212,34 @@ def bm25_similarities(data: Retrieval) -> Callable[[slice], np.ndarray]:
         (weight_E, counts_NxV.indices, counts_NxV.indptr), shape=counts_NxV.shape
     )
     return lambda block: (queries_QxV[block] @ weights_NxV.T).toarray()
+
+
+def read_pairs(source: epath.PathLike, key: str) -> tuple[list[str], list[str], np.ndarray]:
+    """Reads a TSV, CSV or JSON-lines file with the columns of GLUE's STS-B.
+
+    Args:
+      source: The file, or a folder whose validation split it is.
+
+    Returns:
+      The first and the second sentence of each pair, and the similarities, float64 [N].
+    """
+    path = files.checked_path(source, key)
+    if path.is_dir():
+        found = [path / name for name in FILE_NAMES["validation"]]
+        path = next((file for file in found if file.exists()), path / "dev.tsv")
+    first, second, scores = [], [], []
+    bad_rows = BadRecords("refuse", "")
+    for row in read_rows(path, _PAIR_COLUMNS, bad_rows):
+        text, text_b, score = (row.values[name] for name in _PAIR_COLUMNS)
+        with bad_rows.catching(row.where), reading_fields():
+            scores.append(float(score))
+        first.append(text)
+        second.append(text_b)
+    return first, second, np.array(scores)
+
+
+def cosine_similarities(first_NxD: np.ndarray, second_NxD: np.ndarray) -> np.ndarray:
+    """Computes the cosine similarity of each pair of vectors, float64 [N]."""
+    first_NxD, second_NxD = first_NxD.astype(np.float64), second_NxD.astype(np.float64)
+    lengths_N = np.linalg.norm(first_NxD, axis=1) * np.linalg.norm(second_NxD, axis=1)
+    return (first_NxD * second_NxD).sum(1) / np.maximum(lengths_N, np.finfo(np.float64).tiny)

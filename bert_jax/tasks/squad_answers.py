@@ -39,16 +39,6 @@ class Answer(NamedTuple):
         return self.start_logit + self.end_logit
 
 
-class _Span(NamedTuple):
-    """Tokens of a window."""
-
-    row: int
-    first: int
-    last: int
-    start_logit: float
-    end_logit: float
-
-
 class Ranking(NamedTuple):
     """The answers to one question.
 
@@ -104,7 +94,7 @@ def rank_answers(
         if with_no_answer:
             nulls = [(float(start_L[0]), float(end_L[0])) for _, start_L, end_L in logits]
             null = Answer("", 0, 0, *min(nulls, key=sum))
-        yield _rank(windows, question, spans, null, n_best)
+        yield _rank(question, spans, null, n_best)
 
 
 def _spans(
@@ -114,8 +104,9 @@ def _spans(
     end_logits_L: np.ndarray,
     n_best: int | None,
     max_answer_length: int,
-) -> Iterator[_Span]:
+) -> Iterator[Answer]:
     """Yields the combinations of the best starts and ends of a window that are valid answers."""
+    context = windows.questions[windows.question_N[row]].context
     prefix, num = windows.prefix_N[row], windows.num_tokens_N[row]
     start_T = start_logits_L[prefix : prefix + num]
     end_T = end_logits_L[prefix : prefix + num]
@@ -126,24 +117,20 @@ def _spans(
     valid_SxE = (length_SxE >= 1) & (length_SxE <= max_answer_length)
     valid_SxE &= windows.is_max_context(row)[first_S][:, None]
     for s, e in np.argwhere(valid_SxE):
-        first, last = int(first_S[s]), int(last_E[e])
-        yield _Span(row, first, last, float(start_T[first]), float(end_T[last]))
+        first, last = first_S[s], last_E[e]
+        start, end = windows.characters(row, first, last)
+        text = context.text[start:end]
+        yield Answer(text, start, end, float(start_T[first]), float(end_T[last]))
 
 
-def _rank(
-    windows: Windows, question: Question, spans: list[_Span], null: Answer | None, n_best: int
-) -> Ranking:
+def _rank(question: Question, spans: list[Answer], null: Answer | None, n_best: int) -> Ranking:
     # The sort is stable: equal scores keep this order, and "no answer" comes last.
     candidates = [*spans, null] if null else spans
     answers: dict[str, Answer] = {}
-    for answer in sorted(candidates, key=lambda c: c.start_logit + c.end_logit, reverse=True):
+    for answer in sorted(candidates, key=lambda answer: answer.score, reverse=True):
         # One span is always kept, because `null_odds` is relative to the best span.
         if len(answers) >= n_best and answers.keys() != {""}:
             break
-        if isinstance(answer, _Span):
-            start, end = windows.characters(answer.row, answer.first, answer.last)
-            text = question.context.text[start:end]
-            answer = Answer(text, start, end, answer.start_logit, answer.end_logit)
         answers.setdefault(answer.text, answer)
     if null:
         answers.setdefault("", null)
@@ -166,7 +153,6 @@ def normalize(text: str) -> str:
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """Returns 1.0 if the answers are equal after `normalize`, else 0.0."""
     return float(normalize(prediction) == normalize(answer))
 
 

@@ -13,7 +13,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.task import json_objects
 from bert_jax.tasks.token_rows import TokenRows
-from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.bad_records import BadRecord, BadRecords, reading_fields
 from bert_jax.text.readers import read_text
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
@@ -120,12 +120,13 @@ def tokenized_questions(
     for where, text, raw in questions:
         asked = f"{where}, question {raw.get('id')}"
         with bad_rows.catching(asked, is_required=is_test):
-            id = str(raw["id"])
-            if not (text.strip() and raw["question"].strip()):
+            with reading_fields():
+                id, is_empty = str(raw["id"]), not (text.strip() and raw["question"].strip())
+                answers = [] if is_test or is_empty else _answers(raw, version)
+            if is_empty:
                 raise BadRecord("empty text", "its context or its question is empty")
             if id in found:
                 raise BadRecord("repeated id", "another question has the same id")
-            answers = [] if is_test else _answers(raw, version)
             if text not in contexts:
                 contexts[text] = Context(text, *tokenizer.encode_aligned(text))
             span = None
@@ -151,7 +152,7 @@ def tokenized_questions(
 
 
 def _answers(question: dict[str, Any], version: str) -> list[tuple[str, Any]]:
-    answers = [(answer["text"], answer.get("answer_start")) for answer in question["answers"]]
+    answers = [(str(answer["text"]), answer.get("answer_start")) for answer in question["answers"]]
     if not answers and version != "2.0":
         detail = 'it has no answer, which only SQuAD 2.0 ("version": "v2.0") allows'
         raise BadRecord("no answer", detail)
@@ -259,7 +260,6 @@ class Windows(TokenRows):
             yield from question.answers or ()
 
     def rows_of(self, question: int) -> range:
-        """Returns the rows of a question."""
         return range(self.row_starts[question], self.row_starts[question + 1])
 
     def is_max_context(self, row: int) -> np.ndarray:

@@ -14,8 +14,11 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask, as_number
 from bert_jax.tasks.token_rows import ExampleRows
+from bert_jax.text.bad_records import reading_fields
+from bert_jax.text.formats import TABLES
 from bert_jax.text.named_sources import split_inputs
-from bert_jax.text.tables import FORMATS, read_rows
+from bert_jax.text.tables import read_rows
+from bert_jax.tokenizers import Tokenizer
 
 _TWO_CLASSES = ("accuracy", "f1", "f1_accuracy", "matthews")
 _CLASSES = ("accuracy", "macro_f1", "weighted_f1")
@@ -32,7 +35,7 @@ _REGRESSION = (
 _MAX_LABELS = 10_000
 # The file names that each split of a table may have in a folder.
 FILE_NAMES = {
-    split: tuple(f"{name}.{suffix}" for name in names for suffix in FORMATS)
+    split: tuple(f"{name}.{suffix}" for name in names for suffix in TABLES)
     for split, names in (
         ("train", ("train",)),
         ("validation", ("validation", "dev")),
@@ -46,8 +49,19 @@ class TableTask(SentenceTask):
 
     file_names = FILE_NAMES
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        tokenizer: Tokenizer,
+        options: Mapping[str, Any],
+        **kwargs: Any,
+    ):
+        texts = options["text_column"], options["text_b_column"]
+        self.text_columns = [column for column in texts if column]
+        self.label_column, self.multi_label = options["label_column"], options["multi_label"]
+        self.threshold = options["threshold"]
+        super().__init__(name, source, tokenizer, options, **kwargs)
         self.label_values = self.labels
         known: Sequence[str] = _REGRESSION
         if self.multi_label:
@@ -61,31 +75,14 @@ class TableTask(SentenceTask):
                 + ", ".join(known)
             )
 
-    @property
-    def text_columns(self) -> list[str]:
-        return [
-            self._options[key] for key in ("text_column", "text_b_column") if self._options[key]
-        ]
-
-    @property
-    def label_column(self) -> str:
-        return self._options["label_column"]
-
-    @property
-    def multi_label(self) -> bool:
-        return self._options["multi_label"]
-
-    @property
-    def threshold(self) -> float:
-        return self._options["threshold"]
-
     def label_names(self, values: Mapping[str, str]) -> list[str]:
         text = values[self.label_column]
         if not self.multi_label:
             return super().label_names(values)
         if text.startswith("["):
             # A list of JSON lines.
-            names = [str(name) for name in json.loads(text)]
+            with reading_fields():
+                names = [str(name) for name in json.loads(text)]
         else:
             names = text.split(self._options["label_separator"])
         return [stripped for name in names if (stripped := name.strip())]

@@ -150,7 +150,6 @@ class Task(abc.ABC):
         self.labels = labels or self.find_labels()
 
     def open_sources(self, source: str) -> dict[str, epath.Path]:
-        """Finds the file of each split."""
         return find_files(source, self.file_names)
 
     def find_labels(self) -> tuple[str, ...]:
@@ -216,7 +215,6 @@ class Task(abc.ABC):
         """
 
     def check_not_empty(self, source: epath.Path, split: str, examples: Sized) -> None:
-        """Refuses a split without examples."""
         if not len(examples):
             raise UserError(
                 f"config.data.input: the {split} split ({source}) has no rows that can be used"

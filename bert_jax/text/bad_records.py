@@ -66,19 +66,25 @@ class BadRecords:
 
     @contextlib.contextmanager
     def catching(self, where: object, *, is_required: bool = False) -> Iterator[None]:
-        """Passes a `BadRecord` raised inside the block to `add`.
-
-        A record of another form than the block expects, such as one without a field, is bad too.
-        """
+        """Passes a `BadRecord` raised inside the block to `add`; so is text that is not UTF-8."""
         try:
             yield
         except BadRecord as bad:
             self.add(bad, where, is_required=is_required)
         except UnicodeError:
             self.add(BadRecord(INVALID_UTF8, "not valid UTF-8"), where, is_required=is_required)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            problem = f"{type(error).__name__}: {error}"
-            self.add(BadRecord("another form", problem), where, is_required=is_required)
+
+
+@contextlib.contextmanager
+def reading_fields() -> Iterator[None]:
+    """Raises BadRecord if the record whose fields the block reads has another form.
+
+    The block does nothing else, so that no error of this package counts as one of the data.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise BadRecord("another form", f"{type(error).__name__}: {error}") from None
 
 
 def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> list[str]:

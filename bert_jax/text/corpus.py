@@ -97,7 +97,6 @@ class Corpus:
         return None if names else sum(source["bytes"] for source in self.sources) / 1e6
 
     def parts(self, part_bytes: int) -> list[list[Piece]]:
-        """Divides the corpus into parts; see `cut`."""
         return cut(self.sources, part_bytes, self._may_cut)
 
     def documents(self, pieces: Iterable[Piece] | None = None) -> Iterator[Document]:

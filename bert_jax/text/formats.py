@@ -10,17 +10,21 @@ from etils import epath
 
 from bert_jax.text.readers import open_text, without_compression
 from bert_jax.text.sentences import split_sentences
-from bert_jax.text.wikipedia import is_dump
+from bert_jax.text.wikipedia import DUMP
 
+# The formats of tables, by the suffix of the file.
+TABLES = {
+    "tsv": "tsv",
+    "csv": "csv",
+    "jsonl": "jsonl",
+    "json": "jsonl",
+    "parquet": "parquet",
+    "arrow": "arrow",
+}
 # The formats that are recognized by the name of a file.
 _SUFFIXES = {
-    ".jsonl": "jsonl",
-    ".json": "jsonl",
+    **{f".{suffix}": format for suffix, format in TABLES.items()},
     ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
     **dict.fromkeys((".fasta", ".fa", ".faa", ".fna"), "fasta"),
 }
 # The bytes of a file that are examined.
@@ -70,7 +74,7 @@ def format_of(path: Path | epath.Path, encoding: str = "utf-8") -> FormatGuess:
         return FormatGuess(_SUFFIXES[suffix], f"its name ends in {suffix}")
     with open_text(path, encoding) as (_, stream):
         peek = stream.read(_PEEK_BYTES)
-    if is_dump(peek):
+    if DUMP.match(peek):
         return FormatGuess("wikipedia", "it begins with <mediawiki>")
     if len(peek) == _PEEK_BYTES:
         # The last line is probably incomplete.

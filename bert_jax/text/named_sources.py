@@ -53,12 +53,10 @@ def named_inputs(sources: Sequence[str]) -> dict[str, list[str]]:
 
 
 def language_of(name: str) -> str:
-    """Returns the language of a source."""
     return _NAME.fullmatch(name)[1]
 
 
 def source_weights(weights: Sequence[str]) -> dict[str, float]:
-    """Returns the values of `data.source_weights`, NAME=WEIGHT, by name."""
     found: dict[str, float] = {}
     for item in split_inputs(weights):
         name, _, text = item.partition("=")

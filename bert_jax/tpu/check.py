@@ -28,9 +28,8 @@ def check(
     config: ConfigDict,
     topology: Topology,
     stage_number: int,
-    *,
     batch_size_per_chip: int | None,
-    output: str = "",
+    output: str,
 ) -> None:
     """Compiles the train step of one stage for a slice and prints a report.
 
@@ -39,8 +38,6 @@ def check(
     """
     # A missing stage is refused before minutes of compiling.
     numbered_stage(config, stage_number)
-    # Only the TPU's compiler is used, even on a machine with a TPU.
-    jax.config.update("jax_platforms", "cpu")
     devices = topologies.devices(topology)
     size = batch_size_per_chip
     tried: dict[int, Compiled] = {}
@@ -60,10 +57,10 @@ def check(
 def check_embedding(
     config: ConfigDict,
     topology: Topology,
+    price_per_chip_hour: float | None,
+    output: str,
     *,
-    with_plan: bool = False,
-    price_per_chip_hour: float | None = None,
-    output: str = "",
+    with_plan: bool,
 ) -> None:
     """Compiles the train step of sentence embeddings for a slice and prints a report.
 
@@ -72,7 +69,7 @@ def check_embedding(
       with_plan: Reads the weights and the data, which decide the number of steps and of negatives,
         and prints what the whole run takes if all texts have the full length.
     """
-    jax.config.update("jax_platforms", "cpu")
+    devices = topologies.devices(topology)
     if with_plan:
         setup = task_setup.open_task_setup(config)
         config = filled_in(config, setup.model, "embedding", setup.task.labels, setup.family)
@@ -82,9 +79,9 @@ def check_embedding(
         # The width of a layer for classes is of no account.
         labels = ("0", "1", "2") if config.embedding.loss == "softmax" else ()
         config = filled_in(config, described.model, "embedding", labels, described.family)
-        num_documents = 1 + len(config.embedding.negative_columns)
-        stage = task_setup.embedding_stage(config, 1, num_documents)
-    trainer = task_setup.make_trainer(config, stage, devices=topologies.devices(topology))
+        # An anchor, a positive and the negatives.
+        stage = task_setup.stage_of(config, 1, 2 + len(config.embedding.negative_columns))
+    trainer = task_setup.make_trainer(config, stage, devices=devices)
     batch = task_setup.abstract_embedding_batch(config, stage, trainer)
     compiled = compile_trainer(trainer, batch, topology, stage)
     results = report(stage, compiled, topology)
@@ -101,18 +98,15 @@ def check_embedding(
 def plan(
     config: ConfigDict,
     topology: Topology,
-    *,
     batch_size_per_chip: int,
     price_per_chip_hour: float | None,
-    output: str = "",
+    output: str,
 ) -> None:
     """Compiles the train step of every stage for a slice, and prints what the whole run takes.
 
     Args:
       batch_size_per_chip: The batch of every stage; 0 for the config's own batches.
     """
-    # Only the TPU's compiler is used, even on a machine with a TPU.
-    jax.config.update("jax_platforms", "cpu")
     devices = topologies.devices(topology)
     if batch_size_per_chip:
         config = with_batch_size_per_chip(config, batch_size_per_chip, topology)

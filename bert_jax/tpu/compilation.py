@@ -58,7 +58,6 @@ class Compiled:
 def compile_step(
     config: ConfigDict, topology: Topology, devices: list[jax.Device], stage: Stage
 ) -> Compiled:
-    """Compiles the train step of a stage of a validated config."""
     trainer = make_trainer(config, devices, read_teacher(config))
     hosts = len({device.process_index for device in devices})
     config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
@@ -112,5 +111,4 @@ def needed_bytes(error: str) -> int | None:
 
 
 def gib(size: int) -> str:
-    """Formats a number of bytes in GiB."""
     return f"{size / 2**30:,.2f} GiB"

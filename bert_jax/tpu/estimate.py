@@ -87,7 +87,6 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
 
 
 def kernel_seconds(kernel: Kernel, topology: Topology) -> float:
-    """Estimates the time of one call of a kernel on one device."""
     chip = topology.chip
     return (
         kernel.flops * chip.devices / chip.peak_flops_per_second

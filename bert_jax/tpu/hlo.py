@@ -93,7 +93,6 @@ class Operation:
 
     @property
     def total_cycles(self) -> int:
-        """The cycles of all executions in a step."""
         return self.cycles * self.executions
 
 
@@ -108,7 +107,6 @@ def read_operations(text: str) -> list[Operation]:
 
 
 def total_cycles(operations: list[Operation]) -> int:
-    """Computes the sum of all cycles."""
     return sum(operation.total_cycles for operation in operations)
 
 

@@ -12,22 +12,13 @@ from bert_jax.tpu.estimate import estimate_step
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage
 
-# Results that are None if the step does not fit, or if its program is not understood.
-_ESTIMATES = (
-    "collectives",
-    "estimate",
-    "estimated_step_seconds",
-    "estimated_sequences_per_second_per_chip",
-    "estimated_mfu",
-)
-
 
 def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, Any]:
     """Collects the numbers of one compilation.
 
     Returns:
-      Values that JSON can hold. Without an estimate, those of `_ESTIMATES` are None, and
-      `not_estimated` is the reason.
+      Values that JSON can hold. The last five are None if the step does not fit, or if its program
+      is not understood; then `not_estimated` is the reason.
     """
     chip = topology.chip
     results = {
@@ -47,30 +38,32 @@ def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, An
         "fits": compiled.fits,
         "compile_seconds": compiled.compile_seconds,
         "not_estimated": "",
+        "collectives": None,
+        "estimate": None,
+        "estimated_step_seconds": None,
+        "estimated_sequences_per_second_per_chip": None,
+        "estimated_mfu": None,
     }
     if not compiled.fits:
-        return results | dict.fromkeys(_ESTIMATES) | {"not_estimated": "the step does not fit"}
+        return results | {"not_estimated": "the step does not fit"}
     try:
         operations = hlo.read_operations(compiled.text)
         estimate = estimate_step(operations, topology)
     # The text of a program is not an interface: new releases of libtpu change it.
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"[:300]
-        return results | dict.fromkeys(_ESTIMATES) | {"not_estimated": reason}
+        return results | {"not_estimated": f"{type(error).__name__}: {error}"[:300]}
     seconds = estimate.step_seconds
     peak = chip.peak_flops_per_second * topology.num_chips
-    values = (
-        hlo.collective_bytes(operations),
-        dataclasses.asdict(estimate),
-        seconds,
-        stage.batch_size / topology.num_chips / seconds,
-        compiled.flops / seconds / peak,
-    )
-    return results | dict(zip(_ESTIMATES, values, strict=True))
+    return results | {
+        "collectives": hlo.collective_bytes(operations),
+        "estimate": dataclasses.asdict(estimate),
+        "estimated_step_seconds": seconds,
+        "estimated_sequences_per_second_per_chip": stage.batch_size / topology.num_chips / seconds,
+        "estimated_mfu": compiled.flops / seconds / peak,
+    }
 
 
 def print_report(results: dict[str, Any], topology: Topology, console: Console) -> None:
-    """Prints the numbers of one compilation as tables."""
     mesh = ", ".join(f"{axis} {size}" for axis, size in results["mesh"].items())
     console.print(
         f"{_slices(results)}, mesh {mesh}; "
@@ -167,7 +160,6 @@ _COLUMNS = {
 
 
 def print_bill(results: dict[str, Any], console: Console) -> None:
-    """Prints the bill as a table."""
     console.print(_slices(results))
     stages, checkpoint = results["stages"], results["checkpoint"]
     shown = {n: x for n, x in _COLUMNS.items() if any(row.get(n) is not None for row in stages)}

@@ -34,9 +34,9 @@ _COMPILER_ENVIRONMENT = {
 }
 
 
-def _accelerators() -> dict[str, str]:
-    names = {}
-    # From v2 to v5p a name counts cores, two per chip; v5e and v6e count chips.
+# From v2 to v5p a name counts cores, two per chip; v5e and v6e count chips.
+ACCELERATORS = {
+    f"{prefix}-{chips * cores}": f"{chip}:{shape}"
     for chip, prefix, cores, slices in (
         ("v2", "v2", 2, _POD_V2),
         ("v3", "v3", 2, _POD_V3),
@@ -44,13 +44,9 @@ def _accelerators() -> dict[str, str]:
         ("v5e", "v5litepod", 1, _TORUS_2D),
         ("v5p", "v5p", 2, _TORUS_3D | _LARGEST_V5P),
         ("v6e", "v6e", 1, _TORUS_2D),
-    ):
-        for chips, shape in slices.items():
-            names[f"{prefix}-{chips * cores}"] = f"{chip}:{shape}"
-    return names
-
-
-ACCELERATORS = _accelerators()
+    )
+    for chips, shape in slices.items()
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +86,10 @@ def find(name: str, num_slices: int = 1) -> Topology:
 def devices(topology: Topology) -> list[jax.Device]:
     """Describes the slice's devices, for which programs can be compiled but not run.
 
-    Sets environment variables that the TPU compiler reads when it is loaded.
+    Sets environment variables that the TPU compiler reads when it is loaded. Even on a machine with
+    a TPU, only the compiler is used.
     """
+    jax.config.update("jax_platforms", "cpu")
     os.environ.update(_COMPILER_ENVIRONMENT)
     import libtpu  # noqa: F401
 

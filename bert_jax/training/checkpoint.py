@@ -78,7 +78,6 @@ class Checkpointer:
         self._writing(self._manager.close)
 
     def steps(self) -> list[int]:
-        """Returns the steps of all complete checkpoints, oldest first."""
         self._manager.reload()
         return sorted(self._manager.all_steps())
 

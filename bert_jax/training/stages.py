@@ -75,7 +75,6 @@ class Stage:
 
 
 def curve_of_run(schedule: ConfigDict, num_steps: int, steps_before: int = 0) -> Curve:
-    """Makes the curve of `config.schedule`."""
     return Curve(num_steps, steps_before, **schedule)
 
 

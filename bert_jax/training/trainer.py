@@ -45,8 +45,13 @@ class Trainer:
     """Everything about a run that does not change from step to step.
 
     Attributes:
+      schedule: The learning rate of a step, which counts from 0.
+      shardings: The sharding of each array of the state.
       flops_per_sequence: Computes the analytic FLOPs of training on one sequence of a stage. If
         rows are shared, also takes the mean square of the lengths.
+      seed: Of the initial weights and of dropout.
+      accumulation_steps: The number of microbatches that a batch is divided into.
+      fields: The arrays of a batch, from which `abstract_batch` takes shapes and dtypes.
       frozen: Parameters that the objective reads but that are not trained. They are an argument
         of the steps, are never donated and are in no checkpoint.
     """

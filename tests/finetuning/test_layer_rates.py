@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.finetuning.layer_rates import LayerRates
+from bert_jax.finetuning.layer_rates import layer_factors, scaled_by_layer
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.task_losses import Labels
 from bert_jax.training.stages import resolve_stages
@@ -14,7 +14,7 @@ from bert_jax.training.trainer import Trainer
 from tests.small import flat, random_batch, small_config
 
 
-def make_trainer(rates):
+def make_trainer(decay):
     config = small_config()
     return Trainer.create(
         config,
@@ -22,7 +22,7 @@ def make_trainer(rates):
         Labels(),
         resolve_stages(config),
         flops_per_sequence=lambda model_config, stage: 0.0,
-        scaling=rates and rates.scaling(),
+        scaling=decay and scaled_by_layer(2, decay),
         devices=jax.devices()[:1],
     )
 
@@ -35,7 +35,7 @@ def batch(seed):
 
 def test_factors_fall_from_the_head_to_the_embeddings():
     params = make_trainer(None).abstract_state().params
-    factors = flat(LayerRates(2, decay=0.5).factors(params))
+    factors = flat(layer_factors(params, 2, 0.5))
     expected = {
         "bert/embeddings/word_embeddings": 0.125,
         "bert/embeddings/layer_norm/scale": 0.125,
@@ -59,7 +59,7 @@ def test_shared_layers_the_projection_of_the_embeddings_and_the_last_norm():
             },
         }
     }
-    factors = flat(LayerRates(1, decay=0.5).factors(params))
+    factors = flat(layer_factors(params, 1, 0.5))
     assert factors["bert/encoder/layer_0/output/kernel"] == 0.5
     assert factors["bert/encoder/layer_norm/scale"] == 1.0
     assert factors["bert/embeddings_project/kernel"] == 0.25
@@ -67,9 +67,9 @@ def test_shared_layers_the_projection_of_the_embeddings_and_the_last_norm():
 
 
 @functools.cache
-def steps(rates):
+def steps(decay):
     """Returns the parameters before and after two steps."""
-    trainer = make_trainer(rates)
+    trainer = make_trainer(decay)
     before = trainer.init_state()
     kept = flat(jax.tree.map(np.asarray, before.params))
     state, _ = trainer.train_step(before, batch(0))
@@ -82,7 +82,7 @@ def steps(rates):
 def test_smaller_rates_move_the_lower_layers_less():
     """Adam's first steps are proportional to the rate."""
     before, full = steps(None)
-    _, decayed = steps(LayerRates(2, decay=0.1))
+    _, decayed = steps(0.1)
     for name, factor in (
         ("bert/embeddings/position_embeddings", 1e-3),
         ("bert/encoder/layer_0/intermediate/kernel", 1e-2),

@@ -175,6 +175,10 @@ class TestUninterruptedRun:
         found = score_file(tmp_path / "export", tmp_path / "renamed.tsv", **columns)
         assert found["num_rows"] == 48 and "step" not in found
         assert found["accuracy"] == results(uninterrupted)["validation"]["accuracy"]
+        for name in ("tokenizer.json", "vocab.txt"):
+            (tmp_path / "export" / name).unlink()
+        with pytest.raises(UserError, match="export has no tokenizer; python -m bert_jax.convert"):
+            score_file(tmp_path / "export", tmp_path / "renamed.tsv", **columns)
 
     def test_a_second_start_reprints_the_results(self, uninterrupted, bert, data, capsys):
         before = (uninterrupted / "metrics.jsonl").read_bytes()

@@ -1,18 +1,11 @@
 """What a fine-tuning run prints about its data."""
 
-import pytest
-
 from bert_jax.finetuning.summary import describe_classes, summarize
 
 
-@pytest.mark.parametrize(
-    "counts, lines",
-    [
-        ({"bad": 900, "good": 1200}, ["training examples by class: 'good' 1,200, 'bad' 900"]),
-    ],
-)
-def test_classes_with_their_counts(counts, lines):
-    assert describe_classes(counts) == lines
+def test_classes_with_their_counts():
+    (line,) = describe_classes({"bad": 900, "good": 1200})
+    assert line == "training examples by class: 'good' 1,200, 'bad' 900"
     (line,) = describe_classes({f"class {i}": 30 - i for i in range(25)})
     assert line.endswith("'class 19' 11 and 5 more classes")
 

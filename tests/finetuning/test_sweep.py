@@ -9,14 +9,7 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
-from bert_jax.finetuning.sweep import (
-    average,
-    best_of,
-    finetune_all,
-    summarized,
-    sweep,
-    task_config,
-)
+from bert_jax.finetuning.sweep import average, best_of, finetune_all, summarized, sweep, task_config
 from bert_jax.training import start
 from tests import runs
 from tests.finetuning import small

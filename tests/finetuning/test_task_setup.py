@@ -185,6 +185,7 @@ def test_finished_run_predicts_when_rerun_with_eval_predict(files, capsys):
 def test_steps_and_epochs(files):
     rows = begin(files)[0].task.rows("train")
     config = finetune_config("table")
+    config.data.max_seq_length = 16
     for epochs, size, steps in ((1.0, 8, 3), (3.0, 16, 4), (0.5, 8, 1)):
         config.train.num_epochs, config.train.batch_size = epochs, size
         stage = task_setup.make_stage(config, rows)

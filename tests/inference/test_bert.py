@@ -17,10 +17,7 @@ from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
-from tests.golden.inputs import (
-    read_golden,
-    real_package,
-)
+from tests.golden.inputs import read_golden, real_package
 from tests.interop import small_bert
 from tests.interop.small_bert import TOKENS, copies
 
@@ -312,13 +309,6 @@ def test_weights_that_give_nan_are_refused():
     assert np.isfinite(bert.encode(["a b"], layers=1)).all()
     with pytest.raises(UserError, match="a test computes NaN"):
         bert.encode(["a b"])
-
-
-def test_a_model_without_a_tokenizer():
-    pretrained = make_pretrained()
-    pretrained.tokenizer = None
-    with pytest.raises(UserError, match="--vocab=vocab.txt"):
-        Bert(pretrained)
 
 
 def test_pairs_need_two_token_types_or_none():

@@ -69,7 +69,6 @@ def test_flags_that_do_not_fit():
     for arguments, words in (
         (["--sts=x", "--query_prompt=y"], "--query_prompt has no effect without --retrieval"),
         (["--retrieval=x", "--sts=y"], "--retrieval has no effect with --sts"),
-        (["--retrieval=x", "--data=y"], "--data has no effect with --sts and --retrieval"),
         (["--retrieval=nowhere"], "nowhere/corpus.jsonl: No such file or directory"),
     ):
         assert words in command("evaluate", "--workdir=w", *arguments)

@@ -12,7 +12,7 @@ from bert_jax.inference.bert import Bert
 from bert_jax.inference.embeddings import score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding
-from bert_jax.tasks.sts import read_pairs
+from bert_jax.tasks.retrieval import read_pairs
 from tests import runs
 from tests.golden.inputs import real_package
 from tests.interop.small_bert import make_pretrained
@@ -43,21 +43,20 @@ def cosine(first, second):
 
 
 def test_formats(folder, tmp_path):
-    pairs = read_pairs(folder)
-    assert pairs.path == folder / "dev.tsv"
-    assert list(zip(pairs.first, pairs.second, pairs.scores_N.tolist(), strict=True)) == ROWS
+    pairs = read_pairs(folder, "--sts")
+    assert list(zip(*pairs, strict=True)) == ROWS
     names = ("sentence1", "sentence2", "score")
     lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in ROWS]
     (tmp_path / "pairs.jsonl").write_text("".join(lines))
-    again = read_pairs(tmp_path / "pairs.jsonl")
-    assert (again.first, again.second) == (pairs.first, pairs.second)
-    np.testing.assert_array_equal(again.scores_N, pairs.scores_N)
+    assert list(zip(*read_pairs(tmp_path / "pairs.jsonl", "--sts"), strict=True)) == ROWS
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_scores_match_those_computed_by_hand(folder, pooling):
     bert, counted = Bert(make_pretrained()), []
-    found = score_pairs(bert, read_pairs(folder), Embedding(pooling, False, 40), counted.append)
+    found = score_pairs(
+        bert, read_pairs(folder, "--sts"), Embedding(pooling, False, 40), counted.append
+    )
     judged = [score for *_, score in ROWS]
     sentences = [a for a, _, _ in ROWS] + [b for _, b, _ in ROWS]
     vectors = bert.encode(sentences, pooling=pooling).astype(np.float64)
@@ -77,13 +76,17 @@ def test_scores_match_those_computed_by_hand(folder, pooling):
 
 def test_a_blank_sentence_is_similar_to_none_by_tokens(folder):
     (folder / "dev.tsv").write_text(HEADER + "x\ta b\ta b\t5\nx\t\ta b\t0\n")
-    found = score_pairs(Bert(make_pretrained()), read_pairs(folder), Embedding("mean", False))
+    found = score_pairs(
+        Bert(make_pretrained()), read_pairs(folder, "--sts"), Embedding("mean", False)
+    )
     assert found["common_tokens_pearson"] == pytest.approx(1)
 
 
 def test_an_undefined_correlation_is_0(folder):
     (folder / "dev.tsv").write_text(HEADER + "x\ta b\tc d\t5\nx\te f\tg h\t0\n")
-    found = score_pairs(Bert(make_pretrained()), read_pairs(folder), Embedding("mean", False))
+    found = score_pairs(
+        Bert(make_pretrained()), read_pairs(folder, "--sts"), Embedding("mean", False)
+    )
     assert found["common_tokens_pearson"] == 0 and abs(found["pearson"]) == pytest.approx(1)
 
 
@@ -100,12 +103,12 @@ def test_an_undefined_correlation_is_0(folder):
 def test_files_that_are_refused(folder, content, words):
     (folder / "dev.tsv").write_text(content)
     with pytest.raises(UserError, match=words):
-        read_pairs(folder)
+        read_pairs(folder, "--sts")
 
 
 def test_a_folder_without_a_dev_file_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="dev.tsv"):
-        read_pairs(tmp_path)
+        read_pairs(tmp_path, "--sts")
 
 
 def test_the_command(folder, tmp_path):
@@ -134,7 +137,7 @@ def test_flags_that_do_not_fit():
 def test_the_score_of_a_real_model_is_that_of_sentence_transformers(shared_data):
     """EmbeddingSimilarityEvaluator of sentence-transformers 6.2.0 gave this on the same file."""
     bert = Bert(formats.read(real_package("minilm")))
-    pairs = read_pairs(shared_data / "glue" / "STS-B")
+    pairs = read_pairs(shared_data / "glue" / "STS-B", "--sts")
     with warnings.catch_warnings(action="error"):
         found = score_pairs(bert, pairs, bert.embedding_with(None, None, None))
     assert found["num_pairs"] == 1500

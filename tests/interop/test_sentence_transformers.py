@@ -13,7 +13,6 @@ from bert_jax.inference.embeddings import score_pairs
 from bert_jax.inference.features import write_features
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding
-from bert_jax.tasks.sts import Pairs
 from tests.golden.inputs import real_package
 from tests.interop.small_bert import (
     edit_json,
@@ -110,7 +109,7 @@ def test_prompts_lower_casing_and_similarity_are_applied_and_kept(tmp_path):
         np.testing.assert_allclose(written["features"], plain, atol=1e-6)
     first, second = ["a", "a b", "c", "e"], ["d e", "b", "f g h i", "e e"]
     dots_N = (ours.encode(first) * ours.encode(second)).sum(1)
-    pairs = Pairs(None, first, second, dots_N)
+    pairs = first, second, dots_N
     assert score_pairs(ours, pairs, ours.embedding)["pearson"] == pytest.approx(1, abs=1e-6)
     cosine = ours.embedding._replace(similarity="cosine")
     assert score_pairs(ours, pairs, cosine)["pearson"] < 0.9999

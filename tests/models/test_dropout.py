@@ -25,11 +25,7 @@ from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_train_step
 from tests import cheap
-from tests.models.common import (
-    assert_independent,
-    assert_rate,
-    pretraining_model,
-)
+from tests.models.common import assert_independent, assert_rate, pretraining_model
 from tests.small import random_batch, random_params
 
 LAYERS, HIDDEN_RATE, PROBS_RATE = 2, 0.1, 0.2

@@ -13,11 +13,7 @@ from bert_jax.pretraining.input import open_run_input
 from bert_jax.training import workdir
 from configs import multilingual
 from tests import stores
-from tests.small_run import (
-    TEXT,
-    small_run,
-    write_documents,
-)
+from tests.small_run import TEXT, small_run, write_documents
 
 OTHER = TEXT.translate(str.maketrans("aeiouthn", "αειουτην"))
 

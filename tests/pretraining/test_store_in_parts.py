@@ -11,11 +11,7 @@ from bert_jax.pretraining.summary import corpus_reports
 from bert_jax.training.stages import resolve_stages
 from tests import stores
 from tests.runs import assert_same_bits, final_state
-from tests.small_run import (
-    small_run,
-    train_with_interruption,
-    write_documents,
-)
+from tests.small_run import small_run, train_with_interruption, write_documents
 
 
 @pytest.fixture(scope="module")

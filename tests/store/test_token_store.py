@@ -22,12 +22,7 @@ from bert_jax.store import token_store
 from bert_jax.store.part import write_parts
 from bert_jax.store.preparation import prepare
 from bert_jax.store.split_writer import SplitWriter
-from bert_jax.store.token_store import (
-    TokenStore,
-    read_metadata,
-    verify_store,
-    write_metadata,
-)
+from bert_jax.store.token_store import TokenStore, read_metadata, verify_store, write_metadata
 from bert_jax.text.corpus import Corpus
 from tests import fake_gcs
 

@@ -203,6 +203,13 @@ def test_bad_questions(make, bad, words, reason):
     assert counted.startswith(reason) and number == 1
 
 
+def test_an_error_of_the_tokenizer_is_no_bad_question(make, monkeypatch):
+    task = make(squad(question("q0")), bad_rows="skip")
+    monkeypatch.setattr(task._tokenizer, "encode_aligned", len)
+    with pytest.raises(TypeError):
+        task.rows("train")
+
+
 def test_real_files_have_other_ids_and_wrong_offsets(make, tmp_path):
     """Every dev question is scored and predicted, because the official script reads no offsets."""
     content = squad(

@@ -154,26 +154,14 @@ def test_sentence_per_line_format_is_detected(text, expected):
     assert guess.is_doubtful == (text in (THAI, UNPUNCTUATED, EQUALLY_LONG))
 
 
-BAD = [
-    ("a.jsonl", json_lines("ok") + "{oops\n", "a.jsonl:2: not a JSON object", "broken JSON"),
-    (
-        "a.jsonl",
-        '{"id": 1, "title": "x"}\n{"text": "ok", "title": "\\ud800"}\n',
-        r"a.jsonl:1: field 'text' is null or missing; its fields: id, title \(set data.text_field",
-        "missing field",
-    ),
-    ("a.jsonl", json_lines(" ", "ok"), "a.jsonl:1: the document has no text", "empty"),
-]
-
-
-@pytest.mark.parametrize("name, content, message, reason", BAD)
-def test_bad_documents(tmp_path, name, content, message, reason):
-    path = write(tmp_path / name, content)
-    with pytest.raises(UserError, match=message):
+def test_bad_documents(tmp_path):
+    content = json_lines(" ", "ok") + '{oops\n{"title": "\\ud800"}\n'
+    path = write(tmp_path / "a.jsonl", content)
+    with pytest.raises(UserError, match="a.jsonl:1: the document has no text"):
         texts(path)
     corpus = Corpus(path, bad_documents="skip")
     assert [d.text for d in corpus.documents()] == ["ok"]
-    assert corpus.bad.dropped == {reason: 1}
+    assert corpus.bad.dropped == {"empty": 1, "broken JSON": 1, "missing field": 1}
 
 
 def test_invalid_utf8_names_the_line(tmp_path):
@@ -371,11 +359,6 @@ def test_of_a_data_set_only_the_training_split_is_read(tmp_path, capsys, names):
     assert not capsys.readouterr().out
 
 
-def test_a_comma_of_a_path_is_escaped(tmp_path):
-    write(tmp_path / "a,b.txt", "First.")
-    assert texts(f"{tmp_path}/a\\,b.txt") == ["First."]
-
-
 @pytest.fixture
 def short_limit(monkeypatch):
     monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 40)
@@ -412,5 +395,3 @@ def test_too_long_lines(short_limit, tmp_path):
 def test_inputs_that_match_nothing(tmp_path):
     with pytest.raises(UserError, match=r"^no file matches '.*nothing\*' "):
         Corpus(f"{tmp_path}/nothing*")
-    with pytest.raises(UserError, match="the input is empty"):
-        Corpus(["", ","])

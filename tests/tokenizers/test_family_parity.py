@@ -220,7 +220,7 @@ def test_replaced_characters_keep_their_places(models):
 
 def test_a_missing_package_is_named(models, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(UserError, match=r"needs sacremoses, .* pip install -e '.\[moses\]'"):
+    with pytest.raises(ModuleNotFoundError, match="sacremoses"):
         read("flaubert", models)
 
 

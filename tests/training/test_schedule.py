@@ -7,13 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.base.errors import UserError
-from bert_jax.config import (
-    batch_ramp,
-    default_config,
-    stage,
-    stages_of_tokens,
-    validate,
-)
+from bert_jax.config import batch_ramp, default_config, stage, stages_of_tokens, validate
 from bert_jax.training.schedule import make_schedule, make_weight_decay, warmup_warnings
 from bert_jax.training.stages import resolve_stages, stages_of_run
 

@@ -15,11 +15,7 @@ from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.tracker import Tracker
 from tests import runs
 from tests.finetuning import small
-from tests.small_run import (
-    small_run,
-    train_with_interruption,
-    write_documents,
-)
+from tests.small_run import small_run, train_with_interruption, write_documents
 
 
 class Fake:

@@ -15,12 +15,7 @@ import numpy as np
 from scipy.special import pdtr
 
 from bert_jax.base.batch import DENOISING_FIELDS, BatchFields
-from bert_jax.batches.corruption.choose import (
-    num_to_predict,
-    random_columns,
-    uniform,
-    word_starts,
-)
+from bert_jax.batches.corruption.choose import num_to_predict, random_columns, uniform, word_starts
 from bert_jax.batches.random_keys import draw_rows
 from bert_jax.config.data import DATA
 
@@ -39,6 +34,9 @@ class Denoising:
       spec: A `StreamSpec`: `masked_lm_prob`, `mask_fractions`, `poisson_lambda`,
         `permute_sentence_ratio` and `held_out` are used. Nothing is kept: the second of the
         fractions must be 0.
+
+    Attributes:
+      fields: The arrays that `corrupt` adds to a batch.
     """
 
     fields: BatchFields = DENOISING_FIELDS

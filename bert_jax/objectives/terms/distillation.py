@@ -8,13 +8,7 @@ from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.objectives.cross_entropy import decoder_inputs, sliced_divergence
 from bert_jax.objectives.language_model import language_model_head_flops, token_sums
-from bert_jax.objectives.term import (
-    Metric,
-    Term,
-    example_weights,
-    loss_and_accuracy,
-    token_weights,
-)
+from bert_jax.objectives.term import Metric, Term, example_weights, loss_and_accuracy, token_weights
 
 
 @dataclasses.dataclass(frozen=True)

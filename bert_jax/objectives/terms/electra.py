@@ -11,13 +11,7 @@ from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
 from bert_jax.models.pretraining_model import Generator as GeneratorModel
 from bert_jax.objectives.language_model import MaskedTokenPrediction, language_model_metrics
-from bert_jax.objectives.term import (
-    Metric,
-    Term,
-    loss_and_accuracy,
-    token_weights,
-    with_tokens,
-)
+from bert_jax.objectives.term import Metric, Term, loss_and_accuracy, token_weights, with_tokens
 
 
 @dataclasses.dataclass(frozen=True)
