@@ -91,10 +91,14 @@ def model_rules(config: ConfigDict) -> list[Rule]:
             "such layers differ and cannot share their parameters; set layer_groups to 0",
         ),
         (
-            not model.head_transform
-            and (model.embedding_size not in (0, width) or model.generator_size),
-            "model.head_transform model.embedding_size model.generator_size",
-            "without that layer the embeddings have the width hidden_size, and no generator",
+            not model.head_transform and model.embedding_size not in (0, width),
+            "model.embedding_size model.head_transform",
+            "without that layer the embeddings must have the width hidden_size",
+        ),
+        (
+            not model.head_transform and model.generator_size,
+            "model.generator_size model.head_transform",
+            "a generator needs that layer",
         ),
     ]
 
@@ -142,10 +146,14 @@ def data_rules(config: ConfigDict) -> Iterator[Rule]:
     )
     is_denoising, fractions = data.corruption == "denoising", data.mask_fractions
     yield (
-        is_denoising and (data.rows in ("pairs", "halves") or fractions[1:2] != (0,)),
-        "data.corruption data.rows data.mask_fractions",
-        "denoising needs rows of one segment, such as whole_sentences, and keeps no span; set the "
-        "second fraction to 0",
+        is_denoising and data.rows in ("pairs", "halves"),
+        "data.rows data.corruption",
+        "denoising needs rows of one segment, such as whole_sentences",
+    )
+    yield (
+        is_denoising and fractions[1:2] != (0,),
+        "data.mask_fractions data.corruption",
+        "denoising keeps no span; set the second fraction to 0",
     )
     yield (
         len(fractions) != 3 or not math.isclose(sum(fractions), 1, abs_tol=1e-6),
