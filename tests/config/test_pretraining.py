@@ -85,8 +85,8 @@ FASTBPE = {
         ({"data__max_pairs_per_row": 2, "model__causal": True}, "only models that read both ways"),
         ({"data__max_pairs_per_row": 2, "data__rows": "full_sentences"}, "no room for others"),
         ({"data__rows": "fitted_documents"}, "several documents share such a row"),
-        ({"data__corruption": "denoising"}, "is 'denoising' and config.data.rows is 'pairs'"),
-        ({"data__corruption": "denoising", "data__rows": "segments"}, "and keeps no span"),
+        ({"data__corruption": "denoising"}, "config.data.rows is 'pairs' and config.data.corrupt"),
+        ({"data__corruption": "denoising", "data__rows": "segments"}, "denoising keeps no span"),
         ({**DENOISING, "data__max_pairs_per_row": 2}, "denoising has a target for each row"),
         ({"data__tokenizer": "byte_bpe"}, "this tokenizer keeps the case; set lowercase to False"),
         ({**FASTBPE, "data__vocab": ""}, "this tokenizer is not trained here"),
@@ -106,7 +106,7 @@ FASTBPE = {
         ({"data__special_tokens": "camembert"}, "need the tokenizer sentencepiece"),
         ({"data__tokenizer": "moses_bpe"}, "needs the special tokens xlm"),
         ({"model__head_transform": False, "model__embedding_size": 64}, "the width hidden_size"),
-        ({"model__head_transform": False, "model__generator_size": 0.5}, "and no generator"),
+        ({"model__head_transform": False, "model__generator_size": 0.5}, "a generator needs that"),
         (
             {"schedule__shape": "cosine", "schedule__decay_power": 2.0},
             "config.schedule.decay_power is 2.0 and config.schedule.shape is 'cosine': the former "
