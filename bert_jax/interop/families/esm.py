@@ -70,7 +70,7 @@ def _frequencies(model: BertConfig) -> np.ndarray:
 
 
 def _read_buffers(tensors: Mapping[str, Any], model: BertConfig, file: Path) -> dict[str, Any]:
-    """Finds out to which type the frequencies of a file are rounded."""
+    """Returns the type to which the frequencies of a file are rounded, as a key of the model."""
     found = [name for name in tensors if name.endswith("inv_freq")]
     if not found:
         return {}
@@ -80,7 +80,9 @@ def _read_buffers(tensors: Mapping[str, Any], model: BertConfig, file: Path) -> 
         is_rounded = np.array_equal(value, value.astype(dtype).astype(np.float32))
         if is_rounded and np.allclose(value, _frequencies(model), rtol=error, atol=0):
             return {"rope_dtype": dtype}
-    raise UserError(f"{file}: {found[0]} has not the frequencies of rope_theta={model.rope_theta}")
+    raise UserError(
+        f"{file}: {found[0]} does not have the frequencies of rope_theta={model.rope_theta}"
+    )
 
 
 def _buffers(model: BertConfig) -> dict[str, np.ndarray]:
