@@ -1,8 +1,8 @@
 """Synthetic proteins, on which a small ESM-2 can show within minutes that it learns.
 
 They are no real proteins. Letters are drawn with roughly the frequencies of amino acids in
-UniProtKB/Swiss-Prot, and a few fixed words, which stand for the motifs of protein families, are put between
-them: half of the letters belong to such a word, and can be predicted from its others.
+UniProtKB/Swiss-Prot, and a few fixed words, which stand for the motifs of protein families, are put
+between them: half of the letters belong to such a word, and can be predicted from its others.
 """
 
 import functools

@@ -102,6 +102,8 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
         # A file is read once.
         found += [source for source in sources if source.get("path") not in known]
         known |= {source["path"] for source in sources if "path" in source}
+    if not found:
+        raise UserError("the input is empty: it must be a glob of text files")
     return found
 
 

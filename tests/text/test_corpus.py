@@ -395,3 +395,5 @@ def test_too_long_lines(short_limit, tmp_path):
 def test_inputs_that_match_nothing(tmp_path):
     with pytest.raises(UserError, match=r"^no file matches '.*nothing\*' "):
         Corpus(f"{tmp_path}/nothing*")
+    with pytest.raises(UserError, match="the input is empty"):
+        Corpus(["", ","])
