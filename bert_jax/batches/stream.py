@@ -335,7 +335,11 @@ def _elements(make_batches: Callable[[], Iterator[Batch]], signature: Signature)
         except Exception as error:
             errors.append(error)
 
+    # There is nothing to tune, and the end of the iterator would wait for the thread that tunes: it
+    # may sleep for a minute.
+    options = tf.data.Options()
+    options.autotune.enabled = False
     dataset = tf.data.Dataset.from_generator(until_error, output_signature=specs)
-    yield from dataset.as_numpy_iterator()
+    yield from dataset.with_options(options).as_numpy_iterator()
     if errors:
         raise errors[0]

@@ -6,7 +6,6 @@ more than these two and what they import: no preparation of text, no other progr
 report.
 """
 
-import itertools
 from collections.abc import Generator
 from contextlib import closing
 from typing import Any
@@ -74,9 +73,7 @@ class PretrainingRun:
             if self._resume.get("stage") == stage.index:
                 position = self._resume.get("position")
             with closing(stream.batches(first, num_steps, position)) as rows:
-                # `put` reads ahead. Without the limit, tf.data would end in the middle of a step,
-                # which takes seconds.
-                for batch in self.trainer.put(itertools.islice(rows, num_steps)):
+                for batch in self.trainer.put(rows):
                     # Those of the batch that is trained next, not of the one that is read ahead.
                     self._stage, self._stream = stage, stream
                     yield stage, batch

@@ -64,6 +64,10 @@ def finish(processes, seconds=240):
 
 def run(*arguments, **keywords):
     ended = finish(start(*arguments, **keywords))
-    for status, _, err in ended:
-        assert status == 0, err
+    # If one process fails, the runtime ends the others: only all outputs together say why.
+    said = [
+        f"process {n} ended with {status}: {out}\n{err}"
+        for n, (status, out, err) in enumerate(ended)
+    ]
+    assert all(status == 0 for status, _, _ in ended), "\n".join(said)
     return ended
