@@ -14,48 +14,23 @@ class Names(NamedTuple):
     """A table of weight names with common prefixes.
 
     Attributes:
-      ours: The prefix of our flat names. "{}" in the three prefixes stands for the number of
-        a layer; such a table applies to every layer.
+      ours: The prefix of our flat names. "{}" in the names stands for the number of a layer; such a
+        table applies to every layer.
       huggingface: The prefix in `transformers`.
       rows: A line for each weight: its layout (a key of `names.LAYOUTS`), our name, Hugging
-        Face's name and, if there is `google`, Google's name. "+N" after the layout means that
-        the tensor begins with N extra rows, which are not used; "@I/N" that it consists of N
-        weights of one shape, of which this is number I.
+        Face's name and, if there is `google`, Google's name. A key of `names.SHORTHANDS` instead of
+        a layout stands for a weight and its bias. "+N" after the layout means that the tensor
+        begins with N extra rows, which are not used; "@I/N" that it consists of N weights of one
+        shape, of which this is number I.
       google: The prefix in google-research/bert's checkpoints; None if it lacks these weights.
+      biasless: The first parts of our names for which a shorthand stands for the weight alone.
     """
 
     ours: str
     huggingface: str
     rows: str
     google: str | None = None
-
-
-# What the shorthands of `table_rows` stand for: layout, and the ends of both names.
-_WEIGHT_AND_BIAS = {
-    "dense": (("matrix", "/kernel", ".weight"), ("vector", "/bias", ".bias")),
-    "norm": (("vector", "/scale", ".weight"), ("vector", "/bias", ".bias")),
-    "heads": (("heads_in", "_kernel", ".weight"), ("heads_bias", "_bias", ".bias")),
-    "heads_output": (("heads_out", "_kernel", ".weight"), ("vector", "_bias", ".bias")),
-}
-
-
-def table_rows(lines: str, *, biasless: tuple[str, ...] = ()) -> str:
-    """Makes `Names.rows` from lines of a shorthand, our name and the name in `transformers`.
-
-    A shorthand stands for a weight and its bias, "dense@I/N" for part I of both; other layouts are
-    copied.
-
-    Args:
-      biasless: The first parts of our names of layers without a bias.
-    """
-    rows = []
-    for line in filter(None, lines.splitlines()):
-        kind, ours, theirs = line.split()
-        kind, at, part = kind.partition("@")
-        for layout, our_end, their_end in _WEIGHT_AND_BIAS.get(kind, ((kind, "", ""),)):
-            if their_end != ".bias" or ours.split("/")[0] not in biasless:
-                rows.append(f"{layout}{at}{part} {ours}{our_end} {theirs}{their_end}")
-    return "\n".join(rows)
+    biasless: tuple[str, ...] = ()
 
 
 class PreTrainingClass(NamedTuple):

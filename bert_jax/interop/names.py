@@ -38,8 +38,20 @@ LAYOUTS: dict[str, tuple[Callable[[Shape], Shape], tuple[str, ...]]] = {
     "heads_bias": (lambda s: (s[0] * s[1],), ()),
     "heads_out": (lambda s: (s[0] * s[1], s[2]), ("huggingface",)),
 }
-# The columns of `Names.rows`; a table without a prefix for Google has no column for it.
-_COLUMNS = ("layout", "ours", "huggingface", "google")
+# What stands for a weight and its bias in `Names.rows`: the layout of each, and the ends of our
+# name, Hugging Face's and Google's.
+SHORTHANDS = {
+    "dense": (("matrix", "/kernel", ".weight", "/kernel"), ("vector", "/bias", ".bias", "/bias")),
+    "norm": (("vector", "/scale", ".weight", "/gamma"), ("vector", "/bias", ".bias", "/beta")),
+    "heads": (
+        ("heads_in", "_kernel", ".weight", "/kernel"),
+        ("heads_bias", "_bias", ".bias", "/bias"),
+    ),
+    "heads_output": (
+        ("heads_out", "_kernel", ".weight", "/kernel"),
+        ("vector", "_bias", ".bias", "/bias"),
+    ),
+}
 
 
 class ForeignTensor(NamedTuple):
@@ -87,25 +99,31 @@ def foreign_names(
     parameters of their own, `BertConfig.max_blocks`.
     """
     names = {}
+    column = {"huggingface": 1, "google": 2}[program]
     for table in tables:
         prefix = getattr(table, program)
         if prefix is None:
             continue
-        for line in table.rows.strip().splitlines():
-            columns = dict(zip(_COLUMNS, line.split(), strict=False))
-            layout, _, part = columns["layout"].partition("@")
+        for line in filter(None, table.rows.splitlines()):
+            kind, *columns = line.split()
+            kind, _, part = kind.partition("@")
             part, _, parts = part.partition("/")
-            kind, _, unused_rows = layout.partition("+")
-            merged, transposed = LAYOUTS[kind]
-            for i in range(num_blocks) if "{}" in table.ours else (0,):
-                names[table.ours.format(i) + columns["ours"]] = ForeignTensor(
-                    prefix.format(i) + columns[program],
-                    merged,
-                    program in transposed,
-                    int(unused_rows or 0),
-                    int(part or 0),
-                    int(parts or 1),
-                )
+            for layout, *ends in SHORTHANDS.get(kind, ((kind, "", "", ""),)):
+                if ends[1] == ".bias" and columns[0].split("/")[0] in table.biasless:
+                    continue
+                layout, _, unused_rows = layout.partition("+")
+                merged, transposed = LAYOUTS[layout]
+                ours = table.ours + columns[0] + ends[0]
+                theirs = prefix + columns[column] + ends[column]
+                for i in range(num_blocks) if "{}" in ours else (0,):
+                    names[ours.format(i)] = ForeignTensor(
+                        theirs.format(i),
+                        merged,
+                        program in transposed,
+                        int(unused_rows or 0),
+                        int(part or 0),
+                        int(parts or 1),
+                    )
     return names
 
 

@@ -3,30 +3,20 @@
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import DENSE, OUTPUT, Family, Names, PreTrainingClass, task_classes
 
-# layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _LAYER = """
-heads_in attention/query_kernel attention.query.weight
-heads_bias attention/query_bias attention.query.bias
-heads_in attention/key_kernel attention.key.weight
-heads_bias attention/key_bias attention.key.bias
-heads_in attention/value_kernel attention.value.weight
-heads_bias attention/value_bias attention.value.bias
-heads_out attention/output_kernel attention.dense.weight
-vector attention/output_bias attention.dense.bias
-vector attention_layer_norm/scale attention.LayerNorm.weight
-vector attention_layer_norm/bias attention.LayerNorm.bias
-matrix intermediate/kernel ffn.weight
-vector intermediate/bias ffn.bias
-matrix output/kernel ffn_output.weight
-vector output/bias ffn_output.bias
-vector output_layer_norm/scale full_layer_layer_norm.weight
-vector output_layer_norm/bias full_layer_layer_norm.bias
+heads attention/query attention.query
+heads attention/key attention.key
+heads attention/value attention.value
+heads_output attention/output attention.dense
+norm attention_layer_norm attention.LayerNorm
+dense intermediate ffn
+dense output ffn_output
+norm output_layer_norm full_layer_layer_norm
 """
 _LANGUAGE_MODEL = """
-matrix transform/kernel dense.weight
-vector transform/bias dense.bias
-vector layer_norm/scale LayerNorm.weight
-vector layer_norm/bias LayerNorm.bias
+dense transform dense
+norm layer_norm LayerNorm
 vector output_bias bias
 """
 _BODY = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")

@@ -2,35 +2,26 @@
 
 from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
 
-# layout, our name, Hugging Face's. Positions count from 2, as in fairseq, so the first two rows of
-# both tables are not used. (Unlike RoBERTa's config, BART's does not count these rows.)
+# layout or shorthand, our name, Hugging Face's. Positions count from 2, as in fairseq, so the first
+# two rows of both tables are not used. (Unlike RoBERTa's config, BART's does not count these rows.)
 _EMBEDDINGS = """
 table+2 position_embeddings embed_positions.weight
-vector layer_norm/scale layernorm_embedding.weight
-vector layer_norm/bias layernorm_embedding.bias
+norm layer_norm layernorm_embedding
 """
 _FEED_FORWARD = """
-matrix intermediate/kernel fc1.weight
-vector intermediate/bias fc1.bias
-matrix output/kernel fc2.weight
-vector output/bias fc2.bias
-vector output_layer_norm/scale final_layer_norm.weight
-vector output_layer_norm/bias final_layer_norm.bias
+dense intermediate fc1
+dense output fc2
+norm output_layer_norm final_layer_norm
 """
 
 
 def _attention(ours: str, theirs: str) -> str:
     return f"""
-heads_in {ours}/query_kernel {theirs}.q_proj.weight
-heads_bias {ours}/query_bias {theirs}.q_proj.bias
-heads_in {ours}/key_kernel {theirs}.k_proj.weight
-heads_bias {ours}/key_bias {theirs}.k_proj.bias
-heads_in {ours}/value_kernel {theirs}.v_proj.weight
-heads_bias {ours}/value_bias {theirs}.v_proj.bias
-heads_out {ours}/output_kernel {theirs}.out_proj.weight
-vector {ours}/output_bias {theirs}.out_proj.bias
-vector {ours}_layer_norm/scale {theirs}_layer_norm.weight
-vector {ours}_layer_norm/bias {theirs}_layer_norm.bias"""
+heads {ours}/query {theirs}.q_proj
+heads {ours}/key {theirs}.k_proj
+heads {ours}/value {theirs}.v_proj
+heads_output {ours}/output {theirs}.out_proj
+norm {ours}_layer_norm {theirs}_layer_norm"""
 
 
 _SELF = _attention("attention", "self_attn")

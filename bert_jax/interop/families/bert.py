@@ -4,41 +4,29 @@ import dataclasses
 
 from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
 
-# layout, our name, Hugging Face's, Google's
+# layout or shorthand, our name, Hugging Face's, Google's
 _EMBEDDINGS = """
 table word_embeddings word_embeddings.weight word_embeddings
 table position_embeddings position_embeddings.weight position_embeddings
 table token_type_embeddings token_type_embeddings.weight token_type_embeddings
-vector layer_norm/scale LayerNorm.weight LayerNorm/gamma
-vector layer_norm/bias LayerNorm.bias LayerNorm/beta
+norm layer_norm LayerNorm LayerNorm
 """
 _LAYER = """
-heads_in attention/query_kernel attention.self.query.weight attention/self/query/kernel
-heads_bias attention/query_bias attention.self.query.bias attention/self/query/bias
-heads_in attention/key_kernel attention.self.key.weight attention/self/key/kernel
-heads_bias attention/key_bias attention.self.key.bias attention/self/key/bias
-heads_in attention/value_kernel attention.self.value.weight attention/self/value/kernel
-heads_bias attention/value_bias attention.self.value.bias attention/self/value/bias
-heads_out attention/output_kernel attention.output.dense.weight attention/output/dense/kernel
-vector attention/output_bias attention.output.dense.bias attention/output/dense/bias
-vector attention_layer_norm/scale attention.output.LayerNorm.weight attention/output/LayerNorm/gamma
-vector attention_layer_norm/bias attention.output.LayerNorm.bias attention/output/LayerNorm/beta
-matrix intermediate/kernel intermediate.dense.weight intermediate/dense/kernel
-vector intermediate/bias intermediate.dense.bias intermediate/dense/bias
-matrix output/kernel output.dense.weight output/dense/kernel
-vector output/bias output.dense.bias output/dense/bias
-vector output_layer_norm/scale output.LayerNorm.weight output/LayerNorm/gamma
-vector output_layer_norm/bias output.LayerNorm.bias output/LayerNorm/beta
+heads attention/query attention.self.query attention/self/query
+heads attention/key attention.self.key attention/self/key
+heads attention/value attention.self.value attention/self/value
+heads_output attention/output attention.output.dense attention/output/dense
+norm attention_layer_norm attention.output.LayerNorm attention/output/LayerNorm
+dense intermediate intermediate.dense intermediate/dense
+dense output output.dense output/dense
+norm output_layer_norm output.LayerNorm output/LayerNorm
 """
 _POOLER = """
-matrix dense/kernel dense.weight dense/kernel
-vector dense/bias dense.bias dense/bias
+dense dense dense dense
 """
 _LANGUAGE_MODEL = """
-matrix transform/kernel transform.dense.weight transform/dense/kernel
-vector transform/bias transform.dense.bias transform/dense/bias
-vector layer_norm/scale transform.LayerNorm.weight transform/LayerNorm/gamma
-vector layer_norm/bias transform.LayerNorm.bias transform/LayerNorm/beta
+dense transform transform.dense transform/dense
+norm layer_norm transform.LayerNorm transform/LayerNorm
 vector output_bias bias output_bias
 """
 _NEXT_SENTENCE = """

@@ -2,36 +2,25 @@
 
 from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
 
-# layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _EMBEDDINGS = """
 table word_embeddings word_embeddings.weight
 table position_embeddings position_embeddings.weight
-vector layer_norm/scale LayerNorm.weight
-vector layer_norm/bias LayerNorm.bias
+norm layer_norm LayerNorm
 """
 _LAYER = """
-heads_in attention/query_kernel attention.q_lin.weight
-heads_bias attention/query_bias attention.q_lin.bias
-heads_in attention/key_kernel attention.k_lin.weight
-heads_bias attention/key_bias attention.k_lin.bias
-heads_in attention/value_kernel attention.v_lin.weight
-heads_bias attention/value_bias attention.v_lin.bias
-heads_out attention/output_kernel attention.out_lin.weight
-vector attention/output_bias attention.out_lin.bias
-vector attention_layer_norm/scale sa_layer_norm.weight
-vector attention_layer_norm/bias sa_layer_norm.bias
-matrix intermediate/kernel ffn.lin1.weight
-vector intermediate/bias ffn.lin1.bias
-matrix output/kernel ffn.lin2.weight
-vector output/bias ffn.lin2.bias
-vector output_layer_norm/scale output_layer_norm.weight
-vector output_layer_norm/bias output_layer_norm.bias
+heads attention/query attention.q_lin
+heads attention/key attention.k_lin
+heads attention/value attention.v_lin
+heads_output attention/output attention.out_lin
+norm attention_layer_norm sa_layer_norm
+dense intermediate ffn.lin1
+dense output ffn.lin2
+norm output_layer_norm output_layer_norm
 """
 _LANGUAGE_MODEL = """
-matrix transform/kernel vocab_transform.weight
-vector transform/bias vocab_transform.bias
-vector layer_norm/scale vocab_layer_norm.weight
-vector layer_norm/bias vocab_layer_norm.bias
+dense transform vocab_transform
+norm layer_norm vocab_layer_norm
 vector output_bias vocab_projector.bias
 """
 _CONFIG_KEYS = {

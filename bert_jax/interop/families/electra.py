@@ -3,18 +3,15 @@
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import DENSE, Family, Names, PreTrainingClass, task_classes
 
-# layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _DETECTION = """
-matrix transform/kernel dense.weight
-vector transform/bias dense.bias
+dense transform dense
 classes output/dense/kernel dense_prediction.weight
 vector output/dense/bias dense_prediction.bias
 """
 _LANGUAGE_MODEL = """
-matrix transform/kernel generator_predictions.dense.weight
-vector transform/bias generator_predictions.dense.bias
-vector layer_norm/scale generator_predictions.LayerNorm.weight
-vector layer_norm/bias generator_predictions.LayerNorm.bias
+dense transform generator_predictions.dense
+norm layer_norm generator_predictions.LayerNorm
 vector output_bias generator_lm_head.bias
 """
 _ENCODER = tuple(

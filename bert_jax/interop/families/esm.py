@@ -21,13 +21,12 @@ from bert_jax.interop.family import (
     Names,
     PreTrainingClass,
     Spelling,
-    table_rows,
     task_classes,
 )
 from bert_jax.models import BertConfig
 
 _EMBEDDINGS = "table word_embeddings word_embeddings.weight"
-# shorthand or layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _LAYER = """
 norm attention_layer_norm attention.LayerNorm
 heads attention/query attention.self.query
@@ -103,10 +102,10 @@ ESM = Family(
     model_types=("esm",),
     names=(
         Names("bert/embeddings/", "esm.embeddings.", _EMBEDDINGS),
-        Names("bert/encoder/layer_{}/", "esm.encoder.layer.{}.", table_rows(_LAYER)),
-        Names("bert/encoder/", "esm.encoder.", table_rows("norm layer_norm emb_layer_norm_after")),
+        Names("bert/encoder/layer_{}/", "esm.encoder.layer.{}.", _LAYER),
+        Names("bert/encoder/", "esm.encoder.", "norm layer_norm emb_layer_norm_after"),
         Names("bert/pooler/", "esm.pooler.", BERT.names[2].rows),
-        Names("mlm/", "lm_head.", table_rows(_LANGUAGE_MODEL)),
+        Names("mlm/", "lm_head.", _LANGUAGE_MODEL),
     ),
     pretraining_classes=(
         PreTrainingClass(

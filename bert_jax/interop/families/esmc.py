@@ -12,11 +12,10 @@ from bert_jax.interop.family import (
     Family,
     Names,
     PreTrainingClass,
-    table_rows,
     task_classes,
 )
 
-# shorthand or layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _LAYER = f"""{ATTENTION}
 vector attention/query_layer_norm/scale self_attn.q_norm.weight
 vector attention/key_layer_norm/scale self_attn.k_norm.weight
@@ -53,10 +52,11 @@ ESMC = Family(
         Names(
             "bert/encoder/layer_{}/",
             "esmc.layers.{}.",
-            table_rows(_LAYER, biasless=("attention", "gate", "intermediate", "output")),
+            _LAYER,
+            biasless=("attention", "gate", "intermediate", "output"),
         ),
         Names("bert/encoder/layer_norm/", "esmc.norm.", "vector scale weight"),
-        Names("mlm/", "lm_head.", table_rows(_LANGUAGE_MODEL)),
+        Names("mlm/", "lm_head.", _LANGUAGE_MODEL),
     ),
     pretraining_classes=(
         PreTrainingClass(

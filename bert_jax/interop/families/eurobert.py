@@ -10,11 +10,10 @@ from bert_jax.interop.family import (
     Family,
     Names,
     PreTrainingClass,
-    table_rows,
     task_classes,
 )
 
-# shorthand or layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _LAYER = f"""{ATTENTION}
 vector attention_layer_norm/scale input_layernorm.weight
 vector output_layer_norm/scale post_attention_layernorm.weight
@@ -39,7 +38,8 @@ EUROBERT = Family(
         Names(
             "bert/encoder/layer_{}/",
             "model.layers.{}.",
-            table_rows(_LAYER, biasless=("attention", "gate", "intermediate", "output")),
+            _LAYER,
+            biasless=("attention", "gate", "intermediate", "output"),
         ),
         Names("bert/encoder/layer_norm/", "model.norm.", "vector scale weight"),
         Names("mlm/", "lm_head.", "table output_embeddings weight"),

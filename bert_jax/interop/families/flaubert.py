@@ -1,29 +1,23 @@
 """FlauBERT: the blocks of XLM, post-LN or pre-norm, with a language-model head of one layer."""
 
-from bert_jax.interop.family import DENSE, OUTPUT, Family, Names, PreTrainingClass, TaskClass
+from bert_jax.interop.family import OUTPUT, Family, Names, PreTrainingClass, TaskClass
 
-# layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _EMBEDDINGS = """
 table word_embeddings embeddings.weight
 table position_embeddings position_embeddings.weight
-vector layer_norm/scale layer_norm_emb.weight
-vector layer_norm/bias layer_norm_emb.bias
+norm layer_norm layer_norm_emb
 """
-_ATTENTION = """
-heads_in query_kernel q_lin.weight
-heads_bias query_bias q_lin.bias
-heads_in key_kernel k_lin.weight
-heads_bias key_bias k_lin.bias
-heads_in value_kernel v_lin.weight
-heads_bias value_bias v_lin.bias
-heads_out output_kernel out_lin.weight
-vector output_bias out_lin.bias
+_LAYER = """
+heads attention/query attentions.{}.q_lin
+heads attention/key attentions.{}.k_lin
+heads attention/value attentions.{}.v_lin
+heads_output attention/output attentions.{}.out_lin
+norm attention_layer_norm layer_norm1.{}
+dense intermediate ffns.{}.lin1
+dense output ffns.{}.lin2
+norm output_layer_norm layer_norm2.{}
 """
-_LAYER_NORM = """
-vector scale weight
-vector bias bias
-"""
-_BLOCK = "bert/encoder/layer_{}/"
 _CONFIG_KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "emb_dim",
@@ -50,11 +44,7 @@ FLAUBERT = Family(
     model_types=("flaubert",),
     names=(
         Names("bert/embeddings/", "transformer.", _EMBEDDINGS),
-        Names(f"{_BLOCK}attention/", "transformer.attentions.{}.", _ATTENTION),
-        Names(f"{_BLOCK}attention_layer_norm/", "transformer.layer_norm1.{}.", _LAYER_NORM),
-        Names(f"{_BLOCK}intermediate/", "transformer.ffns.{}.lin1.", DENSE),
-        Names(f"{_BLOCK}output/", "transformer.ffns.{}.lin2.", DENSE),
-        Names(f"{_BLOCK}output_layer_norm/", "transformer.layer_norm2.{}.", _LAYER_NORM),
+        Names("bert/encoder/layer_{}/", "transformer.", _LAYER),
         Names("mlm/", "pred_layer.proj.", "vector output_bias bias"),
     ),
     pretraining_classes=(

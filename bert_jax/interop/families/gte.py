@@ -11,11 +11,10 @@ from bert_jax.interop.family import (
     Family,
     Names,
     PreTrainingClass,
-    table_rows,
     task_classes,
 )
 
-# shorthand, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _EMBEDDINGS = """
 table word_embeddings word_embeddings.weight
 table token_type_embeddings token_type_embeddings.weight
@@ -47,14 +46,10 @@ dense transform dense
 norm layer_norm layer_norm
 vector output_bias decoder.bias
 """
-
-
-def _rows(lines: str) -> str:
-    return table_rows(lines, biasless=("gate", "intermediate"))
-
-
+# The first parts of names of layers without biases.
+_BIASLESS = ("gate", "intermediate")
 _COMMON = (
-    Names("bert/embeddings/", "gte.embeddings.", table_rows(_EMBEDDINGS)),
+    Names("bert/embeddings/", "gte.embeddings.", _EMBEDDINGS),
     Names("bert/pooler/", "gte.pooler.", BERT.names[2].rows),
 )
 
@@ -64,14 +59,14 @@ GTE = Family(
     model_types=("gte", "new"),
     names=(
         *_COMMON,
-        Names("bert/encoder/layer_{}/", "gte.encoder.layer.{}.", _rows(_LAYER)),
-        Names("mlm/", "lm_head.", table_rows(_LANGUAGE_MODEL)),
+        Names("bert/encoder/layer_{}/", "gte.encoder.layer.{}.", _LAYER, biasless=_BIASLESS),
+        Names("mlm/", "lm_head.", _LANGUAGE_MODEL),
     ),
     other_names=(
         (
             *_COMMON,
-            Names("bert/encoder/layer_{}/", "gte.layers.{}.", _rows(_NATIVE_LAYER)),
-            Names("mlm/", "lm_head.", table_rows(_NATIVE_LANGUAGE_MODEL)),
+            Names("bert/encoder/layer_{}/", "gte.layers.{}.", _NATIVE_LAYER, biasless=_BIASLESS),
+            Names("mlm/", "lm_head.", _NATIVE_LANGUAGE_MODEL),
         ),
     ),
     pretraining_classes=(

@@ -12,17 +12,16 @@ from bert_jax.interop.family import (
     Family,
     Names,
     PreTrainingClass,
-    table_rows,
     task_classes,
 )
 
 _EMBEDDINGS = "roberta.embeddings."
-# layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _TABLES = """
 table word_embeddings word_embeddings.weight
 table token_type_embeddings token_type_embeddings.weight
 """
-# shorthand, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _LAYER = """
 heads@0/3 attention/query mixer.Wqkv
 heads@1/3 attention/key mixer.Wqkv
@@ -50,14 +49,14 @@ JINA_V3 = Family(
     model_types=("jina_embeddings_v3",),
     names=(
         *_COMMON,
-        Names("bert/embeddings/", "roberta.", table_rows("norm layer_norm emb_ln")),
-        Names("bert/encoder/layer_{}/", "roberta.encoder.layers.{}.", table_rows(_LAYER)),
+        Names("bert/embeddings/", "roberta.", "norm layer_norm emb_ln"),
+        Names("bert/encoder/layer_{}/", "roberta.encoder.layers.{}.", _LAYER),
     ),
     other_names=(
         (
             *_COMMON,
-            Names("bert/embeddings/", _EMBEDDINGS, table_rows("norm layer_norm LayerNorm")),
-            Names("bert/encoder/layer_{}/", "roberta.layers.{}.", table_rows(_NATIVE_LAYER)),
+            Names("bert/embeddings/", _EMBEDDINGS, "norm layer_norm LayerNorm"),
+            Names("bert/encoder/layer_{}/", "roberta.layers.{}.", _NATIVE_LAYER),
         ),
     ),
     pretraining_classes=(

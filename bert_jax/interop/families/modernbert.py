@@ -13,7 +13,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop.family import Family, Names, PreTrainingClass, Spelling, task_classes
 from bert_jax.models import BertConfig
 
-# layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _EMBEDDINGS = """
 table word_embeddings tok_embeddings.weight
 vector layer_norm/scale norm.weight

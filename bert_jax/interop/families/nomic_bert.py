@@ -12,17 +12,16 @@ from bert_jax.interop.family import (
     Family,
     Names,
     PreTrainingClass,
-    table_rows,
     task_classes,
 )
 
 _EMBEDDINGS = "nomic_bert.embeddings."
-# layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _TABLES = """
 table word_embeddings word_embeddings.weight
 table token_type_embeddings token_type_embeddings.weight
 """
-# shorthand, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _LAYER = """
 heads@0/3 attention/query attn.Wqkv
 heads@1/3 attention/key attn.Wqkv
@@ -44,16 +43,12 @@ dense transform transform.dense
 norm layer_norm transform.layer_norm
 vector output_bias bias
 """
-
-
-def _rows(lines: str) -> str:
-    return table_rows(lines, biasless=("attention", "gate", "intermediate", "output"))
-
-
+# The first parts of names of layers without biases.
+_BIASLESS = ("attention", "gate", "intermediate", "output")
 _COMMON = (
     Names("bert/embeddings/", _EMBEDDINGS, _TABLES),
     Names("bert/pooler/", "nomic_bert.pooler.", BERT.names[2].rows),
-    Names("mlm/", "cls.predictions.", table_rows(_LANGUAGE_MODEL)),
+    Names("mlm/", "cls.predictions.", _LANGUAGE_MODEL),
 )
 
 NOMIC_BERT = Family(
@@ -62,14 +57,18 @@ NOMIC_BERT = Family(
     model_types=("nomic_bert",),
     names=(
         *_COMMON,
-        Names("bert/embeddings/", "nomic_bert.", table_rows("norm layer_norm emb_ln")),
-        Names("bert/encoder/layer_{}/", "nomic_bert.encoder.layers.{}.", _rows(_LAYER)),
+        Names("bert/embeddings/", "nomic_bert.", "norm layer_norm emb_ln"),
+        Names(
+            "bert/encoder/layer_{}/", "nomic_bert.encoder.layers.{}.", _LAYER, biasless=_BIASLESS
+        ),
     ),
     other_names=(
         (
             *_COMMON,
-            Names("bert/embeddings/", _EMBEDDINGS, table_rows("norm layer_norm LayerNorm")),
-            Names("bert/encoder/layer_{}/", "nomic_bert.layers.{}.", _rows(_NATIVE_LAYER)),
+            Names("bert/embeddings/", _EMBEDDINGS, "norm layer_norm LayerNorm"),
+            Names(
+                "bert/encoder/layer_{}/", "nomic_bert.layers.{}.", _NATIVE_LAYER, biasless=_BIASLESS
+            ),
         ),
     ),
     pretraining_classes=(

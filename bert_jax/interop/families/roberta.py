@@ -12,12 +12,10 @@ from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classe
 # Positions count from pad_token_id + 1, so the first two rows of the table are not used.
 _POSITION_OFFSET = 2
 
-# layout, our name, Hugging Face's
+# layout or shorthand, our name, Hugging Face's
 _LANGUAGE_MODEL = """
-matrix transform/kernel dense.weight
-vector transform/bias dense.bias
-vector layer_norm/scale layer_norm.weight
-vector layer_norm/bias layer_norm.bias
+dense transform dense
+norm layer_norm layer_norm
 vector output_bias bias
 """
 _ENCODER = tuple(
