@@ -227,5 +227,5 @@ def _read_labeled(
     # The file itself names the choices.
     labels = () if config.head == "multiple_choice" else tuple(config.labels)
     task = make_task(config, "", tokenizer, labels)
-    # `evaluate` has no flag that skips bad rows, so the key is empty.
-    return task, task.read(source, "validation", BadRecords(config.data.bad_rows, ""))
+    # `evaluate` has no flag that skips bad rows, so no key is named.
+    return task, task.read(source, "validation", BadRecords(config.data.bad_rows))

@@ -128,7 +128,7 @@ def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
         for sentence in ner.read_file(path):
             yield sentence.where[0], {"words": sentence.words}
     elif format == "a table":
-        rows = read_rows(path, (), BadRecords("refuse", ""), is_required=True)
+        rows = read_rows(path, (), BadRecords())
         yield from ((row.where, row.values) for row in rows)
     else:
         is_plain = format == "a text on each line"
@@ -137,7 +137,7 @@ def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
         with open_text(path) as (_, stream):
             for line in text_lines(stream) if is_plain else json_lines(stream):
                 where = f"{path}:{line.number}"
-                with BadRecords("refuse", "", {BROKEN_JSON: hint}).catching(where):
+                with BadRecords(advice={BROKEN_JSON: hint}).catching(where):
                     yield where, {"text": line.text().rstrip("\r\n")} if is_plain else line.parse()
 
 

@@ -215,7 +215,7 @@ class EmbeddingTask(Task):
     def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
         columns = self._columns()
         # With all columns: those of the negatives are not known yet.
-        first = next(read_rows(source, (), BadRecords("skip", "")), None)
+        first = next(read_rows(source, (), BadRecords("skip")), None)
         negatives = self._negatives(first.values) if first else []
         if self._loss == "triplet" and not negatives:
             raise UserError(f"{source} has no column named negative, which the loss triplet needs")

@@ -126,9 +126,9 @@ class SentenceTask(ExampleTask):
         needed = self.text_columns if is_test else (*self.text_columns, self.label_column)
         header = self.header(split)
         lists = [self.label_column] if self.multi_label else []
-        rows = read_rows(source, needed, bad_rows, is_required=is_test, header=header, lists=lists)
+        rows = read_rows(source, needed, bad_rows, header=header, lists=lists)
         for row in self.part(split, rows):
-            with bad_rows.catching(row.where, is_required=is_test):
+            with bad_rows.catching(row.where):
                 label = None if is_test else self._label(row.values)
                 texts = [row.values[column] for column in self.text_columns]
                 if not is_test and not all(text.strip() for text in texts):

@@ -62,15 +62,13 @@ class MultipleChoiceTask(ExampleTask):
         is_test = split.startswith("test")
         if path.suffix.lower() == ".csv":
             needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
-            rows = read_rows(path, needed, bad_rows, is_required=is_test)
-            for row in self.part(split, rows):
-                with bad_rows.catching(row.where, is_required=is_test), reading_fields():
+            for row in self.part(split, read_rows(path, needed, bad_rows)):
+                with bad_rows.catching(row.where), reading_fields():
                     yield self._example(str(row.number), *swag(row.values), is_test)
         else:
             with open_text(path) as (_, stream):
                 for line in self.part(split, json_lines(stream)):
-                    where = f"{path}:{line.number}"
-                    with bad_rows.catching(where, is_required=is_test):
+                    with bad_rows.catching(f"{path}:{line.number}"):
                         values = line.parse()
                         with reading_fields():
                             example = values.get("id"), *commonsense_qa(values)

@@ -274,7 +274,7 @@ class NerTask(Task):
                 for word in zip(sentence.where, sentence.words, sentence.tags, tags, strict=True):
                     self._check_word(*word[1:], is_test, gives_types)
             except BadRecord as bad:
-                bad_rows.add(bad, word[0], is_required=is_test)
+                bad_rows.add(bad, word[0])
             else:
                 sentences.append(sentence._replace(tags=tags))
         self.check_not_empty(source, split, sentences)

@@ -84,7 +84,7 @@ def json_objects(path: epath.Path) -> Iterator[tuple[str, dict[str, Any]]]:
     with open_text(path) as (_, stream):
         for line in json_lines(stream):
             where = f"{path}:{line.number}"
-            with BadRecords("refuse", "").catching(where):
+            with BadRecords().catching(where):
                 yield where, line.parse()
 
 
@@ -161,15 +161,17 @@ class Task(abc.ABC):
         """The number of skipped or repaired examples by split and reason, as read so far."""
         return {split: bad.dropped for split, bad in self._bad_rows.items() if bad.dropped}
 
-    def new_bad_rows(self) -> BadRecords:
-        """Makes the object that handles the bad examples of a split."""
+    def new_bad_rows(self, split: str = "train") -> BadRecords:
+        """Makes the object that handles the bad examples of a split. A test split must be whole."""
         advice = {INVALID_UTF8: "save the file as UTF-8 if it has another encoding"}
+        if split.startswith("test"):
+            return BadRecords(advice=advice)
         return BadRecords(self._bad_rows_policy, "config.data.bad_rows", advice)
 
     def rows(self, split: str) -> TokenRows:
         """Returns the examples of a split, which are read at the first call."""
         if split not in self._rows:
-            bad_rows = self._bad_rows[split] = self.new_bad_rows()
+            bad_rows = self._bad_rows[split] = self.new_bad_rows(split)
             self._rows[split] = self.read(self.sources[split], split, bad_rows)
         return self._rows[split]
 
@@ -211,7 +213,7 @@ class Task(abc.ABC):
 
         Args:
           split: The split whose rules apply. The labels of a test split are not needed.
-          bad_rows: Handles examples that cannot be used. In a test split, all are refused.
+          bad_rows: Handles examples that cannot be used.
         """
 
     def check_not_empty(self, source: epath.Path, split: str, examples: Sized) -> None:

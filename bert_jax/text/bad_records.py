@@ -40,7 +40,9 @@ class BadRecords:
       first_dropped: Where the first skipped records are, FILE:LINE, by reason.
     """
 
-    def __init__(self, policy: str, key: str, advice: Mapping[str, str] | None = None):
+    def __init__(
+        self, policy: str = "refuse", key: str = "", advice: Mapping[str, str] | None = None
+    ):
         self._skip, self._key, self._advice = policy == "skip", key, advice or {}
         self.dropped: Counter[str] = Counter()
         self.first_dropped: dict[str, list[str]] = {}
@@ -50,7 +52,7 @@ class BadRecords:
 
         Args:
           where: Where the record is; its text is FILE:LINE.
-          is_required: Whether the record must not be skipped, such as a row of a test set.
+          is_required: Whether the record must not be skipped, whatever the policy.
         """
         if is_required or not self._skip:
             skip = "" if is_required or not self._key else f"{self._key}=skip continues anyway"

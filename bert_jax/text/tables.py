@@ -58,7 +58,6 @@ def table_rows(
     needed: Sequence[str],
     bad_rows: BadRecords,
     *,
-    is_required: bool = False,
     header: Sequence[str] = (),
     lists: Sequence[str] = (),
     piece: Piece = _WHOLE,
@@ -110,7 +109,7 @@ def table_rows(
     for number, (line, row) in enumerate(found):
         # Lines are counted from the start of the piece, rows from that of the file.
         where = Place(str(path), line, piece.start if format == "jsonl" else 0)
-        with bad_rows.catching(where, is_required=is_required):
+        with bad_rows.catching(where):
             yield TableRow(where, number, values_of(row))
 
 

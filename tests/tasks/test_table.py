@@ -90,6 +90,12 @@ def test_ids_count_skipped_rows(reviews, tmp_path, write):
     assert open_task("table", source, TOKENIZER, bad_rows="skip").rows("train").ids == ["0", "2"]
 
 
+def test_rows_of_a_test_split_are_never_skipped(reviews, write):
+    write({"test.csv": "text,label\na,bad,more\n"})
+    with pytest.raises(UserError, match="test.csv:2: 3 columns instead of 2$"):
+        open_task("table", reviews, TOKENIZER, bad_rows="skip").rows("test")
+
+
 @pytest.mark.parametrize(
     "options,said",
     [

@@ -105,8 +105,6 @@ def test_bad_rows(write, name, bad, message):
         read(folder, name)
     rows, dropped = read(folder, name, policy="skip")
     assert len(rows) == 1 and sum(dropped.values()) == 1
-    with pytest.raises(UserError, match=message):
-        read(folder, name, policy="skip", is_required=True)
 
 
 def test_long_values(write):
