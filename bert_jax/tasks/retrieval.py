@@ -40,13 +40,12 @@ class Retrieval(NamedTuple):
     """Queries, and the documents that are relevant to them.
 
     Attributes:
-      document_ids: The ids of the documents, in ascending order.
+      documents: The texts of the documents, in the order of their ids.
       queries: The texts of the queries, each with a relevant document.
       relevant: The indices of the relevant documents of each query.
       num_left_out: The number of queries without a relevant document, which are left out.
     """
 
-    document_ids: Sequence[str]
     documents: Sequence[str]
     queries: Sequence[str]
     relevant: Sequence[np.ndarray]
@@ -61,7 +60,6 @@ def make_retrieval(
     number = {id: i for i, id in enumerate(ids)}
     asked = [id for id in queries if relevant.get(id)]
     return Retrieval(
-        ids,
         [documents[id] for id in ids],
         [queries[id] for id in asked],
         [np.array(sorted(number[document] for document in relevant[id])) for id in asked],
@@ -82,7 +80,7 @@ def read_retrieval(source: epath.PathLike, key: str) -> Retrieval:
     documents, queries = (_texts(folder, name) for name in ("corpus", "queries"))
     relevant: dict[str, set[str]] = {}
     columns = ("query-id", "corpus-id", "score")
-    for row in read_rows(judgements, columns, BadRecords("refuse", "")):
+    for row in read_rows(judgements, columns, BadRecords()):
         query, document, score = (row.values[column].strip() for column in columns)
         for id, known, name in ((query, queries, "queries"), (document, documents, "corpus")):
             if id not in known:
@@ -97,7 +95,7 @@ def _texts(folder: epath.Path, name: str) -> dict[str, str]:
     found = [folder / f"{name}.{suffix}" for suffix in TABLES]
     path = next((path for path in found if path.exists()), folder / f"{name}.jsonl")
     texts: dict[str, str] = {}
-    for row in read_rows(path, ("_id", "text"), BadRecords("refuse", "")):
+    for row in read_rows(path, ("_id", "text"), BadRecords()):
         id, title = row.values["_id"], row.values.get("title", "")
         texts[id] = f"{title} {row.values['text']}".strip()
     return texts
@@ -228,7 +226,7 @@ def read_pairs(source: epath.PathLike, key: str) -> tuple[list[str], list[str], 
         found = [path / name for name in FILE_NAMES["validation"]]
         path = next((file for file in found if file.exists()), path / "dev.tsv")
     first, second, scores = [], [], []
-    bad_rows = BadRecords("refuse", "")
+    bad_rows = BadRecords()
     for row in read_rows(path, _PAIR_COLUMNS, bad_rows):
         text, text_b, score = (row.values[name] for name in _PAIR_COLUMNS)
         with bad_rows.catching(row.where), reading_fields():

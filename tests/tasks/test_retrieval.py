@@ -35,13 +35,13 @@ def test_scores_are_those_of_sentence_transformers():
     given, expected = section(golden, "inputs"), section(golden, "ranking")
     queries_QxD, documents_NxD = given["ranked_queries"], given["ranked_documents"]
     data = make_retrieval(
-        {str(n): "" for n in range(len(documents_NxD))},
+        {str(n): str(n) for n in range(len(documents_NxD))},
         {str(q): "" for q in range(len(queries_QxD))},
         {str(q): set(map(str, np.flatnonzero(row))) for q, row in enumerate(given["relevant"])},
     )
     assert data.num_left_out == np.sum(~given["relevant"].any(axis=1)) > 0
     asked_Q = given["relevant"].any(axis=1)
-    order_N = [int(id) for id in data.document_ids]
+    order_N = [int(text) for text in data.documents]
     found = retrieval_scores(
         data, lambda block: queries_QxD[asked_Q][block] @ documents_NxD[order_N].T
     )
@@ -85,7 +85,7 @@ def test_titles_and_other_splits(tmp_path):
     (folder / "corpus.jsonl").write_text(line + "\n")
     (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n1\t7\t1\n")
     data = read_retrieval(folder / "qrels" / "dev.tsv", "--retrieval")
-    assert (data.document_ids, data.documents, data.queries) == (["7"], ["Cats They sit."], ["cat"])
+    assert (data.documents, data.queries) == (["Cats They sit."], ["cat"])
 
 
 @pytest.mark.parametrize(
