@@ -14,25 +14,19 @@ from bert_jax.training.loop import DivergedError
 from bert_jax.training.trainer import Trainer
 
 
-class ExampleOrder:
-    """Chooses the rows of each step, as a pure function of the arguments.
+def rows_of_step(step: int, num_rows: int, batch_size: int, seed: int) -> np.ndarray:
+    """Returns the row numbers of a step counted from 0, int64 [batch_size].
 
     Every epoch has each row once, in its own keyed order. A batch may span two epochs.
     """
-
-    def __init__(self, rows: TokenRows, *, batch_size: int, seed: int):
-        self.num_rows, self.batch_size, self.seed = len(rows), batch_size, seed
-
-    def rows_of_step(self, step: int) -> np.ndarray:
-        """Returns the row numbers of a step counted from 0, int64 [batch_size]."""
-        position_N = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
-        epoch_N, index_N = np.divmod(position_N, self.num_rows)
-        row_N = np.empty_like(index_N)
-        for epoch in np.unique(epoch_N):
-            inside_N = epoch_N == epoch
-            key = random_key(self.seed, int(epoch))
-            row_N[inside_N] = permuted(index_N[inside_N], self.num_rows, key)
-        return row_N
+    position_N = np.arange(step * batch_size, (step + 1) * batch_size)
+    epoch_N, index_N = np.divmod(position_N, num_rows)
+    row_N = np.empty_like(index_N)
+    for epoch in np.unique(epoch_N):
+        inside_N = epoch_N == epoch
+        key = random_key(seed, int(epoch))
+        row_N[inside_N] = permuted(index_N[inside_N], num_rows, key)
+    return row_N
 
 
 def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
@@ -71,20 +65,21 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
 
 def training_batches(
     rows: TokenRows,
-    order: ExampleOrder,
     trainer: Trainer,
     *,
+    batch_size: int,
     first_step: int,
     end_step: int,
     length_multiple: int = 0,
 ) -> Iterator[dict]:
     """Yields the batches of the steps from `first_step`, on the devices; see `cut`."""
-    row_R = host_rows(order.batch_size, **multihost.batch_shards(trainer.layout.batch))
+    row_R = host_rows(batch_size, **multihost.batch_shards(trainer.layout.batch))
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for step in range(first_step, end_step):
             # Every host reads the global batch, because all hosts must cut it to one length.
-            batch = cut(rows.take(order.rows_of_step(step)), length_multiple)
+            numbers = rows_of_step(step, len(rows), batch_size, trainer.seed)
+            batch = cut(rows.take(numbers), length_multiple)
             yield {name: array[row_R] for name, array in batch.items()}
 
     return trainer.put(batches())

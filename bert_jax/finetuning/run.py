@@ -16,7 +16,7 @@ from bert_jax.base.progress import say
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.batches import ExampleOrder, predict, training_batches
+from bert_jax.finetuning.batches import predict, training_batches
 from bert_jax.finetuning.best import Best
 from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
@@ -147,7 +147,6 @@ class FinetuningRun:
                 f"{self.rows.unknown_fraction:.0%} of the tokens of the training examples are "
                 f"unknown to the vocabulary of {config.init_from}; take a model for this language"
             )
-        self.order = ExampleOrder(self.rows, batch_size=config.train.batch_size, seed=config.seed)
 
     def claim_data(self) -> None:
         """Records the data, or refuses other data than those of the beginning of the run."""
@@ -171,8 +170,8 @@ class FinetuningRun:
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         for batch in training_batches(
             self.rows,
-            self.order,
             self.trainer,
+            batch_size=self.config.train.batch_size,
             first_step=step,
             end_step=self.num_steps,
             length_multiple=self.config.data.length_multiple,

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.finetuning.batches import ExampleOrder, cut, predict, training_batches
+from bert_jax.finetuning.batches import cut, predict, rows_of_step, training_batches
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.task_losses import Labels
 from bert_jax.training.loop import DivergedError
@@ -38,8 +38,7 @@ class FakeRows:
 
 def stream(num_steps, batch_size, num_rows, seed):
     """Returns the rows of all steps, [steps, batch]."""
-    order = ExampleOrder(FakeRows(num_rows), batch_size=batch_size, seed=seed)
-    return np.stack([order.rows_of_step(step) for step in range(num_steps)])
+    return np.stack([rows_of_step(step, num_rows, batch_size, seed) for step in range(num_steps)])
 
 
 def test_every_epoch_has_every_row_once_in_its_own_order():
@@ -75,9 +74,8 @@ def trainer():
 
 def test_batches_resume_at_any_step(trainer):
     rows = FakeRows(11)
-    order = ExampleOrder(rows, batch_size=4, seed=5)
-    whole = list(training_batches(rows, order, trainer, first_step=0, end_step=6))
-    rest = list(training_batches(rows, order, trainer, first_step=4, end_step=6))
+    whole = list(training_batches(rows, trainer, batch_size=4, first_step=0, end_step=6))
+    rest = list(training_batches(rows, trainer, batch_size=4, first_step=4, end_step=6))
     assert len(whole) == 6 and len(rest) == 2
     for one, other in zip(whole[4:], rest, strict=True):
         for name in one:
@@ -109,10 +107,9 @@ def test_common_padding_is_cut(trainer):
     assert set(shapes.values()) == {(2, 8)}
     assert cut(batch, 5)["input_ids"].shape == (2, 5)
     assert cut(batch, 32)["input_ids"].shape == cut(batch, 0)["input_ids"].shape == (2, 16)
-    rows, steps = FakeRows(11), {"first_step": 0, "end_step": 6}
-    order = ExampleOrder(rows, batch_size=4, seed=5)
-    batches = list(training_batches(rows, order, trainer, length_multiple=2, **steps))
-    whole = list(training_batches(rows, order, trainer, **steps))
+    rows, steps = FakeRows(11), {"batch_size": 4, "first_step": 0, "end_step": 6}
+    batches = list(training_batches(rows, trainer, length_multiple=2, **steps))
+    whole = list(training_batches(rows, trainer, **steps))
     assert len({batch["input_ids"].shape for batch in batches}) > 1
     for one, other in zip(batches, whole, strict=True):
         length = one["input_ids"].shape[1]

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.config.finetuning import filled_in, finetune_config
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.batches import ExampleOrder, training_batches
+from bert_jax.finetuning.batches import training_batches
 from bert_jax.interop.weights import flatten
 from bert_jax.models.task_models import TaskModel
 from tests.finetuning import small
@@ -44,7 +44,6 @@ def test_fine_tuning_steps_match_pytorch(tmp_path, monkeypatch):
     stage = task_setup.make_stage(config, rows)
     trainer = task_setup.make_trainer(config, stage)
     state = task_setup.first_state(config, trainer, setting)
-    order = ExampleOrder(rows, batch_size=8, num_steps=num_steps, seed=config.seed)
 
     theirs = transformers.BertForSequenceClassification.from_pretrained(
         tmp_path / "hf",
@@ -73,7 +72,7 @@ def test_fine_tuning_steps_match_pytorch(tmp_path, monkeypatch):
     )
     theirs.train()
     names = ("input_ids", "token_type_ids", "attention_mask", "labels")
-    batches = training_batches(rows, order, trainer, first_step=0, end_step=num_steps)
+    batches = training_batches(rows, trainer, batch_size=8, first_step=0, end_step=num_steps)
     for step, batch in enumerate(batches):
         given = {name: torch.tensor(np.asarray(batch[name])).long() for name in names}
         state, metrics = trainer.train_step(state, batch)
