@@ -40,7 +40,7 @@ def test_step():
     assert 0 < results["step_seconds_min"] <= seconds <= results["step_seconds_max"]
     assert results["sequences_per_second"] == pytest.approx(4 / seconds)
     assert results["tokens_per_second"] == pytest.approx(4 * 16 / seconds)
-    # The formula of training.flops: S 16, N 1, H 16, F 16, P 4, V 200.
+    # The formula of objectives.flops: S 16, N 1, H 16, F 16, P 4, V 200.
     layers = 2 * 16 * 1 * (4 * 16**2 + 2 * 16 * 16) + 4 * 16**2 * 16 * 1
     flops = 4 * 3 * (layers + 2 * 4 * (16**2 + 16 * 200) + 2 * 16**2)
     assert results["flops_per_second"] == pytest.approx(flops / seconds)

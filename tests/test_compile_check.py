@@ -118,7 +118,7 @@ def test_a_step_of_a_slice(tmp_path):
     assert 0 < seconds < 0.1
     rate = found["estimated_sequences_per_second_per_chip"]
     assert rate == pytest.approx(4 / seconds)
-    # The formula of training.flops: S 16, N 1, H 32, F 40, P 4, V 98.
+    # The formula of objectives.flops: S 16, N 1, H 32, F 40, P 4, V 98.
     layers = 2 * 16 * (4 * 32**2 + 2 * 32 * 40) + 4 * 16**2 * 32
     flops = 3 * (layers + 2 * 4 * (32**2 + 32 * 98) + 2 * 32**2)
     assert found["estimated_mfu"] == pytest.approx(rate * flops / 45e12)

@@ -24,11 +24,9 @@ from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import complete_weights, unflatten
-from bert_jax.models import BertConfig
 from bert_jax.models.embedding_model import EmbeddingModel
-from bert_jax.models.task_models import TaskModel, make_task_model
+from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.contrastive import Contrastive
-from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.tasks import make_task
@@ -37,10 +35,9 @@ from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
-from bert_jax.training.flops import encoder_flops
 from bert_jax.training.stages import Stage, curve_of_run
 from bert_jax.training.state import TrainState
-from bert_jax.training.trainer import Trainer
+from bert_jax.training.trainer import Trainer, make_layout, make_model_config
 
 # Fingerprints of rows depend on it.
 _ROWS_AT_ONCE = 4096
@@ -154,54 +151,23 @@ def make_trainer(
 ) -> Trainer:
     """Builds the trainer of a filled-in config, for all devices by default."""
     num_labels, decay = len(config.labels), config.optimizer.layer_decay
-    is_embedding = config.head == "embedding"
     # Blocks that share their parameters have one rate.
     num_layers = config.model.layer_groups or config.model.num_hidden_layers
     scaling = scaled_by_layer(num_layers, decay) if decay != 1 else None
+    layout = make_layout(config, devices)
+    model_config, is_embedding = make_model_config(config, layout), config.head == "embedding"
+    if is_embedding:
+        model = EmbeddingModel(model_config, config.embedding.pooling, num_labels)
+        loss = make_contrastive(config)
+    else:
+        model = make_task_model(config.head, num_labels, model_config)
+        multi_label = config.task == "table" and config.table.multi_label
+        loss = make_task_loss(config.head, num_labels, multi_label, class_weights)
 
-    def make_model(model_config: BertConfig) -> TaskModel | EmbeddingModel:
-        if is_embedding:
-            return EmbeddingModel(model_config, config.embedding.pooling, num_labels)
-        return make_task_model(config.head, num_labels, model_config)
-
-    def flops(model_config: BertConfig, stage: Stage) -> float:
-        if is_embedding:
-            return 3.0 * encoder_flops(model_config, stage.max_seq_length, None)
-        return task_flops_per_sequence(make_model(model_config), stage.max_seq_length)
-
-    multi_label = config.task == "table" and config.table.multi_label
-    loss = make_task_loss(config.head, num_labels, multi_label, class_weights)
-    loss = make_contrastive(config) if is_embedding else loss
-    parts = make_model, loss
-    trainer = Trainer.create(
-        config, *parts, [stage], flops_per_sequence=flops, scaling=scaling, devices=devices
-    )
+    trainer = Trainer.create(config, layout, model, loss, [stage], scaling=scaling)
     check_batch(config, trainer.mesh)
     # Negatives come from the whole batch, which the loss itself divides into chunks.
     return dataclasses.replace(trainer, accumulation_steps=1) if is_embedding else trainer
-
-
-def task_flops_per_sequence(model: TaskModel, length: int) -> float:
-    """Computes the FLOPs of forward and backward for one sequence of a task.
-
-    Args:
-      length: Tokens of a sequence; each of C choices is a sequence.
-    """
-    c, width = model.config, model.config.hidden_size
-    num_read = length if model.PER_TOKEN else 1
-    # The dense layers between the encoder and the head: a pooler, or that of the masked-LM head.
-    pooling = c.classifier_pooling
-    num_dense = num_read if pooling != "pooler" else int(model.POOLED)
-    if pooling == "late" and model.POOLED:
-        num_dense = length
-    elif (pooling == "pooler" and c.pooler_act == "none") or not (c.head_transform or model.POOLED):
-        num_dense = 0
-    head = 2 * width**2 * num_dense + 2 * num_read * width * model.num_outputs
-    forward = encoder_flops(c, length, None) + head
-    if c.num_decoder_layers:
-        # The decoder reads the same tokens; its logits are not computed.
-        forward += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
-    return 3.0 * forward
 
 
 def make_contrastive(config: ConfigDict) -> Contrastive:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.objectives.flops import encoder_flops
 from bert_jax.objectives.objective import Batch, Metrics, apply, split_rows
 
 # Stands for minus infinity, which would give gradients that are not numbers.
@@ -42,7 +43,6 @@ class Contrastive:
     dim_weights: tuple[float, ...] = ()
     mask_duplicates: bool = True
     num_chunks: int = 1
-    eval_operands = 0
 
     @property
     def averaged(self) -> tuple[str, ...]:
@@ -52,6 +52,9 @@ class Contrastive:
     @property
     def progress(self) -> Mapping[str, str]:
         return {"accuracy": "accuracy"} if "accuracy" in self.averaged else {}
+
+    def flops(self, model, length, num_predictions, mean_square=None):
+        return 3.0 * encoder_flops(model.config, length, mean_square)
 
     def totals(self, batch: Batch) -> int:
         # The step never divides the batch of this objective.

@@ -19,12 +19,10 @@ class Objective(Protocol):
     Attributes:
       averaged: Names of the metrics of `loss`, which log lines average over steps.
       progress: The metrics among these to show during training, with a short text for each.
-      eval_operands: The number of arrays that `evaluate` takes in addition to the batch.
     """
 
     averaged: Sequence[str]
     progress: Mapping[str, str]
-    eval_operands: int
 
     def totals(self, batch: Batch) -> Any:
         """Computes the totals of a batch, by which the sums over its parts are divided."""
@@ -50,7 +48,19 @@ class Objective(Protocol):
         ...
 
     def evaluate(self, model: Any, params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:
-        """Computes sums over a batch, or the model's outputs, without dropout."""
+        """Computes sums over a batch, or the model's outputs, without dropout.
+
+        The `operands` are arrays that an objective needs in addition to the batch.
+        """
+        ...
+
+    def flops(
+        self, model: Any, length: float, num_predictions: float, mean_square: float | None = None
+    ) -> float:
+        """Computes the FLOPs of forward and backward for one sequence, matrix products only.
+
+        If sequences differ in length, all three numbers are means.
+        """
         ...
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.objectives.flops import task_flops_per_sequence
 from bert_jax.objectives.objective import Batch, Metrics, apply
 
 Outputs = dict[str, jax.Array]
@@ -17,7 +18,6 @@ class TaskLoss(abc.ABC):
 
     averaged: tuple[str, ...] = ("loss", "accuracy")
     progress = {"accuracy": "accuracy"}
-    eval_operands = 0
 
     @abc.abstractmethod
     def totals(self, batch: Batch) -> jax.Array | int:
@@ -35,6 +35,9 @@ class TaskLoss(abc.ABC):
     def evaluate(self, model: Any, params: Any, batch: Batch, frozen: Any) -> Outputs:
         """Computes the model's outputs, float32."""
         return apply(model, params, batch)
+
+    def flops(self, model, length, num_predictions, mean_square=None):
+        return task_flops_per_sequence(model, length)
 
 
 class Labels(TaskLoss):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
+from bert_jax.objectives.flops import pretraining_flops_per_sequence
 from bert_jax.objectives.objective import SEQUENCE_SUMS, Batch, Metrics, apply
 from bert_jax.objectives.term import PER_CHARACTER, Metric, Term
 
@@ -30,7 +31,6 @@ class WeightedTerms:
     terms: tuple[Term, ...]
     weights: tuple[float, ...]
     teacher: BertConfig | None = None
-    eval_operands = 1
 
     @property
     def metrics(self) -> list[Metric]:
@@ -113,6 +113,10 @@ class WeightedTerms:
                 if metric.baseline:
                     results[metric.baseline] = found[metric.baseline]
         return results | {"num_sequences": int(sums["num_sequences"])}
+
+    def flops(self, model, length, num_predictions, mean_square=None):
+        sizes = length, num_predictions, self.teacher, mean_square
+        return pretraining_flops_per_sequence(model.config, self.terms, *sizes)
 
     def teacher_model(self, config: BertConfig) -> PreTrainingModel:
         """Makes the teacher's model, with the dtype and the execution options of `config`."""

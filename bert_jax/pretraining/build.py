@@ -18,10 +18,9 @@ from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.weighted import WeightedTerms
-from bert_jax.training.flops import pretraining_flops_per_sequence
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.state import abstract_params
-from bert_jax.training.trainer import Trainer
+from bert_jax.training.trainer import Trainer, make_layout, make_model_config
 
 
 def declared_fields(config: ConfigDict) -> BatchFields:
@@ -86,32 +85,23 @@ def make_trainer(
         default = {**config.model, "num_hidden_layers": depth}
         shape = BertConfig(**(teacher.model if teacher else default))
         objective = dataclasses.replace(objective, teacher=shape)
-
-    def frozen(model_config: BertConfig) -> Any:
-        if not objective.teacher:
-            return {}
-        model = objective.teacher_model(model_config)
+    layout = make_layout(config, devices)
+    model = PreTrainingModel(make_model_config(config, layout), objective.terms)
+    frozen = {}
+    if objective.teacher:
+        teacher_model = objective.teacher_model(model.config)
         if teacher:
-            return unflatten(complete_weights(model, teacher.weights, seed=0)[0], model.config)
-        abstract = nn.unbox(abstract_params(model))
-        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
-
+            weights, _ = complete_weights(teacher_model, teacher.weights, seed=0)
+            frozen = unflatten(weights, teacher_model.config)
+        else:
+            abstract = nn.unbox(abstract_params(teacher_model))
+            frozen = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
     return Trainer.create(
         config,
-        lambda model_config: PreTrainingModel(model_config, objective.terms),
+        layout,
+        model,
         objective,
         resolve_stages(config),
-        flops_per_sequence=lambda model_config, stage, mean_square=None: (
-            pretraining_flops_per_sequence(
-                model_config,
-                objective.terms,
-                stage.max_seq_length,
-                stage.max_predictions_per_seq,
-                objective.teacher,
-                mean_square,
-            )
-        ),
         fields=declared_fields(config),
         frozen=frozen,
-        devices=devices,
     )

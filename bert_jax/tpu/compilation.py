@@ -34,7 +34,7 @@ class Compiled:
       argument_bytes: Memory of state and batch.
       temporary_bytes: All other memory: activations, gradients, results that do not replace
         an argument, and the program itself.
-      flops: The FLOPs of a step; see `bert_jax.training.flops`.
+      flops: The FLOPs of a step; see `Objective.flops`.
       state_bytes: The size of the whole state, as a checkpoint holds it.
     """
 

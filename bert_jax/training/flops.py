@@ -1,11 +1,7 @@
-"""Floating-point operations of a training step, and the peaks of chips."""
-
-from collections.abc import Sequence
+"""The peaks of chips, by which the FLOPs of a step become its MFU."""
 
 import jax
 
-from bert_jax.models import BertConfig
-from bert_jax.objectives.term import Term
 from bert_jax.parallel.chips import CHIPS
 
 # Dense bf16 FLOP/s of one jax device; GPUs are from the vendor's data sheets.
@@ -22,63 +18,6 @@ PEAK_FLOPS_PER_SECOND = {
     "NVIDIA H200": 989e12,
     "NVIDIA B200": 2250e12,
 }
-
-
-def pretraining_flops_per_sequence(
-    config: BertConfig,
-    terms: Sequence[Term],
-    length: int,
-    num_predictions: int,
-    teacher: BertConfig | None = None,
-    mean_square: float | None = None,
-) -> float:
-    """Computes the FLOPs of forward and backward for one sequence, matrix products only.
-
-    For BERT with N layers this is 3 [2 N S (4 H^2 + 2 H F) + 4 N S^2 H + 2 P (H^2 + H V) + 2 H^2],
-    where S is `length` and P is `num_predictions`. A product of [m, k] and [k, n] counts 2 m k n
-    and the backward pass twice the forward pass. Padding is counted; recomputation (remat) is not.
-    A block with shared parameters counts each time it runs. A teacher has no backward pass. A
-    decoder is counted by the term `denoising`; see `decoder_flops`.
-
-    If sequences differ in length, the result is their mean for their mean `length`,
-    `num_predictions` and `mean_square` of the length.
-    """
-    encoders = [config, *(encoder for term in terms for encoder in term.encoders(config))]
-    blocks = sum(encoder_flops(encoder, length, mean_square) for encoder in encoders)
-    heads = sum(term.head_flops(config, length, num_predictions) for term in terms)
-    flops = 3.0 * (blocks + heads)
-    if teacher:
-        taught_terms = [term for term in terms if term.needs_teacher]
-        flops += encoder_flops(teacher, length, mean_square)
-        flops += sum(term.head_flops(teacher, length, num_predictions) for term in taught_terms)
-    return flops
-
-
-def encoder_flops(config: BertConfig, length: float, mean_square: float | None) -> float:
-    """Computes the FLOPs of all blocks and of the projection of embeddings, forward."""
-    layers = range(config.num_hidden_layers)
-    blocks = sum(_block(config, length, mean_square, layer) for layer in layers)
-    return _embeddings(config, length) + blocks
-
-
-def _embeddings(config: BertConfig, length: int) -> int:
-    width = config.embedding_width
-    return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
-
-
-def _block(
-    config: BertConfig, length: float, mean_square: float | None = None, layer: int = 0
-) -> float:
-    """Computes the FLOPs of a block, forward. Only scores inside a window count."""
-    width = config.hidden_size
-    feed_forward = (3 if config.gated else 2) * width * config.intermediate_size
-    scores = length**2 if mean_square is None else mean_square
-    if config.is_local(layer) and length > config.window:
-        # The windows at both ends of a row are cut.
-        inside = length * (2 * config.window + 1) - config.window * (config.window + 1)
-        scores = min(scores, inside)
-    keys_and_values = 2 * width * config.key_value_heads * config.head_depth
-    return 2 * length * (2 * width**2 + keys_and_values + feed_forward) + 4 * scores * width
 
 
 def peak_flops_per_second(device: jax.Device) -> float | None:

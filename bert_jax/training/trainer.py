@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -47,16 +47,14 @@ class Trainer:
     Attributes:
       schedule: The learning rate of a step, which counts from 0.
       shardings: The sharding of each array of the state.
-      flops_per_sequence: Computes the analytic FLOPs of training on one sequence of a stage. If
-        rows are shared, also takes the mean square of the lengths.
       seed: Of the initial weights and of dropout.
       accumulation_steps: The number of microbatches that a batch is divided into.
-      fields: The arrays of a batch, from which `abstract_batch` takes shapes and dtypes.
+      fields: The arrays of a batch, from which `abstract_batch` takes shapes and dtypes. They are
+        needed only to compile without data.
       frozen: Parameters that the objective reads but that are not trained. They are an argument
         of the steps, are never donated and are in no checkpoint.
     """
 
-    model_config: BertConfig
     model: nn.Module
     objective: Objective
     layout: Layout
@@ -64,7 +62,6 @@ class Trainer:
     optimizer: optax.GradientTransformation
     schedule: Schedule
     shardings: TrainState
-    flops_per_sequence: Callable[..., float]
     seed: int
     accumulation_steps: int
     fields: BatchFields
@@ -74,46 +71,30 @@ class Trainer:
     def create(
         cls,
         config: ConfigDict,
-        make_model: Callable[[BertConfig], nn.Module],
+        layout: Layout,
+        model: nn.Module,
         objective: Objective,
         stages: Sequence[Stage],
         *,
-        flops_per_sequence: Callable[..., float],
         fields: BatchFields | None = None,
-        frozen: Callable[[BertConfig], Any] = lambda config: {},
+        frozen: Any = None,
         scaling: optax.GradientTransformation | None = None,
-        devices: Sequence[jax.Device] | None = None,
     ) -> Self:
         """Builds the trainer of a validated config of pre-training or fine-tuning.
 
         Args:
-          make_model, objective, stages, flops_per_sequence, fields, frozen: The attributes of these
-            names, or functions of the `BertConfig` that return them. `fields` is needed only to
-            compile without data.
+          layout, model: Made by `make_layout` and with `make_model_config`.
           scaling: Scales the updates, if layers have learning rates of their own.
         """
-        widths = config.model.hidden_size, config.model.embedding_size
-        mesh = mesh_lib.make_mesh(config.mesh, devices, sharding=config.sharding, widths=widths)
-        kernel = _attention_kernel(mesh.devices.flat[0])
-        model_config = BertConfig(
-            **config.model,
-            sinusoidal_positions=config.sinusoidal_positions,
-            dtype=jnp.dtype(config.dtype),
-            remat=config.remat,
-            fused_attention=kernel if config.fused_attention else "",
-        )
-        model = make_model(model_config)
-        layout = Layout.create(mesh, config.sharding)
         schedule = make_schedule(stages)
         optimizer = make_optimizer(
             config.optimizer,
             schedule,
             make_weight_decay(stages),
-            model_config.vocab_size,
+            config.model.vocab_size,
             scaling,
         )
         return cls(
-            model_config=model_config,
             model=model,
             objective=objective,
             layout=layout,
@@ -121,12 +102,15 @@ class Trainer:
             optimizer=optimizer,
             schedule=schedule,
             shardings=state_shardings(model, optimizer, layout),
-            flops_per_sequence=functools.partial(flops_per_sequence, model_config),
             seed=config.seed,
             accumulation_steps=config.train.gradient_accumulation_steps,
             fields=fields or {},
-            frozen=frozen(model_config),
+            frozen=frozen or {},
         )
+
+    @property
+    def model_config(self) -> BertConfig:
+        return self.model.config
 
     @functools.cached_property
     def compiled_train_step(self) -> Any:
@@ -151,14 +135,13 @@ class Trainer:
 
     @functools.cached_property
     def _compiled_eval_step(self) -> Any:
-        def eval_step(params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:
+        def eval_step(params: Any, batch: Batch, frozen: Any, operands: Sequence[Any]) -> Any:
             return self.objective.evaluate(self.model, params, batch, frozen, *operands)
 
         rows, replicated = self.layout.batch, self.layout.replicated
-        operands = [replicated] * self.objective.eval_operands
         return jax.jit(
             self.layout.in_scope()(eval_step),
-            in_shardings=(self.shardings.params, rows, replicated, *operands),
+            in_shardings=(self.shardings.params, rows, replicated, replicated),
             out_shardings=replicated,
         )
 
@@ -168,8 +151,7 @@ class Trainer:
             return self
         if keys not in self._variants:
             config = dataclasses.replace(self.model_config, **dict(keys))
-            model = self.model.clone(config=config)
-            self._variants[keys] = dataclasses.replace(self, model_config=config, model=model)
+            self._variants[keys] = dataclasses.replace(self, model=self.model.clone(config=config))
         return self._variants[keys]
 
     @functools.cached_property
@@ -188,7 +170,7 @@ class Trainer:
 
     def eval_step(self, params: Any, batch: Batch, *operands: Any) -> Any:
         """Returns the result of the objective's `evaluate`, replicated on all devices."""
-        return self._compiled_eval_step(params, batch, self._placed_frozen, *operands)
+        return self._compiled_eval_step(params, batch, self._placed_frozen, operands)
 
     @functools.cached_property
     def _placed_frozen(self) -> Any:
@@ -256,6 +238,11 @@ class Trainer:
                 yield ready.pop(0)
         yield from ready
 
+    def flops_per_sequence(self, stage: Stage, mean_square: float | None = None) -> float:
+        """Computes the analytic FLOPs of training on one sequence; see `Objective.flops`."""
+        sizes = stage.max_seq_length, stage.max_predictions_per_seq
+        return self.objective.flops(self.model, *sizes, mean_square)
+
     def flops_per_step(self, stage: Stage) -> float:
         """Computes the analytic FLOPs of one train step over all devices."""
         return stage.batch_size * self.flops_per_sequence(stage)
@@ -289,6 +276,25 @@ class Trainer:
         """Returns the bf16 peak of all devices of the mesh, or None if it is unknown."""
         peak = flops.peak_flops_per_second(self.mesh.devices.flat[0])
         return None if peak is None else peak * self.mesh.devices.size
+
+
+def make_layout(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Layout:
+    """Arranges devices, all by default, in the mesh of a config."""
+    widths = config.model.hidden_size, config.model.embedding_size
+    mesh = mesh_lib.make_mesh(config.mesh, devices, sharding=config.sharding, widths=widths)
+    return Layout.create(mesh, config.sharding)
+
+
+def make_model_config(config: ConfigDict, layout: Layout) -> BertConfig:
+    """Returns `config.model` with what else decides how the model is computed on the devices."""
+    kernel = _attention_kernel(layout.mesh.devices.flat[0])
+    return BertConfig(
+        **config.model,
+        sinusoidal_positions=config.sinusoidal_positions,
+        dtype=jnp.dtype(config.dtype),
+        remat=config.remat,
+        fused_attention=kernel if config.fused_attention else "",
+    )
 
 
 def fit_to_devices(config: ConfigDict) -> None:

@@ -9,7 +9,7 @@ from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.task_losses import Labels
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.stages import resolve_stages
-from bert_jax.training.trainer import Trainer
+from bert_jax.training.trainer import Trainer, make_layout, make_model_config
 from tests.small import small_config
 
 
@@ -57,13 +57,13 @@ def test_batch_may_be_larger_than_the_data():
 
 def make_trainer(head, num_labels):
     config = small_config(**{"model.num_hidden_layers": 1})
+    layout = make_layout(config, jax.devices()[:1])
     return Trainer.create(
         config,
-        lambda model_config: make_task_model(head, num_labels, model_config),
+        layout,
+        make_task_model(head, num_labels, make_model_config(config, layout)),
         Labels(),
         resolve_stages(config),
-        flops_per_sequence=lambda model_config, stage: 0.0,
-        devices=jax.devices()[:1],
     )
 
 

@@ -10,20 +10,20 @@ from bert_jax.finetuning.layer_rates import layer_factors, scaled_by_layer
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.task_losses import Labels
 from bert_jax.training.stages import resolve_stages
-from bert_jax.training.trainer import Trainer
+from bert_jax.training.trainer import Trainer, make_layout, make_model_config
 from tests.small import flat, random_batch, small_config
 
 
 def make_trainer(decay):
     config = small_config()
+    layout = make_layout(config, jax.devices()[:1])
     return Trainer.create(
         config,
-        lambda model_config: make_task_model("sequence_classification", 2, model_config),
+        layout,
+        make_task_model("sequence_classification", 2, make_model_config(config, layout)),
         Labels(),
         resolve_stages(config),
-        flops_per_sequence=lambda model_config, stage: 0.0,
         scaling=decay and scaled_by_layer(2, decay),
-        devices=jax.devices()[:1],
     )
 
 

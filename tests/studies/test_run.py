@@ -17,10 +17,10 @@ from bert_jax import load_config
 from bert_jax.base.errors import UserError
 from bert_jax.config import cli, command_line, finetuning, validate
 from bert_jax.models import BertConfig
+from bert_jax.objectives.flops import pretraining_flops_per_sequence
 from bert_jax.pretraining.build import make_objective
 from bert_jax.reports.record import read_run
 from bert_jax.studies import run
-from bert_jax.training.flops import pretraining_flops_per_sequence
 from bert_jax.training.stages import resolve_stages
 from tests import runs
 from tests.finetuning.small import write_rows

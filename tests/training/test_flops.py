@@ -6,14 +6,14 @@ import types
 import jax
 import pytest
 
-from bert_jax.finetuning.task_setup import task_flops_per_sequence
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import make_task_model
+from bert_jax.objectives.flops import pretraining_flops_per_sequence, task_flops_per_sequence
 from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.objective import SEQUENCE_SUMS
 from bert_jax.objectives.terms import make_terms
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.training.flops import peak_flops_per_second, pretraining_flops_per_sequence
+from bert_jax.training.flops import peak_flops_per_second
 from tests.small import LENGTH, PREDICTIONS, small_config
 
 BASE = BertConfig(30522, 768, 12, 12, 3072)

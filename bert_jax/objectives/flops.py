@@ -1,0 +1,88 @@
+"""Floating-point operations of training on one sequence, matrix products only."""
+
+from collections.abc import Sequence
+
+from bert_jax.models import BertConfig
+from bert_jax.models.task_models import TaskModel
+from bert_jax.objectives.language_model import decoder_flops
+from bert_jax.objectives.term import Term
+
+
+def pretraining_flops_per_sequence(
+    config: BertConfig,
+    terms: Sequence[Term],
+    length: int,
+    num_predictions: int,
+    teacher: BertConfig | None = None,
+    mean_square: float | None = None,
+) -> float:
+    """Computes the FLOPs of forward and backward for one sequence.
+
+    For BERT with N layers this is 3 [2 N S (4 H^2 + 2 H F) + 4 N S^2 H + 2 P (H^2 + H V) + 2 H^2],
+    where S is `length` and P is `num_predictions`. A product of [m, k] and [k, n] counts 2 m k n
+    and the backward pass twice the forward pass. Padding is counted; recomputation (remat) is not.
+    A block with shared parameters counts each time it runs. A teacher has no backward pass. A
+    decoder is counted by the term `denoising`; see `decoder_flops`.
+
+    If sequences differ in length, the result is their mean for their mean `length`,
+    `num_predictions` and `mean_square` of the length.
+    """
+    encoders = [config, *(encoder for term in terms for encoder in term.encoders(config))]
+    blocks = sum(encoder_flops(encoder, length, mean_square) for encoder in encoders)
+    heads = sum(term.head_flops(config, length, num_predictions) for term in terms)
+    flops = 3.0 * (blocks + heads)
+    if teacher:
+        taught_terms = [term for term in terms if term.needs_teacher]
+        flops += encoder_flops(teacher, length, mean_square)
+        flops += sum(term.head_flops(teacher, length, num_predictions) for term in taught_terms)
+    return flops
+
+
+def encoder_flops(config: BertConfig, length: float, mean_square: float | None) -> float:
+    """Computes the FLOPs of all blocks and of the projection of embeddings, forward."""
+    layers = range(config.num_hidden_layers)
+    blocks = sum(_block(config, length, mean_square, layer) for layer in layers)
+    return _embeddings(config, length) + blocks
+
+
+def _embeddings(config: BertConfig, length: int) -> int:
+    width = config.embedding_width
+    return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
+
+
+def _block(
+    config: BertConfig, length: float, mean_square: float | None = None, layer: int = 0
+) -> float:
+    """Computes the FLOPs of a block, forward. Only scores inside a window count."""
+    width = config.hidden_size
+    feed_forward = (3 if config.gated else 2) * width * config.intermediate_size
+    scores = length**2 if mean_square is None else mean_square
+    if config.is_local(layer) and length > config.window:
+        # The windows at both ends of a row are cut.
+        inside = length * (2 * config.window + 1) - config.window * (config.window + 1)
+        scores = min(scores, inside)
+    keys_and_values = 2 * width * config.key_value_heads * config.head_depth
+    return 2 * length * (2 * width**2 + keys_and_values + feed_forward) + 4 * scores * width
+
+
+def task_flops_per_sequence(model: TaskModel, length: int) -> float:
+    """Computes the FLOPs of forward and backward for one sequence of a task.
+
+    Args:
+      length: Tokens of a sequence; each of C choices is a sequence.
+    """
+    c, width = model.config, model.config.hidden_size
+    num_read = length if model.PER_TOKEN else 1
+    # The dense layers between the encoder and the head: a pooler, or that of the masked-LM head.
+    pooling = c.classifier_pooling
+    num_dense = num_read if pooling != "pooler" else int(model.POOLED)
+    if pooling == "late" and model.POOLED:
+        num_dense = length
+    elif (pooling == "pooler" and c.pooler_act == "none") or not (c.head_transform or model.POOLED):
+        num_dense = 0
+    head = 2 * width**2 * num_dense + 2 * num_read * width * model.num_outputs
+    forward = encoder_flops(c, length, None) + head
+    if c.num_decoder_layers:
+        # The decoder reads the same tokens; its logits are not computed.
+        forward += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
+    return 3.0 * forward
