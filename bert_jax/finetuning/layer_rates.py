@@ -39,8 +39,8 @@ def layer_factors(params: Any, num_layers: int, decay: float) -> Any:
 def scaled_by_layer(num_layers: int, decay: float) -> optax.GradientTransformation:
     """Makes a transformation that multiplies updates, with weight decay, by `layer_factors`."""
 
-    def update(updates, state, params=None):
+    def scale(updates, params=None):
         factors = layer_factors(updates, num_layers, decay)
-        return jax.tree.map(lambda x, f: x * f, updates, factors), state
+        return jax.tree.map(lambda x, f: x * f, updates, factors)
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(scale)

@@ -207,8 +207,8 @@ def _muon_for_blocks(
         sizes = [math.prod(update.shape[axis] for axis in side) for side in axes]
         return _USUAL_RMS * math.sqrt(max(sizes)) * update
 
-    def scale(updates, state, params=None):
-        return jax.tree.map(scaled, updates, axes_of(updates)), state
+    def scale(updates, params=None):
+        return jax.tree.map(scaled, updates, axes_of(updates))
 
     def labels(params):
         return jax.tree_util.tree_map_with_path(
@@ -217,7 +217,7 @@ def _muon_for_blocks(
 
     muon = optax.chain(
         optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes_of),
-        optax.GradientTransformation(lambda params: optax.EmptyState(), scale),
+        optax.stateless(scale),
     )
     return optax.partition({"muon": muon, "others": others}, labels)
 
@@ -247,12 +247,9 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
         defined = (param_norm > 0) & (update_norm > 0)
         return update * jnp.where(defined, param_norm / jnp.where(defined, update_norm, 1.0), 1.0)
 
-    def update(updates, state, params=None):
-        return jax.tree.map(scale, updates, params), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless_with_tree_map(scale)
 
 
 def names_of(path: tuple) -> list[str]:
     """Returns the names on the path to a leaf of a pytree."""
-    return [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
+    return jax.tree_util.keystr(path, simple=True, separator="/").split("/")
