@@ -37,7 +37,6 @@ class PreTrainingClass(NamedTuple):
     """A class of `transformers` for the model of some pre-training objective.
 
     Attributes:
-      name: The class.
       terms: The names in `config.objective.terms` of the terms whose heads the class has.
       weights: Prefixes of the flat names of the weights that the class has.
       causal: The value of `config.model.causal` that the class requires.
@@ -55,7 +54,6 @@ class TaskClass(NamedTuple):
     """A class of `transformers` for a fine-tuned model.
 
     Attributes:
-      name: The class.
       output: The names of the output layer.
       pipeline: The `pipeline_tag` of a model card.
       pooler: The names of the pooler's dense layer, if they are not the family's.
@@ -72,17 +70,6 @@ class TaskClass(NamedTuple):
         return [self.output, *([self.pooler] if self.pooler else [])]
 
 
-# A dense layer, and the output layer of all task classes.
-DENSE = """
-matrix kernel weight
-vector bias bias
-"""
-OUTPUT = """
-classes dense/kernel weight
-vector dense/bias bias
-"""
-
-
 # The heads for which many families have a class.
 SEQUENCES_AND_TOKENS = ("sequence_classification", "token_classification")
 
@@ -91,7 +78,7 @@ def task_classes(
     prefix: str,
     heads: Sequence[str] = (),
     *,
-    classifier: str = "classifier.",
+    classifier: str = "classifier",
     poolers: Mapping[str, str] | None = None,
 ) -> dict[str, TaskClass]:
     """Makes the class for each head of fine-tuning.
@@ -99,15 +86,15 @@ def task_classes(
     Args:
       prefix: The start of the class names: "Bert" in BertForTokenClassification.
       heads: The heads for which there is a class; empty for all.
-      classifier: The prefix of the output layer in the class for sequences.
-      poolers: Maps heads to the prefix of the pooler's dense layer, for classes where the head
+      classifier: The output layer in the class for sequences.
+      poolers: Maps heads to the pooler's dense layer, for classes where the head
         has that layer instead of the encoder.
     """
     outputs = {
         "sequence_classification": (classifier, "text-classification"),
-        "token_classification": ("classifier.", "token-classification"),
-        "question_answering": ("qa_outputs.", "question-answering"),
-        "multiple_choice": ("classifier.", "multiple-choice"),
+        "token_classification": ("classifier", "token-classification"),
+        "question_answering": ("qa_outputs", "question-answering"),
+        "multiple_choice": ("classifier", "multiple-choice"),
     }
     classes = {}
     for head in heads or outputs:
@@ -115,9 +102,9 @@ def task_classes(
         pooler = (poolers or {}).get(head)
         classes[head] = TaskClass(
             f"{prefix}For{head.title().replace('_', '')}",
-            Names("classifier/", output, OUTPUT),
+            Names("classifier/", "", f"output dense {output}"),
             pipeline,
-            pooler=Names("bert/pooler/dense/", pooler, DENSE) if pooler else None,
+            pooler=Names("bert/pooler/", "", f"dense dense {pooler}") if pooler else None,
         )
     return classes
 

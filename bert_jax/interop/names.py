@@ -42,6 +42,10 @@ LAYOUTS: dict[str, tuple[Callable[[Shape], Shape], tuple[str, ...]]] = {
 # name, Hugging Face's and Google's.
 SHORTHANDS = {
     "dense": (("matrix", "/kernel", ".weight", "/kernel"), ("vector", "/bias", ".bias", "/bias")),
+    "output": (
+        ("classes", "/kernel", ".weight", "_weights"),
+        ("vector", "/bias", ".bias", "_bias"),
+    ),
     "norm": (("vector", "/scale", ".weight", "/gamma"), ("vector", "/bias", ".bias", "/beta")),
     "heads": (
         ("heads_in", "_kernel", ".weight", "/kernel"),

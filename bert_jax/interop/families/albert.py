@@ -1,7 +1,7 @@
 """ALBERT: a BERT with narrow embeddings and shared layers, under other names."""
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.family import DENSE, OUTPUT, Family, Names, PreTrainingClass, task_classes
+from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
 
 # layout or shorthand, our name, Hugging Face's
 _LAYER = """
@@ -27,15 +27,15 @@ ALBERT = Family(
     model_types=("albert",),
     names=(
         BERT.names[0]._replace(huggingface="albert.embeddings."),
-        Names("bert/embeddings_project/", "albert.encoder.embedding_hidden_mapping_in.", DENSE),
+        Names("bert/", "albert.encoder.", "dense embeddings_project embedding_hidden_mapping_in"),
         Names(
             "bert/encoder/layer_{}/",
             "albert.encoder.albert_layer_groups.{}.albert_layers.0.",
             _LAYER,
         ),
-        Names("bert/pooler/dense/", "albert.pooler.", DENSE),
+        Names("bert/", "albert.", "dense pooler/dense pooler"),
         Names("mlm/", "predictions.", _LANGUAGE_MODEL),
-        Names("sop/", "sop_classifier.classifier.", OUTPUT),
+        Names("sop/", "sop_classifier.", "output dense classifier"),
     ),
     pretraining_classes=(
         PreTrainingClass(

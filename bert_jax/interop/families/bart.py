@@ -31,8 +31,8 @@ _CROSS = _attention("cross_attention", "encoder_attn")
 TASKS = ("sequence_classification", "question_answering")
 _TASK_CLASSES = task_classes(
     "Bart",
-    classifier="classification_head.out_proj.",
-    poolers={"sequence_classification": "classification_head.dense."},
+    classifier="classification_head.out_proj",
+    poolers={"sequence_classification": "classification_head.dense"},
 )
 
 BART = Family(

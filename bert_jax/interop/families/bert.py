@@ -21,17 +21,10 @@ dense intermediate intermediate.dense intermediate/dense
 dense output output.dense output/dense
 norm output_layer_norm output.LayerNorm output/LayerNorm
 """
-_POOLER = """
-dense dense dense dense
-"""
 _LANGUAGE_MODEL = """
 dense transform transform.dense transform/dense
 norm layer_norm transform.LayerNorm transform/LayerNorm
 vector output_bias bias output_bias
-"""
-_NEXT_SENTENCE = """
-classes dense/kernel weight output_weights
-vector dense/bias bias output_bias
 """
 _CONFIG_KEYS = """
 vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act
@@ -46,9 +39,9 @@ BERT = Family(
     names=(
         Names("bert/embeddings/", "bert.embeddings.", _EMBEDDINGS, "bert/embeddings/"),
         Names("bert/encoder/layer_{}/", "bert.encoder.layer.{}.", _LAYER, "bert/encoder/layer_{}/"),
-        Names("bert/pooler/", "bert.pooler.", _POOLER, "bert/pooler/"),
+        Names("bert/", "bert.", "dense pooler/dense pooler.dense pooler/dense", "bert/"),
         Names("mlm/", "cls.predictions.", _LANGUAGE_MODEL, "cls/predictions/"),
-        Names("nsp/", "cls.seq_relationship.", _NEXT_SENTENCE, "cls/seq_relationship/"),
+        Names("nsp/", "cls.", "output dense seq_relationship seq_relationship/output", "cls/"),
     ),
     pretraining_classes=(
         PreTrainingClass(
@@ -105,7 +98,7 @@ HERBERT = dataclasses.replace(
     tokenizer="HerbertTokenizer",
     names=(
         *(names for names in BERT.names if names.ours != "nsp/"),
-        Names("sso/", "cls.sso.sso_relationship.", _NEXT_SENTENCE),
+        Names("sso/", "cls.sso.", "output dense sso_relationship"),
     ),
     pretraining_classes=(
         PreTrainingClass(

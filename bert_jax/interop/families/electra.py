@@ -1,13 +1,12 @@
 """ELECTRA: a discriminator and a generator, which are two separate models in `transformers`."""
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.family import DENSE, Family, Names, PreTrainingClass, task_classes
+from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
 
 # layout or shorthand, our name, Hugging Face's
 _DETECTION = """
 dense transform dense
-classes output/dense/kernel dense_prediction.weight
-vector output/dense/bias dense_prediction.bias
+output output/dense dense_prediction
 """
 _LANGUAGE_MODEL = """
 dense transform generator_predictions.dense
@@ -30,7 +29,7 @@ ELECTRA = Family(
     model_types=("electra",),
     names=(
         *_ENCODER,
-        Names("bert/embeddings_project/", "electra.embeddings_project.", DENSE),
+        Names("bert/", "electra.", "dense embeddings_project embeddings_project"),
         Names("rtd/", "discriminator_predictions.", _DETECTION),
         Names("mlm/", "", _LANGUAGE_MODEL),
     ),
@@ -48,10 +47,10 @@ ELECTRA = Family(
     ),
     task_classes=task_classes(
         "Electra",
-        classifier="classifier.out_proj.",
+        classifier="classifier.out_proj",
         poolers={
-            "sequence_classification": "classifier.dense.",
-            "multiple_choice": "sequence_summary.summary.",
+            "sequence_classification": "classifier.dense",
+            "multiple_choice": "sequence_summary.summary",
         },
     ),
     tokenizer="ElectraTokenizer",

@@ -104,7 +104,7 @@ ESM = Family(
         Names("bert/embeddings/", "esm.embeddings.", _EMBEDDINGS),
         Names("bert/encoder/layer_{}/", "esm.encoder.layer.{}.", _LAYER),
         Names("bert/encoder/", "esm.encoder.", "norm layer_norm emb_layer_norm_after"),
-        Names("bert/pooler/", "esm.pooler.", BERT.names[2].rows),
+        Names("bert/", "esm.", "dense pooler/dense pooler.dense"),
         Names("mlm/", "lm_head.", _LANGUAGE_MODEL),
     ),
     pretraining_classes=(
@@ -119,8 +119,8 @@ ESM = Family(
     task_classes=task_classes(
         "Esm",
         SEQUENCES_AND_TOKENS,
-        classifier="classifier.out_proj.",
-        poolers={"sequence_classification": "classifier.dense."},
+        classifier="classifier.out_proj",
+        poolers={"sequence_classification": "classifier.dense"},
     ),
     tokenizer="EsmTokenizer",
     config_keys={

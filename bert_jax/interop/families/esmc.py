@@ -7,7 +7,6 @@ letter, where a run of them is one here.
 
 from bert_jax.interop.families.rotary import ATTENTION, BUFFERS, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
-    OUTPUT,
     SEQUENCES_AND_TOKENS,
     Family,
     Names,
@@ -35,11 +34,11 @@ _CONSTANTS = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings":
 _classes = task_classes(
     "Esmc",
     SEQUENCES_AND_TOKENS,
-    classifier="classifier.out_proj.",
-    poolers={"sequence_classification": "classifier.dense."},
+    classifier="classifier.out_proj",
+    poolers={"sequence_classification": "classifier.dense"},
 )
 _classes["token_classification"] = _classes["token_classification"]._replace(
-    output=Names("classifier/", "score.", OUTPUT)
+    output=Names("classifier/", "", "output dense score")
 )
 
 ESMC = Family(

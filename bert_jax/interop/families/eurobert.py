@@ -5,7 +5,6 @@ Without a `classifier_pooling`, a config.json means late: the mean of the logits
 
 from bert_jax.interop.families.rotary import ATTENTION, BUFFERS, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
-    DENSE,
     SEQUENCES_AND_TOKENS,
     Family,
     Names,
@@ -26,7 +25,7 @@ _CONSTANTS = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings":
 _classes = task_classes("EuroBert", SEQUENCES_AND_TOKENS)
 # The layer before the output layer, which only the class for sequences has.
 _classes["sequence_classification"] = _classes["sequence_classification"]._replace(
-    pooler=Names("mlm/transform/", "dense.", DENSE)
+    pooler=Names("mlm/", "", "dense transform dense")
 )
 
 EUROBERT = Family(

@@ -1,6 +1,6 @@
 """FlauBERT: the blocks of XLM, post-LN or pre-norm, with a language-model head of one layer."""
 
-from bert_jax.interop.family import OUTPUT, Family, Names, PreTrainingClass, TaskClass
+from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
 
 # layout or shorthand, our name, Hugging Face's
 _EMBEDDINGS = """
@@ -61,17 +61,17 @@ FLAUBERT = Family(
     task_classes={
         "sequence_classification": TaskClass(
             "FlaubertForSequenceClassification",
-            Names("classifier/", "sequence_summary.summary.", OUTPUT),
+            Names("classifier/", "", "output dense sequence_summary.summary"),
             "text-classification",
         ),
         "token_classification": TaskClass(
             "FlaubertForTokenClassification",
-            Names("classifier/", "classifier.", OUTPUT),
+            Names("classifier/", "", "output dense classifier"),
             "token-classification",
         ),
         "question_answering": TaskClass(
             "FlaubertForQuestionAnsweringSimple",
-            Names("classifier/", "qa_outputs.", OUTPUT),
+            Names("classifier/", "", "output dense qa_outputs"),
             "question-answering",
         ),
     },

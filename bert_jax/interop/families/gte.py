@@ -50,7 +50,7 @@ vector output_bias decoder.bias
 _BIASLESS = ("gate", "intermediate")
 _COMMON = (
     Names("bert/embeddings/", "gte.embeddings.", _EMBEDDINGS),
-    Names("bert/pooler/", "gte.pooler.", BERT.names[2].rows),
+    Names("bert/", "gte.", "dense pooler/dense pooler.dense"),
 )
 
 GTE = Family(

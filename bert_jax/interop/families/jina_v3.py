@@ -38,7 +38,7 @@ dense output mlp.fc2
 """
 _COMMON = (
     Names("bert/embeddings/", _EMBEDDINGS, _TABLES),
-    Names("bert/pooler/", "roberta.pooler.", BERT.names[2].rows),
+    Names("bert/", "roberta.", "dense pooler/dense pooler.dense"),
     next(names for names in ROBERTA.names if names.ours == "mlm/"),
 )
 
@@ -71,8 +71,8 @@ JINA_V3 = Family(
     task_classes=task_classes(
         "JinaEmbeddingsV3",
         (*SEQUENCES_AND_TOKENS, "question_answering"),
-        classifier="classifier.out_proj.",
-        poolers={"sequence_classification": "classifier.dense."},
+        classifier="classifier.out_proj",
+        poolers={"sequence_classification": "classifier.dense"},
     ),
     tokenizer="XLMRobertaTokenizer",
     config_keys={**BERT.config_keys, **ROTARY_KEYS},

@@ -119,7 +119,7 @@ MODERNBERT = Family(
         PreTrainingClass("ModernBertModel", terms=(), weights=("bert/",)),
     ),
     task_classes={
-        head: task_class._replace(output=task_class.output._replace(huggingface="classifier."))
+        head: task_class._replace(output=Names("classifier/", "", "output dense classifier"))
         for head, task_class in task_classes("ModernBert").items()
     },
     tokenizer="ModernBertTokenizer",

@@ -47,7 +47,7 @@ vector output_bias bias
 _BIASLESS = ("attention", "gate", "intermediate", "output")
 _COMMON = (
     Names("bert/embeddings/", _EMBEDDINGS, _TABLES),
-    Names("bert/pooler/", "nomic_bert.pooler.", BERT.names[2].rows),
+    Names("bert/", "nomic_bert.", "dense pooler/dense pooler.dense"),
     Names("mlm/", "cls.predictions.", _LANGUAGE_MODEL),
 )
 

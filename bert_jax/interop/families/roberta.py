@@ -38,10 +38,10 @@ def _classes(prefix: str) -> dict[str, Any]:
     )
     model = PreTrainingClass(f"{prefix}Model", terms=(), weights=("bert/",))
     # The head for sequences has the pooler's dense layer, which the encoder of this class lacks.
-    poolers = {"sequence_classification": "classifier.dense."}
+    poolers = {"sequence_classification": "classifier.dense"}
     return {
         "pretraining_classes": (masked_lm, model),
-        "task_classes": task_classes(prefix, classifier="classifier.out_proj.", poolers=poolers),
+        "task_classes": task_classes(prefix, classifier="classifier.out_proj", poolers=poolers),
     }
 
 
