@@ -13,7 +13,6 @@ missing. Two processes that do the same work write the same bytes.
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,10 +156,3 @@ def forget_errors(output: Directory) -> None:
     for name in written(output):
         if name.endswith(_ERROR):
             (output / UNFINISHED / name).unlink(missing_ok=True)
-
-
-def computed_once(output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
-    """Returns the content of a file; computes and writes it if it is missing."""
-    if not is_written(output, name):
-        write_file(output, name, compute())
-    return read_file(output, name)

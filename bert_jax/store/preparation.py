@@ -36,7 +36,7 @@ from bert_jax.store.plan import (
     UNFINISHED,
     Directory,
     Plan,
-    computed_once,
+    is_written,
     make_plan,
     read_file,
     result_name,
@@ -123,11 +123,15 @@ def prepare(
 def _run(engine: Engine, output: Directory, plan: Plan, data: ConfigDict, vocab_size: int) -> None:
     parts = range(len(plan.parts))
     run_stage(engine, output, plan, "count", parts)
-    computed_once(output, "heldout.json", lambda: choose_heldout(output, plan, data))
+    # What an earlier attempt has computed is kept.
+    if not is_written(output, "heldout.json"):
+        write_file(output, "heldout.json", choose_heldout(output, plan, data))
     if data.add_tokens or not data.vocab:
-        computed_once(output, "sample.json", lambda: choose_sample(output, plan, data))
+        if not is_written(output, "sample.json"):
+            write_file(output, "sample.json", choose_sample(output, plan, data))
         run_stage(engine, output, plan, "sample", parts_with_sample(output, plan))
-    computed_once(output, "vocabulary.json", lambda: make_tokenizer(output, plan, data, vocab_size))
+    if not is_written(output, "vocabulary.json"):
+        write_file(output, "vocabulary.json", make_tokenizer(output, plan, data, vocab_size))
     if data.duplicates == "exact":
         find_copies(output, plan)
     run_stage(engine, output, plan, "tokenize", parts)
