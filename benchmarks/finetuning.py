@@ -86,8 +86,9 @@ def compare_scratch(args: argparse.Namespace, tasks: list[tuple[str, float]]) ->
 def compare_transformers(args: argparse.Namespace, tasks: list[tuple[str, float]]) -> list[str]:
     from scipy import stats
 
+    from bert_jax.config import finetune_config
     from bert_jax.interop import formats
-    from bert_jax.tasks.glue import GlueTask
+    from bert_jax.tasks import make_task
 
     tokenizer = formats.read(args.model).tokenizer
     lines = [
@@ -96,9 +97,9 @@ def compare_transformers(args: argparse.Namespace, tasks: list[tuple[str, float]
         "|---" * 6 + "|",
     ]
     for task, epochs in tasks:
-        data = GlueTask(
-            task, source_of(args, task), tokenizer, {}, max_seq_length=args.max_seq_length
-        )
+        config = finetune_config(task)
+        config.data.max_seq_length = args.max_seq_length
+        data = make_task(config, source_of(args, task), tokenizer)
         outputs = run_transformers(args, data, epochs)
         theirs = [data.score(data.rows("validation"), {"logits": logits}) for logits in outputs]
         ours = [results["validation"] for results in run(args, task, epochs, False)["runs"]]

@@ -2,7 +2,6 @@
 
 from ml_collections import ConfigDict
 
-from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.tasks.embedding import EmbeddingTask
 from bert_jax.tasks.glue import SPECS, GlueTask
 from bert_jax.tasks.multiple_choice import MultipleChoiceTask
@@ -25,13 +24,4 @@ TASKS: dict[str, type[Task]] = {
 def make_task(
     config: ConfigDict, source: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
 ) -> Task:
-    return TASKS[config.task](
-        config.task,
-        source,
-        tokenizer,
-        config[config.task] if config.task in TASK_SECTIONS else {},
-        max_seq_length=config.data.max_seq_length,
-        bad_rows=config.data.bad_rows,
-        long_texts=config.data.long_texts,
-        labels=labels,
-    )
+    return TASKS[config.task](config, source, tokenizer, labels)

@@ -157,8 +157,8 @@ class EmbeddingTask(Task):
     head = "embedding"
     file_names = {split: FILE_NAMES[split] for split in ("train", "validation")}
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self._loss = self._options["loss"]
         self._prompts = tuple(self._options[f"{side}_prompt"] for side in ("query", "document"))
         split = next((split for split in self.splits if split != "train"), "validation")

@@ -111,8 +111,8 @@ class GlueTask(SentenceTask):
 
     limits = _LIMITS
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self._spec = spec = SPECS[self.name]
         self.metric, self.label_values = spec.metric, spec.values
         self.text_columns, self.label_column = spec.texts, spec.label

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from etils import epath
+from ml_collections import ConfigDict
 from scipy.special import expit, softmax
 
 from bert_jax.base import files
@@ -18,7 +19,6 @@ from bert_jax.text.bad_records import reading_fields
 from bert_jax.text.formats import TABLES
 from bert_jax.text.named_sources import split_inputs
 from bert_jax.text.tables import read_rows
-from bert_jax.tokenizers import Tokenizer
 
 _TWO_CLASSES = ("accuracy", "f1", "f1_accuracy", "matthews")
 _CLASSES = ("accuracy", "macro_f1", "weighted_f1")
@@ -49,19 +49,12 @@ class TableTask(SentenceTask):
 
     file_names = FILE_NAMES
 
-    def __init__(
-        self,
-        name: str,
-        source: str,
-        tokenizer: Tokenizer,
-        options: Mapping[str, Any],
-        **kwargs: Any,
-    ):
-        texts = options["text_column"], options["text_b_column"]
-        self.text_columns = [column for column in texts if column]
-        self.label_column, self.multi_label = options["label_column"], options["multi_label"]
-        self.threshold = options["threshold"]
-        super().__init__(name, source, tokenizer, options, **kwargs)
+    def __init__(self, config: ConfigDict, *args: Any):
+        own = config.table
+        self.text_columns = [column for column in (own.text_column, own.text_b_column) if column]
+        self.label_column, self.multi_label = own.label_column, own.multi_label
+        self.threshold = own.threshold
+        super().__init__(config, *args)
         self.label_values = self.labels
         known: Sequence[str] = _REGRESSION
         if self.multi_label:

@@ -1,6 +1,7 @@
 """The interface of fine-tuning tasks: rows, scores and predictions."""
 
 import abc
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -8,9 +9,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 from etils import epath
+from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import INVALID_UTF8, BadRecords
@@ -97,11 +100,9 @@ class Task(abc.ABC):
     """A task and its data. Most files are read when they are first needed.
 
     Args:
+      config: A config of fine-tuning, of which a task reads `data` and its own section.
       source: The value of `config.data.input`; see `find_files`. Empty for a task that only
         reads and scores other sources.
-      options: The task's section of the config, such as `config.squad`; empty if it has none.
-      bad_rows: "refuse" or "skip"; what to do with examples that cannot be used.
-      long_texts: "truncate" or "windows"; see `config.data.long_texts`.
       labels: The labels of an earlier run; by default `find_labels` gives them.
 
     Attributes:
@@ -126,20 +127,15 @@ class Task(abc.ABC):
 
     def __init__(
         self,
-        name: str,
+        config: ConfigDict,
         source: str,
         tokenizer: Tokenizer,
-        options: Mapping[str, Any],
-        *,
-        max_seq_length: int,
-        bad_rows: str = "refuse",
-        long_texts: str = "truncate",
         labels: tuple[str, ...] = (),
     ):
-        self.name = name
-        self._tokenizer, self._options = tokenizer, options
-        self._max_seq_length = max_seq_length
-        self._bad_rows_policy, self._long_texts = bad_rows, long_texts
+        self.name, self._tokenizer = config.task, tokenizer
+        self._options = config[config.task] if config.task in TASK_SECTIONS else {}
+        self._max_seq_length = config.data.max_seq_length
+        self._bad_rows_policy, self._long_texts = config.data.bad_rows, config.data.long_texts
         self._bad_rows: dict[str, BadRecords] = {}
         self._rows: dict[str, TokenRows] = {}
         self.sources = self.open_sources(source) if source else {}
@@ -199,13 +195,10 @@ class Task(abc.ABC):
           group: Returns equal values for neighbors that must be in the same split. By default,
             neighbors may be in different splits.
         """
-        heldout, number, last = HeldOut(VALIDATION_FRACTION), -1, None
-        for example in examples:
-            key = group(example)
-            number += number < 0 or key != last
-            last = key
+        heldout = HeldOut(VALIDATION_FRACTION)
+        for number, (_, neighbors) in enumerate(itertools.groupby(examples, group)):
             if split not in self.parts or (number in heldout) == (split != "train"):
-                yield example
+                yield from neighbors
 
     @abc.abstractmethod
     def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> TokenRows:

@@ -7,16 +7,16 @@ import pytest
 from benchmarks.golden.squad import VOCABULARY
 from bert_jax import tokenizers
 from bert_jax.config import finetune_config
-from bert_jax.config.task_sections import TASK_SECTIONS
-from bert_jax.tasks import TASKS
+from bert_jax.tasks import make_task
 
 
 def open_task(name, source, tokenizer, *, max_seq_length=16, bad_rows="refuse", **options):
     """Makes a task with the default options of its config, some of which `options` replaces."""
     config = finetune_config(name)
-    options = dict(config[name]) | options if name in TASK_SECTIONS else options
-    common = {"max_seq_length": max_seq_length, "bad_rows": bad_rows}
-    return TASKS[name](name, str(source), tokenizer, options, **common)
+    config.data.update(max_seq_length=max_seq_length, bad_rows=bad_rows)
+    if options:
+        config[name].update(options)
+    return make_task(config, str(source), tokenizer)
 
 
 def both(path):
