@@ -44,7 +44,6 @@ class Bert:
     Attributes:
       source: The path that the model was read from.
       config: The model's hyperparameters.
-      tokenizer: The model's tokenizer.
       max_length: The largest number of tokens in a text; longer texts are truncated with a warning.
       embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
         of a directory of sentence-transformers.

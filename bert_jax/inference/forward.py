@@ -61,10 +61,7 @@ def features(
 ) -> jax.Array:
     """Computes float32 hidden states, [B, K, D], or [B, K, L, D] if pooling is "tokens".
 
-    Args:
-      layers: K layers; 0 is the embeddings' output, n the output of the n-th block.
-      pooling: "cls" for the first token's state, "mean" for the mean over all tokens with
-        [CLS] and [SEP], or "tokens" for every token's state.
+    `Bert.encode` describes the pooling and the K layers, which count from 0 here.
     """
     states, _ = _hidden_states(config, params, inputs)
     hidden_BxKxLxD = jnp.stack([states[layer] for layer in layers], axis=1)

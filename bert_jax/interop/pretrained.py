@@ -47,7 +47,6 @@ class Pretrained:
       head: The head of a fine-tuned model, a key of `models.task_models.TASK_MODELS`.
       labels: The names of the head's labels, in the order of the logits.
       multi_label: Whether an example may have any number of labels.
-      embedding: How a text becomes a vector.
     """
 
     source: str
@@ -228,9 +227,7 @@ def read_terms(
 def read_training(directory: Path) -> dict[str, Any]:
     """Reads how a model was trained; empty if its directory has no TRAINING file."""
     path = directory / TRAINING
-    if not path.exists():
-        return {}
-    return files.read_json(path)
+    return files.read_json(path) if path.exists() else {}
 
 
 def write_training(pretrained: Pretrained, directory: Path) -> None:

@@ -16,7 +16,6 @@ class BertEncoder(nn.Module):
     """Embeddings, blocks and pooler: the part that all objectives and tasks share.
 
     Attributes:
-      config: The model's hyperparameters.
       has_pooler: Whether the pooler and its parameters exist.
     """
 

@@ -16,7 +16,6 @@ class EmbeddingModel(nn.Module):
     """The encoder with a pooling; its vectors have the lengths that come out.
 
     Attributes:
-      config: The encoder's hyperparameters.
       pooling: "mean" for the mean over all tokens with [CLS] and [SEP], or "cls" for the first.
       num_labels: The classes of the loss softmax, whose layer is only for training; else 0.
     """

@@ -22,7 +22,6 @@ class Block(nn.Module):
     called with the encoder's output, to which it attends in between; it is post-LN.
 
     Attributes:
-      config: The model's hyperparameters.
       deterministic: True turns off dropout.
       layer: The number of the block, or of its group.
     """

@@ -43,7 +43,6 @@ class Projection(nn.Module):
     """An affine map of the last axis from D to F, linear if its part of the model has no biases.
 
     Attributes:
-      config: The model's hyperparameters.
       features: F.
       axes: Logical names of the kernel's two axes.
       activated: Whether an activation follows. The compiler then fuses the sum of the bias's
@@ -120,7 +119,6 @@ class LayerNorm(nn.Module):
     normalized values.
 
     Attributes:
-      config: The model's hyperparameters.
       has_bias: Whether there is a bias in a model with biases.
     """
 

@@ -18,7 +18,6 @@ class PreTrainingModel(nn.Module):
     Parameters are named `bert/...` in the encoder and HEAD/... in each head, as in `mlm/...`.
 
     Attributes:
-      config: The encoder's hyperparameters.
       terms: The terms (`bert_jax.objectives.term.Term`), which declare the heads.
     """
 

@@ -19,7 +19,6 @@ class TaskModel(nn.Module):
     """The encoder with one output layer; the encoder's parameters keep their names.
 
     Attributes:
-      config: The encoder's hyperparameters.
       num_outputs: The number of outputs for each sequence, token or choice.
     """
 

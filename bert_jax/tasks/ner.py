@@ -164,7 +164,6 @@ class NerTask(Task):
       source: A folder with train, dev (or valid, validation) and test, each .conll, .txt, .tsv,
         .bio, .iob, .jsonl or .json, or CoNLL-2003's own eng.train, eng.testa, eng.testb; or
         files, "train=FILE,validation=FILE,test=FILE".
-      options: `config.ner`.
     """
 
     head = "token_classification"

@@ -431,11 +431,8 @@ def read_merges(path: epath.PathLike) -> list[tuple[str, str]]:
 def tokens_by_id(ids: Mapping[str, int], size: int = 0) -> list[str]:
     """Sorts the tokens of a vocabulary by their ids.
 
-    An id without a token gets a placeholder. A model has a row for it, but no text produces it.
-
-    Args:
-      ids: The id of each token.
-      size: The smallest number of tokens.
+    An id without a token gets a placeholder. A model has a row for it, but no text produces it. The
+    result has at least `size` tokens.
     """
     by_id = {i: token for token, i in ids.items()}
     size = max([size, *(i + 1 for i in by_id)])

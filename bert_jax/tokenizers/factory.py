@@ -112,7 +112,6 @@ def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Pa
     """Finds the files of a vocabulary, the main file first, and ADDED_FILE last if there is one.
 
     Args:
-      kind: One of KINDS.
       path: The main file, or a directory that has it under one of its usual names.
     """
     known = KINDS[kind]
@@ -144,7 +143,6 @@ def from_file(
         vocab.json with merges.txt beside it (moses_bpe and bert_bpe), or a tokenizer.json
         (bert_bpe, tokenizer_json). ADDED_FILE beside it belongs to it, and so do the added tokens
         of a tokenizer.json.
-      special_tokens: See `Tokenizer`.
       options: Options of any kind; this kind ignores those that it does not have.
     """
     known = KINDS[kind]

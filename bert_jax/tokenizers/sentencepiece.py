@@ -42,14 +42,7 @@ _split_cased = WordSplitter(lowercase=False).split
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece tokenizer; see `Tokenizer`.
-
-    Args:
-      model: The serialized model.
-      lowercase: Whether text is lower-cased.
-      sentencepiece_rules: "plain" or "albert".
-      special_tokens: See `Tokenizer`.
-    """
+    """A SentencePiece tokenizer; see `Tokenizer`. `model` is serialized."""
 
     kind = "sentencepiece"
     word_start = WORD_START
@@ -305,10 +298,8 @@ def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOK
 def _from_unigram(content: dict[str, Any], special_tokens: SpecialTokens) -> bytes:
     """Converts the pieces and rules of a tokenizer.json to a serialized SentencePiece model.
 
-    Args:
-      content: The parsed file.
-      special_tokens: If they go around the pieces of a model, the result leaves them out and
-        begins with the three pieces <unk>, <s> and </s>.
+    If the special tokens go around the pieces of a model, the result leaves them out and begins
+    with the three pieces <unk>, <s> and </s>.
     """
     model = content.get("model") or {}
     if model.get("type", "Unigram") != "Unigram" or "unk_id" not in model:

@@ -57,7 +57,6 @@ class JsonTokenizer(Tokenizer):
     Args:
       content: A tokenizer.json without added tokens and without what surrounds a text.
       kind: "byte_bpe", "bert_bpe" or "tokenizer_json".
-      special_tokens: See `Tokenizer`.
       options: `add_prefix_space` of byte_bpe, in place of the file's.
     """
 
@@ -178,7 +177,6 @@ def content_of(
       kind: "byte_bpe" or "bert_bpe".
       tokens: The tokens in the order of their ids.
       merges: The pairs of tokens to join, in order of priority.
-      special_tokens: See `Tokenizer`.
       composes: Whether byte_bpe first composes the text (NFC).
     """
     ids, unk = {token: i for i, token in enumerate(tokens)}, special_tokens.unk
@@ -210,7 +208,6 @@ def read_vocabulary(
       kind: "byte_bpe", "bert_bpe" or "tokenizer_json".
       path: A tokenizer.json, or a vocab.json of the other two kinds.
       merges_path: The merges.txt of a vocab.json.
-      special_tokens: See `Tokenizer`.
     """
     content = json.loads(path.read_bytes())
     if merges_path:

@@ -66,7 +66,6 @@ def train(
       kind: "wordpiece", "sentencepiece", "byte_bpe", "moses_bpe" or "bert_bpe".
       texts: Sentences or short paragraphs. All together must fit in memory; `bert_jax.prepare`
         draws a sample.
-      vocab_size: The number of tokens.
       sentencepiece_type: "unigram" or "bpe".
       special_tokens: Defines the first and the last tokens.
       options: As for `from_file`.
@@ -144,7 +143,6 @@ def _of_words(
     After the special tokens come the characters and then their other pieces.
 
     Args:
-      split: Splits a text into words.
       longest: The length of the longest words; others are left out.
       other_pieces: Returns the other piece of a character ("##x", "x</w>"), if it has one.
       affix: The option of `BpeTrainer` that defines these pieces.
@@ -188,7 +186,6 @@ def _learn_merges(
       texts: The texts, all of whose characters are in `base`, split into words.
       base: The first tokens, among them those of single characters.
       num_tokens: The largest number of tokens.
-      splitter: Splits a text into words.
       affix: An option of `BpeTrainer`.
 
     Returns:
@@ -292,7 +289,6 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
       tokenizer: A tokenizer that `extended_size` accepts.
       add_tokens: See `config.data.add_tokens`. Of the words that WordPiece or SentencePiece splits,
         those are chosen that save most tokens of the text.
-      counts: The words of the text.
     """
     if isinstance(tokenizer, JsonTokenizer):
         found, vocabulary = _with_merges(tokenizer, int(add_tokens), counts)

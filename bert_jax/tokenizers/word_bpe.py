@@ -145,8 +145,6 @@ class MosesBpeTokenizer(Tokenizer):
     Args:
       vocabulary: The tokens in the order of ids, and the pairs of pieces to join, in order of
         priority. Joined pieces without an id are unknown.
-      lowercase: Whether to lower-case text.
-      special_tokens: See `Tokenizer`.
     """
 
     kind = "moses_bpe"
@@ -229,8 +227,7 @@ def _character_spans(
     place where they agree have the same span.
 
     Args:
-      text: The text.
-      characters: Its words, joined.
+      characters: The words of `text`, joined.
       replaced: A function of a single character that returns its words, joined.
 
     Returns:
