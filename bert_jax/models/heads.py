@@ -68,38 +68,32 @@ def pooled_token(
 
 
 class HeadTransform(nn.Module):
-    """The dense layer, activation and LayerNorm of `LanguageModelHead`, with the same names.
-
-    Without `config.head_transform` there is no LayerNorm.
-    """
-
-    config: BertConfig
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns [..., E] for x [..., D]."""
-        c = self.config
-        dense = Projection(
-            c, c.embedding_width, ("embed", "pooled"), is_output=True, name="transform"
-        )
-        x = ACTIVATIONS[c.head_act or c.hidden_act](dense(x))
-        return LayerNorm(c, name="layer_norm")(x) if c.head_transform else x
-
-
-class LanguageModelHead(nn.Module):
-    """Dense layer, activation and LayerNorm, then a decoder, usually tied to the word embeddings.
-
-    Without `config.head_transform` there is only the decoder. The decoder's own bias is a parameter
-    of this module, as is its table if it is not tied.
-    """
+    """A dense layer, activation and LayerNorm; no LayerNorm without `config.head_transform`."""
 
     config: BertConfig
 
     def setup(self):
         c = self.config
-        if c.head_transform:
-            self.transform = Projection(c, c.embedding_width, ("embed", "pooled"), is_output=True)
-            self.layer_norm = LayerNorm(c)
+        self.transform = Projection(c, c.embedding_width, ("embed", "pooled"), is_output=True)
+        self.layer_norm = LayerNorm(c)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns [..., E] for x [..., D]."""
+        c = self.config
+        x = ACTIVATIONS[c.head_act or c.hidden_act](self.transform(x))
+        return self.layer_norm(x) if c.head_transform else x
+
+
+class LanguageModelHead(HeadTransform):
+    """A `HeadTransform`, then a decoder, which is usually tied to the word embeddings.
+
+    Without `config.head_transform` there is only the decoder. The decoder's own bias is a parameter
+    of this module, as is its table if it is not tied.
+    """
+
+    def setup(self):
+        super().setup()
+        c = self.config
         if not c.tied_decoder:
             shape = (c.padded_vocab_size, c.embedding_width)
             self.output_embeddings = self.param("output_embeddings", vocabulary_init(c), shape)
@@ -133,11 +127,7 @@ class LanguageModelHead(nn.Module):
     def transformed(self, hidden_BxMxD: jax.Array) -> jax.Array:
         """Returns the input of the decoder, hidden_BxMxE."""
         hidden_BxMxD = nn.with_logical_constraint(hidden_BxMxD, ("batch", None, None))
-        if not self.config.head_transform:
-            return hidden_BxMxD
-        hidden_BxMxE = self.transform(hidden_BxMxD)
-        c = self.config
-        return self.layer_norm(ACTIVATIONS[c.head_act or c.hidden_act](hidden_BxMxE))
+        return super().__call__(hidden_BxMxD) if self.config.head_transform else hidden_BxMxD
 
     def decoder_table(self, table_WxE: jax.Array) -> jax.Array:
         """Returns the decoder's table in `config.dtype`: the word embeddings or its own."""
