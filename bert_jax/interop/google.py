@@ -53,7 +53,7 @@ def describe_google(path: Path, family_name: str = "") -> Pretrained:
     file = _prefix(path).parent / CONFIG
     model = read_model_keys(files.read_json(file), family.config_keys, file)
     terms = read_terms({}, family, model["causal"])
-    return Pretrained(str(path), model, {}, None, [], {}, family_name, terms)
+    return Pretrained(str(path), model, family=family_name, terms=terms)
 
 
 def _google_family(name: str) -> Family:

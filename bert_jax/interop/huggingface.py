@@ -121,7 +121,9 @@ def describe_huggingface(path: Path, family_name: str = "") -> Pretrained:
     warnings = dropout_warnings(config, family, path / CONFIG)
     if "auto_map" in config:
         warnings.append(f"{path / CONFIG}: {_CUSTOM_CODE}: the model is read as a {family.title}")
-    return Pretrained(str(path), model, {}, None, warnings, training, family_name, terms)
+    return Pretrained(
+        str(path), model, warnings=warnings, training=training, family=family_name, terms=terms
+    )
 
 
 def write_huggingface(

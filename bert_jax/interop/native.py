@@ -88,9 +88,6 @@ def describe_native(path: Path | epath.Path, family_name: str = "") -> Pretraine
     return Pretrained(
         source=str(path),
         model={key: config.model[key] for key in MODEL_KEYS},
-        weights={},
-        tokenizer=None,
-        warnings=[],
         training=read_training(directory) if is_converted else {"config": values},
         family=family_name,
         terms=read_terms({"config": values}, load_family(family_name), config.model.causal),

@@ -51,10 +51,10 @@ class Pretrained:
 
     source: str
     model: dict[str, Any]
-    weights: Weights
-    tokenizer: Tokenizer | None
-    warnings: list[str]
-    training: dict[str, Any]
+    weights: Weights = dataclasses.field(default_factory=dict)
+    tokenizer: Tokenizer | None = None
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    training: dict[str, Any] = dataclasses.field(default_factory=dict)
     family: str = families.DEFAULT
     terms: tuple[str, ...] = BERT_TERMS
     head: str = ""
