@@ -1,13 +1,15 @@
 """Losses over the vocabulary without all logits in memory at once."""
 
-from collections.abc import Callable
+import abc
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.models.embeddings import vocabulary_logits
-from bert_jax.objectives.language_model import token_sums
+from bert_jax.objectives.language_model import TokenPrediction, token_sums
+from bert_jax.objectives.term import loss_and_accuracy
 
 # S, the positions whose logits are in memory at once: 0.5 GB for 256 rows and 30,522 tokens.
 SLICE_POSITIONS = 16
@@ -103,3 +105,30 @@ def _sums_of_slices(
     zero = jnp.zeros((), jnp.float32)
     add_slice = jax.checkpoint(add_slice, prevent_cse=False)
     return jax.lax.scan(add_slice, (zero, zero), tuple(map(sliced, arrays)))[0]
+
+
+class TextPrediction(TokenPrediction):
+    """Predicts the tokens of whole rows; `outputs` returns `DecoderInputs`."""
+
+    @abc.abstractmethod
+    def targets(self, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """Returns the tokens to predict, int32 [B, L], and their weights, float32 [B, L]."""
+
+    def sums(self, outputs, batch, teacher=None):
+        targets_BxL, weights_BxL = self.targets(batch)
+        sums = sliced_cross_entropy(outputs, targets_BxL, weights_BxL)
+        return loss_and_accuracy(self.name, *sums, jnp.sum(weights_BxL))
+
+    def baseline_sums(self, batch, unigram_log_probs_V):
+        """Scores unigram frequencies; the guess is always the most frequent token.
+
+        Tokens that the training text lacks, such as [SEP], have the lowest probability. They do not
+        count in the baseline's loss, which favors the baseline.
+        """
+        targets_BxL, weights_BxL = self.targets(batch)
+        lowest = jnp.min(unigram_log_probs_V)
+        log_probs_V = jnp.where(unigram_log_probs_V == lowest, 0.0, unigram_log_probs_V)
+        guess = jnp.argmax(unigram_log_probs_V)
+        loss = -jnp.sum(weights_BxL * log_probs_V[targets_BxL])
+        correct = jnp.sum(weights_BxL * (targets_BxL == guess))
+        return loss_and_accuracy(f"unigram_{self.name}", loss, correct, jnp.sum(weights_BxL))

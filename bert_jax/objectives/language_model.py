@@ -12,7 +12,6 @@ from bert_jax.models import BertConfig
 from bert_jax.objectives.term import (
     PER_CHARACTER,
     Metric,
-    Sums,
     Term,
     example_weights,
     loss_and_accuracy,
@@ -77,22 +76,6 @@ def _label_logits(logits_BxMxW: jax.Array, ids_BxM: jax.Array) -> jax.Array:
     # The gradient of a gather is a scatter. On GPUs it is a kernel of its own, for which the
     # gradient of the softmax would be written in float32.
     return jax.lax.platform_dependent(logits_BxMxW, ids_BxM, cuda=compared, default=gathered)
-
-
-def text_baseline_sums(
-    name: str, targets_BxL: jax.Array, weights_BxL: jax.Array, unigram_log_probs_V: jax.Array
-) -> Sums:
-    """Scores unigram frequencies on whole rows, for the metrics `unigram_NAME_...`.
-
-    Tokens that the training text lacks, such as [SEP], have the lowest probability. They do not
-    count in the baseline's loss, which favors the baseline.
-    """
-    lowest = jnp.min(unigram_log_probs_V)
-    log_probs_V = jnp.where(unigram_log_probs_V == lowest, 0.0, unigram_log_probs_V)
-    guess = jnp.argmax(unigram_log_probs_V)
-    loss = -jnp.sum(weights_BxL * log_probs_V[targets_BxL])
-    correct = jnp.sum(weights_BxL * (targets_BxL == guess))
-    return loss_and_accuracy(f"unigram_{name}", loss, correct, jnp.sum(weights_BxL))
 
 
 def decoder_flops(config: BertConfig, source_length: float, target_length: float) -> float:

@@ -2,24 +2,18 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
 from bert_jax.base.batch import DENOISING_FIELDS
 from bert_jax.base.errors import UserError
 from bert_jax.models.heads import vocabulary_bias
-from bert_jax.objectives.cross_entropy import DecoderInputs, sliced_cross_entropy
-from bert_jax.objectives.language_model import (
-    TokenPrediction,
-    decoder_flops,
-    language_model_metrics,
-    text_baseline_sums,
-)
-from bert_jax.objectives.term import example_weights, loss_and_accuracy
+from bert_jax.objectives.cross_entropy import DecoderInputs, TextPrediction
+from bert_jax.objectives.language_model import decoder_flops, language_model_metrics
+from bert_jax.objectives.term import example_weights
 
 
 @dataclasses.dataclass(frozen=True)
-class Denoising(TokenPrediction):
+class Denoising(TextPrediction):
     """Predicts each token of the original text, from the tokens before it and the corrupted text.
 
     The encoder reads the corrupted text; the model must have a decoder. The loss is the mean over
@@ -50,19 +44,8 @@ class Denoising(TokenPrediction):
     def total(self, batch):
         return jnp.sum(batch["decoder_attention_mask"])
 
-    def sums(self, outputs, batch, teacher=None):
-        weights_BxT = _weights(batch)
-        sums = sliced_cross_entropy(outputs, batch["labels"], weights_BxT)
-        return loss_and_accuracy(self.name, *sums, jnp.sum(weights_BxT))
-
-    def baseline_sums(self, batch, unigram_log_probs_V):
-        """Scores unigram frequencies; see `text_baseline_sums`."""
-        return text_baseline_sums(self.name, batch["labels"], _weights(batch), unigram_log_probs_V)
+    def targets(self, batch):
+        return batch["labels"], batch["decoder_attention_mask"] * example_weights(batch)[:, None]
 
     def head_flops(self, config, length, num_predictions):
         return decoder_flops(config, length, length)
-
-
-def _weights(batch: dict[str, jax.Array]) -> jax.Array:
-    """Returns the weight of each token of the target, float32 [B, T]; 0 at padding."""
-    return batch["decoder_attention_mask"] * example_weights(batch)[:, None]

@@ -10,22 +10,20 @@ from bert_jax.base.errors import UserError
 from bert_jax.models.dropout import keeps, mask_keys
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.models.retromae_decoder import RetroMaeDecoder
-from bert_jax.objectives.cross_entropy import decoder_inputs, sliced_cross_entropy
+from bert_jax.objectives.cross_entropy import TextPrediction, decoder_inputs
 from bert_jax.objectives.language_model import (
     DENOMINATOR_EPSILON,
-    TokenPrediction,
     language_model_head_flops,
     language_model_metrics,
-    text_baseline_sums,
 )
-from bert_jax.objectives.term import example_weights, loss_and_accuracy, with_tokens
+from bert_jax.objectives.term import example_weights, with_tokens
 
 # The fraction of the other tokens of the text that a position does not see.
 HIDDEN_FRACTION = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class RetroMAE(TokenPrediction):
+class RetroMAE(TextPrediction):
     """Predicts all tokens of a text from the state of [CLS] and half of the other tokens.
 
     A decoder of one block does so, which is not needed afterwards: [CLS] must hold the text. It has
@@ -103,16 +101,8 @@ class RetroMAE(TokenPrediction):
     def total(self, batch):
         return jnp.sum(text_weights(batch)) + DENOMINATOR_EPSILON
 
-    def sums(self, outputs, batch, teacher=None):
-        weights_BxL = text_weights(batch) * example_weights(batch)[:, None]
-        sums = sliced_cross_entropy(outputs, original_ids(batch), weights_BxL)
-        return loss_and_accuracy(self.name, *sums, jnp.sum(weights_BxL))
-
-    def baseline_sums(self, batch, unigram_log_probs_V):
-        """Scores unigram frequencies; see `text_baseline_sums`."""
-        weights_BxL = text_weights(batch) * example_weights(batch)[:, None]
-        ids_BxL = original_ids(batch)
-        return text_baseline_sums(self.name, ids_BxL, weights_BxL, unigram_log_probs_V)
+    def targets(self, batch):
+        return original_ids(batch), text_weights(batch) * example_weights(batch)[:, None]
 
     def head_flops(self, config, length, num_predictions):
         width, inner = config.hidden_size, config.intermediate_size
