@@ -214,7 +214,7 @@ def attention_bias(
     attention_mask_BxL: jax.Array,
     *,
     causal: bool = False,
-    window: int = 0,
+    window: int | None = None,
     segment_ids_BxL: jax.Array | None = None,
 ) -> jax.Array:
     """Returns the bias that masks attention scores in all layers, float32 [B, 1, Q, L].
@@ -225,7 +225,7 @@ def attention_bias(
     Args:
       attention_mask_BxL: 1 at real tokens, 0 at padding.
       causal: Each position attends only to itself and to the positions before it.
-      window: If above 0, position i attends only to positions j with |i - j| <= window.
+      window: If not None, position i attends only to positions j with |i - j| <= window.
       segment_ids_BxL: If given, tokens attend only to tokens with the same number. Several texts
         can then share a row.
     """
@@ -235,7 +235,7 @@ def attention_bias(
     distance_LxL = position_L[:, None] - position_L
     if causal:
         allowed_Bx1xQxL &= distance_LxL >= 0
-    if window:
+    if window is not None:
         allowed_Bx1xQxL &= jnp.abs(distance_LxL) <= window
     if segment_ids_BxL is not None:
         allowed_Bx1xQxL &= (segment_ids_BxL[:, :, None] == segment_ids_BxL[:, None, :])[:, None]

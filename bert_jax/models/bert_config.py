@@ -336,9 +336,9 @@ class BertConfig:
         return layer % self.global_every != 0
 
     @property
-    def window(self) -> int:
-        """How far local attention reaches to either side."""
-        return self.local_attention // 2
+    def window(self) -> int | None:
+        """How far local attention reaches to either side; None in a model without local layers."""
+        return self.local_attention // 2 if self.local_attention else None
 
     def has_biases(self, part: str) -> bool:
         """Returns whether a part has biases, by its name in `biasless`; empty for other parts."""

@@ -135,7 +135,7 @@ class Encoder(nn.Module):
         """
         c = self.config
         mask, local_mask = (
-            _mask(c, attention_mask_BxL, sequences_per_row, window) for window in (0, c.window)
+            _mask(c, attention_mask_BxL, sequences_per_row, window) for window in (None, c.window)
         )
         outputs = []
         block = rematerialized(Block, c.remat)
@@ -168,9 +168,9 @@ def _in_rows(hidden_BxLxD: jax.Array) -> jax.Array:
 
 
 def _mask(
-    config: BertConfig, attention_mask_BxL: jax.Array, sequences_per_row: int, window: int
+    config: BertConfig, attention_mask_BxL: jax.Array, sequences_per_row: int, window: int | None
 ) -> tuple[jax.Array | None, ...]:
-    """Returns the arguments of a `Block` after the first, for layers with some window, or 0.
+    """Returns the arguments of a `Block` after the first, for layers with some window, or None.
 
     The bias is None if attention is computed in parts.
     """
@@ -184,7 +184,7 @@ def _mask(
             segment_ids_BxL=attention_mask_BxL if is_shared else None,
         )
     ends = None
-    if is_shared and not config.causal and not window:
+    if is_shared and not config.causal and window is None:
         ends = sequence_ends(attention_mask_BxL, sequences_per_row)
     return bias, ends, None, None, attention_mask_BxL
 

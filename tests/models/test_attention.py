@@ -17,7 +17,8 @@ SEGMENTS_BxL = np.array([[1, 1, 2, 2, 2, 3, 3], [1, 2, 2, 2, 0, 0, 0]])
 
 
 @pytest.mark.parametrize(
-    ("causal", "window", "segmented"), itertools.product([False, True], [0, 1, 3], [False, True])
+    ("causal", "window", "segmented"),
+    itertools.product([False, True], [None, 0, 1, 3], [False, True]),
 )
 def test_bias_against_a_loop(causal, window, segmented):
     segments = SEGMENTS_BxL if segmented else None
@@ -25,13 +26,13 @@ def test_bias_against_a_loop(causal, window, segmented):
         jnp.asarray(MASK_BxL), causal=causal, window=window, segment_ids_BxL=segments
     )
     # The TPU kernel relies on a query axis of size 1 if only padding is masked.
-    only_padding = not (causal or window or segmented)
+    only_padding = not (causal or window is not None or segmented)
     assert bias.shape == (2, 1, 1 if only_padding else 7, 7) and bias.dtype == jnp.float32
     bias = np.broadcast_to(bias, (2, 1, 7, 7))
     for b, query, key in itertools.product(range(2), range(7), range(7)):
         allowed = MASK_BxL[b, key] == 1
         allowed &= key <= query or not causal
-        allowed &= abs(query - key) <= window or not window
+        allowed &= window is None or abs(query - key) <= window
         allowed &= not segmented or SEGMENTS_BxL[b, query] == SEGMENTS_BxL[b, key]
         assert bias[b, 0, query, key] == (0 if allowed else np.finfo(np.float32).min)
 

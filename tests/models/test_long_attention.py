@@ -164,7 +164,7 @@ def test_a_window_hides_what_lies_beyond():
     hidden = jax.random.normal(jax.random.key(1), (1, 40, 32))
     mask = jnp.ones((1, 40), jnp.int32)
     changed = hidden.at[0, 26].add(1)
-    for is_local, window in ((True, CONFIG.window), (False, 0)):
+    for is_local, window in ((True, CONFIG.window), (False, None)):
         attend = SelfAttention(CONFIG, is_local)
         bias = attention_bias(mask, window=window)
         params = initial(attend, hidden, bias)
