@@ -255,21 +255,20 @@ def _run(kernel, call, blocks, inputs, out_axes):
     # JAX will remove this module, so only GPUs import it.
     from jax.experimental.pallas import triton
 
-    in_axes = _IN_AXES[: len(inputs)]
+    in_axes, is_measured = _IN_AXES[: len(inputs)], call.form.is_measured
 
     def local(*inputs):
         (batch, length, width), numbers_BxL = inputs[0].shape, inputs[3]
         heads, depth = width // call.depth, call.depth
         own, other = math.gcd(blocks.own, length), math.gcd(blocks.other, length)
-        grid = batch, heads, length // own
-        if not call.form.is_measured:
-            grid = grid[::-1]
+        # In the second form, the programs of one head start together.
+        axis, grid = 0, (length // own, heads, batch)
+        if is_measured:
+            axis, grid = 2, (batch, heads, length // own)
 
         def spec(shape, index):
             """`index` is a function of sequence, head and block."""
-            if call.form.is_measured:
-                return pl.BlockSpec(shape, index)
-            return pl.BlockSpec(shape, lambda i, h, b: index(b, h, i))
+            return pl.BlockSpec(shape, index if is_measured else lambda i, h, b: index(b, h, i))
 
         whole = {
             ALL_HEADS: spec((None, length, depth), lambda b, h, i: (b, 0, h)),
@@ -286,13 +285,13 @@ def _run(kernel, call, blocks, inputs, out_axes):
             _EACH_QUERY: jax.ShapeDtypeStruct((batch, heads, length), jnp.float32),
         }
         seen = seen_spec = None
-        if not call.form.is_measured or call.window is not None:
+        if not is_measured or call.window is not None:
             seen = blocks_seen(numbers_BxL, call.window, own, other)
             seen_spec = spec((None, None, 2), lambda b, h, i: (b, i, 0))
-        axis = 2 if call.form.is_measured else 0
-        sizes = {"axis": axis, "own": own, "other": other}
         return pl.pallas_call(
-            functools.partial(kernel, **sizes, window=call.window, rate=call.rate),
+            functools.partial(
+                kernel, axis=axis, own=own, other=other, window=call.window, rate=call.rate
+            ),
             grid=grid,
             in_specs=[seen_spec, *(whole[axes] for axes in in_axes)],
             out_specs=[block[axes] for axes in out_axes],
@@ -340,7 +339,12 @@ def blocks_seen(numbers_BxL: jax.Array, window: int | None, own: int, other: int
 
 
 class _Inputs(NamedTuple):
-    """The inputs of the kernels; the last two are those of the backward pass."""
+    """The inputs of the kernels; the last two are those of the backward pass.
+
+    These are references to what a program can read: the two numbers of its block (`blocks_seen`);
+    [L, K] of its sequence and head; `numbers`, [L]; the keys of dropout, `first` and `second`; and
+    `sums`, [2, L] (`with_inner_sums`).
+    """
 
     seen: jax.Array | None
     query: jax.Array
@@ -356,7 +360,6 @@ class _Inputs(NamedTuple):
 def _forward_kernel(*refs, axis, own, other, window, rate):
     *inputs, output, log_sum = refs
     inputs = _Inputs(*inputs)
-    length, depth = inputs.key.shape
     rows = _block(pl.program_id(axis), own)
     q, own_numbers = inputs.query[rows], _query_numbers(inputs, rows)
 
@@ -373,7 +376,7 @@ def _forward_kernel(*refs, axis, own, other, window, rate):
         total = total * shrink[:, None] + dot(probs.astype(v.dtype), v, COLUMNS, ROWS)
         return total, sums, higher
 
-    zeros, zero = jnp.zeros((own, depth), jnp.float32), jnp.zeros(own, jnp.float32)
+    zeros, zero = jnp.zeros(q.shape, jnp.float32), jnp.zeros(own, jnp.float32)
     carry = zeros, zero, zero + _LOWEST
     total, sums, highest = jax.lax.fori_loop(*_bounds(inputs, other), step, carry)
     # The largest of the exponentials is 1. A smaller sum is that of no block.
@@ -398,12 +401,13 @@ def _key_backward_kernel(*refs, axis, own, other, window, rate, query_axis=1):
     """
     *inputs, d_key, d_value = refs
     inputs = _Inputs(*inputs)
-    length, depth = inputs.key.shape
+    depth = inputs.key.shape[1]
     keys = _load_keys(inputs, _block(pl.program_id(axis), own))
 
     def step(i, carry):
         dk, dv = carry
-        queries = _, q, g, *_ = _load_queries(inputs, _block(i, other))
+        queries = _load_queries(inputs, _block(i, other))
+        _, q, g, *_ = queries
         dropped, d_scores = _probs_and_gradient(inputs, queries, keys, query_axis, window, rate)
         dk += dot(d_scores, q, (query_axis,), ROWS)
         return dk, dv + dot(dropped, g, (query_axis,), ROWS)
@@ -417,11 +421,12 @@ def _key_backward_kernel(*refs, axis, own, other, window, rate, query_axis=1):
 def _query_backward_kernel(*refs, axis, own, other, window, rate):
     *inputs, d_query = refs
     inputs = _Inputs(*inputs)
-    length, depth = inputs.key.shape
+    depth = inputs.key.shape[1]
     queries = _load_queries(inputs, _block(pl.program_id(axis), own))
 
     def step(i, dq):
-        keys = _, k, *_ = _load_keys(inputs, _block(i, other))
+        keys = _load_keys(inputs, _block(i, other))
+        _, k, *_ = keys
         _, d_scores = _probs_and_gradient(inputs, queries, keys, 0, window, rate)
         return dq + dot(d_scores, k, COLUMNS, ROWS)
 

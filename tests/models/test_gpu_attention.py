@@ -30,9 +30,9 @@ SECOND = gpu_attention.Form(
 def make_numbers(length):
     """Returns rows of three sequences and padding, of two sequences, and with padding in between.
 
-    Padding fills a block of 64 positions.
+    Padding fills a block of 64 positions, and the last row.
     """
-    numbers = np.zeros((3, length), np.int32)
+    numbers = np.zeros((4, length), np.int32)
     numbers[0, : length - 70], numbers[0, 30:50], numbers[0, 50 : length - 70] = 1, 2, 3
     numbers[1], numbers[1, length // 2 + 7 :] = 1, 2
     numbers[2, :20], numbers[2, length - 20 :] = 1, 1
@@ -56,10 +56,10 @@ def test_queries_see_their_own_sequence_and_window(form, depth, length, window):
     numbers = make_numbers(length)
     generator = np.random.default_rng(0)
     query, key, value, weight = (
-        jnp.asarray(generator.normal(size=(3, length, depth)), jnp.float32) for _ in range(4)
+        jnp.asarray(generator.normal(size=(4, length, depth)), jnp.float32) for _ in range(4)
     )
-    weight *= numbers[..., None] > 0
-    keys = mask_keys(jax.random.key(7), (3, 1))
+    is_real = numbers[..., None] > 0
+    keys = mask_keys(jax.random.key(7), (4, 1))
     seen = numbers[:, :, None] == numbers[:, None]
     if window is not None:
         position = np.arange(length)
@@ -70,17 +70,20 @@ def test_queries_see_their_own_sequence_and_window(form, depth, length, window):
         options = {"depth": depth, "rate": RATE, "window": window, "form": form}
         return gpu_attention.fused_attention(*heads, numbers, keys, **options, interpret=True)
 
-    def output_and_gradients(function):
+    def output_and_gradients(function, weight):
         def loss(*heads):
             output = function(*heads)
             return jnp.sum(output * weight), output
 
         gradients, output = jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(query, key, value)
         assert all(jnp.isfinite(x).all() for x in (output, *gradients))
-        return output * (numbers[..., None] > 0), *gradients
+        return output * is_real, *gradients
 
-    found = output_and_gradients(kernel)
-    expected = output_and_gradients(lambda *x: written_out(depth, *x, bias, keys, RATE))
+    def plain(*heads):
+        return written_out(depth, *heads, bias, keys, RATE)
+
+    found = output_and_gradients(kernel, weight)
+    expected = output_and_gradients(plain, weight * is_real)
     for one, other in zip(found, expected, strict=True):
         assert relative(one, other) < 2**-18
 
