@@ -14,6 +14,7 @@ those of the optimizer, and those of the whole step are added up.
 
 import argparse
 import collections
+import math
 import os
 import re
 import time
@@ -167,13 +168,10 @@ def read_kernels(text: str) -> list[dict]:
 
 
 def num_bytes(type_: str) -> int:
-    total = 0
-    for dtype, shape in ARRAY.findall(type_):
-        size = ITEM_BYTES[dtype]
-        for axis in filter(None, shape.split(",")):
-            size *= int(axis)
-        total += size
-    return total
+    return sum(
+        ITEM_BYTES[dtype] * math.prod(int(size) for size in shape.split(",") if size)
+        for dtype, shape in ARRAY.findall(type_)
+    )
 
 
 def without_names(body: list[str]) -> str:
