@@ -4,7 +4,6 @@ import io
 import itertools
 import os
 import sys
-from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
@@ -99,17 +98,6 @@ def test_at_most_two_long_documents_are_in_flight(store, monkeypatch):
     next(results)
     assert read == 2
     assert sum(1 for _ in results) == 9
-
-
-def test_a_killed_worker_is_reported(store, monkeypatch):
-    monkeypatch.setattr(tokenization, "_tokenize_chunk", exit_at_once)
-    documents = [Document("x", 1, "It is.", False)] * 3
-    with pytest.raises(BrokenProcessPool):
-        list(tokenization.tokenize_documents(documents, store[1] / "tokenizer", 2))
-
-
-def exit_at_once(_, word_boundaries):
-    os._exit(1)
 
 
 def test_of_few_short_documents_two_are_held_out(tmp_path, capfd):

@@ -82,14 +82,6 @@ def test_a_blank_sentence_is_similar_to_none_by_tokens(folder):
     assert found["common_tokens_pearson"] == pytest.approx(1)
 
 
-def test_an_undefined_correlation_is_0(folder):
-    (folder / "dev.tsv").write_text(HEADER + "x\ta b\tc d\t5\nx\te f\tg h\t0\n")
-    found = score_pairs(
-        Bert(make_pretrained()), read_pairs(folder, "--sts"), Embedding("mean", False)
-    )
-    assert found["common_tokens_pearson"] == 0 and abs(found["pearson"]) == pytest.approx(1)
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -104,11 +96,6 @@ def test_files_that_are_refused(folder, content, words):
     (folder / "dev.tsv").write_text(content)
     with pytest.raises(UserError, match=words):
         read_pairs(folder, "--sts")
-
-
-def test_a_folder_without_a_dev_file_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="dev.tsv"):
-        read_pairs(tmp_path, "--sts")
 
 
 def test_the_command(folder, tmp_path):

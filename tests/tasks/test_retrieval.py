@@ -99,14 +99,3 @@ def test_titles_and_other_splits(tmp_path):
 def test_folders_that_are_refused(tmp_path, change, words):
     with pytest.raises(UserError, match=words):
         read_retrieval(write(tmp_path, **change), "--retrieval")
-
-
-def test_missing_files(tmp_path):
-    folder = write(tmp_path)
-    (folder / "corpus.jsonl").unlink()
-    with pytest.raises(FileNotFoundError, match="corpus.jsonl"):
-        read_retrieval(folder, "--retrieval")
-    write(folder)
-    (folder / "qrels" / "test.tsv").unlink()
-    with pytest.raises(FileNotFoundError, match="qrels/test.tsv"):
-        read_retrieval(folder, "--retrieval")

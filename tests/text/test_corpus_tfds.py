@@ -85,11 +85,6 @@ def test_a_data_set_is_downloaded(small_data_set):
     assert sum(read) == pytest.approx(2.7e-5)
 
 
-def test_data_sets_need_tensorflow(small_data_set, without_tensorflow):
-    with pytest.raises(ModuleNotFoundError, match="tensorflow"):
-        Corpus(f"tfds:{small_data_set}")
-
-
 def test_unknown_data_set(tfds):
     with pytest.raises(UserError, match="no data set 'no_such_data_set'"):
         list(Corpus("tfds:no_such_data_set").documents())

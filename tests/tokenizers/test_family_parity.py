@@ -5,7 +5,6 @@ benchmarks/golden/family_tokenization.py recorded them; see its docstring.
 
 import dataclasses
 import json
-import sys
 import unicodedata
 import zipfile
 from types import SimpleNamespace
@@ -216,12 +215,6 @@ def test_replaced_characters_keep_their_places(models):
     ]
     # Moses puts the comma behind the quotation mark.
     assert places('a,"b') == [("a", "a"), ('"', ',"'), (",", ',"'), ("b", "b")]
-
-
-def test_a_missing_package_is_named(models, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(ModuleNotFoundError, match="sacremoses"):
-        read("flaubert", models)
 
 
 def test_words_match_gpt2(golden, tmp_path):
