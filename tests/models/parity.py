@@ -170,15 +170,11 @@ def real_model(name: str) -> Model:
 
 
 def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
-    """Returns the largest error of any recorded element of an encoder's states of real tokens."""
+    """Returns the largest error of any element of an encoder's states of real tokens."""
     batch, expected = section(reference, "batch"), reference["hidden_states"]
     actual = np.stack(_hidden_states(*model, batch))
-    if "at" in reference:
-        rows, columns = reference["at"].T
-        actual = actual[:, rows, columns]
-    else:
-        real_BxL = batch["attention_mask"] > 0
-        actual, expected = actual[:, real_BxL], expected[:, real_BxL]
+    real_BxL = batch["attention_mask"] > 0
+    actual, expected = actual[:, real_BxL], expected[:, real_BxL]
     assert actual.shape == expected.shape
     return float(np.abs(actual - expected).max())
 

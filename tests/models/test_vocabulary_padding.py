@@ -5,14 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.objectives.terms.masked_lm import MaskedLM
-from bert_jax.pretraining.build import make_trainer
-from bert_jax.training.state import num_parameters
 from tests.models.common import pretraining_model
-from tests.small import flat, random_batch, random_params, small_config
+from tests.small import flat, random_batch, random_params
 
 TABLE, BIAS = "bert/embeddings/word_embeddings", "mlm/output_bias"
 CONFIG = BertConfig(98, 24, 1, 4, 40, max_position_embeddings=32)
@@ -38,22 +35,3 @@ def test_padding_has_no_probability_no_gradient_and_no_influence():
     gradient = flat(gradient)
     for name in (TABLE, BIAS):
         assert not gradient[name][98:].any() and gradient[name][:98].any(), name
-
-
-@pytest.mark.slow
-def test_the_padding_stays_zero_in_training():
-    overrides = {"model.num_hidden_layers": 1, "optimizer.name": "lamb"}
-    trainer = make_trainer(small_config(**overrides), jax.devices()[:1])
-    state = trainer.init_state()
-    first = flat(jax.device_get(state.params))
-    for step in range(3):
-        state, metrics = trainer.train_step(state, random_batch(step))
-    values = flat(state)
-    padded = [name for name in values if name.endswith((TABLE, BIAS))]
-    assert len(padded) == 6
-    for name in padded:
-        assert values[name].shape[0] == 128 and not values[name][98:].any(), name
-        assert values[name][:98].any(), name
-    assert not np.array_equal(values[f"params/{TABLE}"], first[TABLE])
-    assert np.isfinite(float(metrics["loss"]))
-    assert num_parameters(trainer.model) == sum(x.size for x in first.values()) - 30 * 25
