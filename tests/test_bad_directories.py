@@ -60,13 +60,6 @@ class TestOthersDirectories:
         shutil.copytree(finished, tmp_path / "run")
         return tmp_path / "run"
 
-    def test_another_config_is_refused(self, finished, texts, refusal):
-        before = (finished / "config.json").read_bytes()
-        run = small_run(texts, schedule__peak_learning_rate=0.5)
-        sentence = refusal(lambda: pretrain.train(run, finished))
-        assert "config.schedule.peak_learning_rate is 0.001, not 0.5" in sentence
-        assert (finished / "config.json").read_bytes() == before
-
     def test_a_directory_in_use_is_refused(self, copy, texts, refusal):
         with start.lock(copy):
             sentence = refusal(lambda: pretrain.train(small_run(texts), copy))

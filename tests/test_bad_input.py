@@ -4,7 +4,6 @@ import json
 import os
 import sys
 
-import jax
 import pytest
 
 from bert_jax import config as config_lib
@@ -33,17 +32,6 @@ def test_a_single_document_is_enough(tmp_path):
     run = small_run(f"{tmp_path}/a.txt", model__vocab_size=60)
     results = pretrain.train(run, tmp_path / "run")
     assert results["step"] == 6 and results["nsp_loss"] > 0 and results["num_sequences"] > 0
-
-
-def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):
-    run = small_run(texts, train__gradient_accumulation_steps=3)
-    message = refusal(lambda: pretrain.train(run, tmp_path / "run"))
-    assert "config.train.batch_size is 4" in message and "the nearest size that can is 3" in message
-    devices = jax.device_count()
-    run = small_run(texts, mesh__data=devices + 1)
-    message = refusal(lambda: pretrain.train(run, tmp_path / "run"))
-    assert f"data={devices + 1}" in message and f"{devices} available device(s)" in message
-    assert not (tmp_path / "run").exists()
 
 
 def test_sentences_longer_than_rows_run_with_the_default_and_lose_nothing(tmp_path):

@@ -172,20 +172,6 @@ def test_scores_all_sequences_or_up_to_a_limit(trainer, params, store, counts):
         assert results["num_sequences"] == min(limit, everything)
 
 
-def test_untrained_model_scores_chance_and_is_not_changed(trainer, store, counts):
-    params = trainer.init_state().params
-    before = jax.tree.map(np.array, params)
-    results = score(trainer, params, store, counts)
-    assert results["mlm_loss"] == pytest.approx(math.log(VOCAB_SIZE), abs=0.2)
-    assert results["nsp_loss"] == pytest.approx(math.log(2), abs=0.05)
-    jax.tree.map(np.testing.assert_array_equal, before, params)
-
-
-def test_the_baseline_of_a_word_that_never_occurs():
-    log_probs = np.asarray(heldout.unigram_log_probs(np.array([0, 3, 5])))
-    np.testing.assert_allclose(np.exp(log_probs), [1 / 11, 4 / 11, 6 / 11], rtol=1e-6)
-
-
 def test_results_are_shown_beside_their_baselines(trainer, params, store, counts):
     results = score(trainer, params, store, counts)
     with (console := Console(width=100)).capture() as capture:

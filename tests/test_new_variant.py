@@ -18,7 +18,6 @@ from safetensors.numpy import load_file
 from bert_jax import benchmark
 from bert_jax.base import parts
 from bert_jax.base.batch import BatchField
-from bert_jax.base.errors import UserError
 from bert_jax.batches.random_keys import draw_rows
 from bert_jax.batches.rows.segments import SegmentRows
 from bert_jax.config import default_config, stage
@@ -28,7 +27,7 @@ from bert_jax.interop.family import Names, PreTrainingClass
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
 from bert_jax.pretraining import evaluation, heldout
-from bert_jax.pretraining.build import make_objective, make_trainer
+from bert_jax.pretraining.build import make_objective
 from bert_jax.training.metrics import read_metrics
 from tests import runs
 
@@ -223,14 +222,6 @@ def test_evaluate_and_benchmark_support_the_variant(finished):
     assert np.isfinite(benchmark.benchmark_step(get_config(), 1, 2)["loss"])
 
 
-def test_step_compiles_from_the_declared_fields():
-    trainer = make_trainer(get_config(), jax.devices()[:1])
-    batch = trainer.abstract_batch(trainer.stages[0])
-    assert batch["swapped"].shape == (8, LENGTH) and batch["is_long"].shape == (8,)
-    assert "masked_lm_ids" not in batch
-    trainer.compiled_train_step.lower(trainer.abstract_state(), batch, trainer.frozen).compile()
-
-
 def test_export_and_import_use_the_variants_family(finished, tmp_path):
     exported, native, again = (tmp_path / name for name in ("hf", "native", "again"))
     convert(str(finished[0]), str(exported), "huggingface")
@@ -244,10 +235,3 @@ def test_export_and_import_use_the_variants_family(finished, tmp_path):
     convert(str(native), str(again), "huggingface", family=family)
     for name, value in load_file(again / "model.safetensors").items():
         np.testing.assert_array_equal(value, tensors[name])
-
-
-def test_a_term_without_its_field_is_refused():
-    config = get_config()
-    config.data.corruption = "none"
-    with pytest.raises(UserError, match="needs swapped in each batch"):
-        make_trainer(config)

@@ -109,9 +109,3 @@ def test_term_with_a_missing_batch_field_is_refused():
         "config.data.rows=pairs with config.data.pair_labels=next and "
         "config.data.corruption=masked_lm do not provide it"
     )
-
-
-def test_the_labels_of_pairs_must_be_those_of_the_term():
-    config = small_config(**{"data.pair_labels": "order"})
-    with pytest.raises(UserError, match="needs next_sentence_labels.*pair_labels=order"):
-        make_trainer(config, jax.devices()[:1])

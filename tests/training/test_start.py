@@ -28,16 +28,6 @@ def claim(directory, config):
     return warnings
 
 
-def test_first_claim_writes_the_config(tmp_path):
-    config = default_config()
-    config.seed = 17
-    assert claim(tmp_path / "new" / "run", config) == []
-    assert config_lib.to_dict(workdir.load_config(tmp_path / "new" / "run")) == config_lib.to_dict(
-        config
-    )
-    assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == ["config.json"]
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
