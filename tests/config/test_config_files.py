@@ -14,6 +14,7 @@ from bert_jax.config.finetuning import validate as validate_finetuning
 from bert_jax.training.stages import resolve_stages
 from configs import (
     ablations,
+    albert,
     bart,
     electra,
     esm,
@@ -34,6 +35,7 @@ FILES = sorted({*CONFIGS.rglob("*.py")} - {CONFIGS / "studies.py"})
 # The arguments of the files that take some; the others have none.
 ARGUMENTS = {
     "ablations.py": [name + size for name in ablations.ABLATIONS for size in ("", "_tiny")],
+    "albert.py": [*albert.SIZES, "base_v2", "xlarge_v2"],
     "bart.py": bart.SIZES,
     "continue.py": ["model"],
     "distilbert.py": ["base", "tiny"],

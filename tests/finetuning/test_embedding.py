@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import signal
 import sys
 
 import jax
@@ -112,42 +111,6 @@ def arguments(directory, bert, data):
     values = OVERRIDES | {"embedding.dims": "0,12", "init_from": bert, "data.input": data}
     flags = ["--config=configs/finetune/embedding.py", f"--workdir={directory}"]
     return flags + [f"--config.{key}={value}" for key, value in values.items()]
-
-
-_DIES = """
-import os, signal, sys
-import bert_jax.finetune as command
-from bert_jax.config import cli
-from bert_jax.finetuning import run
-from bert_jax.training.recorder import Recorder
-
-name, last = sys.argv.pop(1), int(sys.argv.pop(1))
-owner, calls = Recorder if name == "dispatched" else run, []
-real = getattr(owner, name)
-
-def dies(*args, **kwargs):
-    calls.append(name)
-    if len(calls) == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(*args, **kwargs)
-
-setattr(owner, name, dies)
-command.define_flags()
-cli.run(command.main)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "call"), [("dispatched", 12), ("predict", 3)])
-def test_killed_it_ends_with_the_same_bits(name, call, trained, tmp_path, bert, pairs):
-    """The process dies in its step 12, or while it evaluates the weights of step 16."""
-    flags = arguments(tmp_path, bert, pairs)
-    ended = runs.run([sys.executable, "-c", _DIES, name, str(call), *flags])
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    # The checkpoint of step 8 is written in the background.
-    assert runs.newest_checkpoint(tmp_path) in (0, 8)
-    runs.succeed([*FINETUNE, *flags])
-    same_end(trained, tmp_path)
 
 
 @pytest.mark.slow

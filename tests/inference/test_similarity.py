@@ -114,7 +114,6 @@ def test_flags_that_do_not_fit():
     for arguments, words in (
         (["--pooling=cls"], "--pooling has no effect without --sts and --retrieval"),
         (["--sts=x", "--data=y"], "--data has no effect with --sts and --retrieval"),
-        (["--sts=x", "--max_sequences=9"], "--max_sequences has no effect with --sts and --ret"),
         (["--sts=nowhere.tsv"], "nowhere.tsv: No such file"),
     ):
         assert words in command("evaluate", "--workdir=w", *arguments)

@@ -1,12 +1,8 @@
-"""A DistilBERT is distilled from a small BERT, stopped, resumed, evaluated and exported."""
-
-import json
+"""A DistilBERT is distilled from a small BERT, stopped, resumed and evaluated."""
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from bert_jax import convert
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
@@ -110,17 +106,3 @@ def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path):
 def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, overrides, message):
     with pytest.raises(UserError, match=message):
         pretrain.train(distilled(texts, teacher, **overrides), tmp_path)
-
-
-def test_export_as_a_distilbert(student, tmp_path):
-    convert.convert(str(student), str(tmp_path / "hf"), "huggingface")
-    config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    assert config["architectures"] == ["DistilBertForMaskedLM"] and config["n_layers"] == 1
-    again = formats.read(tmp_path / "hf")
-    assert again.family == "distilbert" and not again.warnings
-    weights = formats.read(student).weights
-    assert again.weights.keys() == weights.keys()
-    for name, value in weights.items():
-        np.testing.assert_array_equal(again.weights[name], value)
-    assert len(load_file(tmp_path / "hf" / "model.safetensors")) == 4 + 16 + 5
-    assert workdir.load_config(student).family == "distilbert"
