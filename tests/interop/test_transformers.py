@@ -47,6 +47,8 @@ TEXTS = [
     "a  tab\tand\nnew lines, a zero​width",
     "x" * 150,
 ]
+SIZES = {"hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3}
+SIZES |= {"intermediate_size": 20, "max_position_embeddings": 40}
 # A decoder of another depth.
 BART = {"d_model": 12, "encoder_layers": 2, "decoder_layers": 3}
 BART |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
@@ -227,11 +229,8 @@ def randomized(model, deviation=1.0):
     ],
 )
 def test_bert_jax_loads_directories_of_transformers(tmp_path, config_class, class_name, values):
-    sizes = {"vocab_size": 28, "max_position_embeddings": 40}
-    if values is not BART:
-        sizes |= {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
-        sizes |= {"intermediate_size": 20}
-    config = getattr(transformers, config_class)(**sizes, **values)
+    sizes = {"max_position_embeddings": 40} if values is BART else SIZES
+    config = getattr(transformers, config_class)(**{"vocab_size": 28} | sizes | values)
     model = randomized(getattr(transformers, class_name)(config))
     for safe in (True, False):
         model.save_pretrained(tmp_path / str(safe), safe_serialization=safe)
@@ -289,12 +288,8 @@ def test_roberta_of_transformers_round_trip(tmp_path, family, tokenizer_class, f
     zipfile.ZipFile(FOLDER / "family_tokenizers.zip").extractall(tmp_path)
     tokenizer = getattr(transformers, tokenizer_class).from_pretrained(tmp_path / folder)
     config = getattr(transformers, f"{family}Config")(
+        **SIZES | {"max_position_embeddings": 42},
         vocab_size=len(tokenizer),
-        hidden_size=12,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=20,
-        max_position_embeddings=42,
         type_vocab_size=1,
         layer_norm_eps=1e-5,
         bos_token_id=tokenizer.bos_token_id,
@@ -336,12 +331,8 @@ def test_flaubert_of_transformers_round_trip(tmp_path, pre_norm):
 def test_modernbert_of_transformers_round_trip(tmp_path, values):
     """Compares all weights and the config, in the spellings of both versions."""
     config = transformers.ModernBertConfig(
+        **SIZES | {"num_hidden_layers": 7},
         vocab_size=28,
-        hidden_size=12,
-        num_hidden_layers=7,
-        num_attention_heads=3,
-        intermediate_size=20,
-        max_position_embeddings=40,
         global_rope_theta=70.0,
         local_rope_theta=30.0,
         local_attention=6,
@@ -393,14 +384,7 @@ ROPE = {"rope_type": "default", "rope_theta": 30.0}
 def test_families_of_transformers_5_round_trip(tmp_path, prefix, values, is_native):
     """Compares all weights and the config, for the names on disk and those in memory."""
     needs_class(f"{prefix}ForMaskedLM")
-    config = getattr(transformers, f"{prefix}Config")(
-        **{"vocab_size": 28, **values},
-        hidden_size=12,
-        num_hidden_layers=3,
-        num_attention_heads=3,
-        intermediate_size=20,
-        max_position_embeddings=40,
-    )
+    config = getattr(transformers, f"{prefix}Config")(**{"vocab_size": 28} | SIZES | values)
     model = randomized(getattr(transformers, f"{prefix}ForMaskedLM")(config), 0.25)
     model.save_pretrained(tmp_path / "disk")
     model.save_pretrained(tmp_path / "read", save_original_format=not is_native)
@@ -420,19 +404,21 @@ def test_families_of_transformers_5_round_trip(tmp_path, prefix, values, is_nati
     assert configs[0] == configs[1] | {"_name_or_path": str(tmp_path / "disk")}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_an_esm_with_rounded_frequencies(tmp_path, dtype):
-    """Those of the released models are rounded, and transformers takes them from the file."""
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_an_esm_of_transformers(tmp_path, dtype):
+    """The frequencies of the released models are rounded, and transformers reads them.
+
+    Version 5 writes LayerNorm.gamma and one tensor for the angles of all layers.
+    """
     config = transformers.EsmConfig(
+        **SIZES | {"hidden_size": 48},
         vocab_size=33,
         mask_token_id=32,
         pad_token_id=1,
-        hidden_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=20,
         position_embedding_type="rotary",
         token_dropout=True,
+        emb_layer_norm_before=False,
+        layer_norm_eps=1e-5,
     )
     model = randomized(transformers.EsmForMaskedLM(config), 0.25)
     for module in model.modules():
@@ -440,43 +426,16 @@ def test_an_esm_with_rounded_frequencies(tmp_path, dtype):
             module.inv_freq.copy_(module.inv_freq.to(getattr(torch, dtype)))
     model.save_pretrained(tmp_path / "theirs")
     ours = formats.read(tmp_path / "theirs")
-    assert ours.model["rope_dtype"] == dtype
-    weights = copies(ours.weights)
-    assert_same_logits(model, ours, weights)
-    ours.tokenizer = ProteinTokenizer(ESM_TOKENS, special_tokens=CONVENTIONS["esm"])
-    formats.write(ours, tmp_path / "again", "huggingface")
-    theirs = load_whole("EsmForMaskedLM", tmp_path / "again")
-    assert_same_logits(theirs, ours, weights)
-    assert formats.read(tmp_path / "again").model == ours.model
-
-
-def test_an_esm_of_transformers(tmp_path):
-    """Version 5 writes LayerNorm.gamma and one tensor for the angles of all layers."""
-    config = transformers.EsmConfig(
-        vocab_size=33,
-        mask_token_id=32,
-        pad_token_id=1,
-        hidden_size=12,
-        num_hidden_layers=3,
-        num_attention_heads=3,
-        intermediate_size=20,
-        position_embedding_type="rotary",
-        token_dropout=True,
-        emb_layer_norm_before=False,
-        layer_norm_eps=1e-5,
-    )
-    model = randomized(transformers.EsmForMaskedLM(config), 0.25)
-    model.save_pretrained(tmp_path / "theirs")
-    ours = formats.read(tmp_path / "theirs")
-    weights = copies(ours.weights)
-    assert ours.warnings == [] and ours.model["token_dropout"] == 0.12
+    keys, weights = dict(ours.model), copies(ours.weights)
+    assert ours.warnings == []
+    assert (keys["token_dropout"], keys["rope_dtype"]) == (0.12, dtype)
     assert_same_logits(model, ours, weights)
     ours.tokenizer = ProteinTokenizer(ESM_TOKENS, special_tokens=CONVENTIONS["esm"])
     formats.write(ours, tmp_path / "again", "huggingface")
     theirs = load_whole("EsmForMaskedLM", tmp_path / "again")
     assert_same_logits(theirs, ours, weights)
     again = formats.read(tmp_path / "again")
-    assert same_weights(again.weights, weights) and again.warnings == []
+    assert again.model == keys and same_weights(again.weights, weights) and again.warnings == []
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
     for text in ("MKTAYIAKQR", "MKJJA", "M K <mask> A", "acXBUZO.-"):
         expected = again.tokenizer.join(again.tokenizer.encode_masked(text)).input_ids_L.tolist()
@@ -558,19 +517,3 @@ def test_fine_tuned_models_have_the_same_logits_and_labels(
     theirs.save_pretrained(tmp_path / "saved")
     again = formats.read(tmp_path / "saved")
     assert (again.head, again.labels) == (head, labels) and same_weights(again.weights, weights)
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_the_slow_tokenizer_gives_the_same_ids(tmp_path, lowercase):
-    pretrained = make_pretrained()
-    # The slow tokenizer always limits words to 100 characters.
-    pretrained.tokenizer = ours = make_tokenizer(lowercase=lowercase, max_input_chars_per_word=100)
-    formats.write(pretrained, tmp_path / "hf", "huggingface")
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf", use_fast=False)
-    for text in TEXTS:
-        (ids,) = ours.encode_batch([text])
-        assert theirs(text, add_special_tokens=False)["input_ids"] == ids.tolist()
-    pair = theirs("a b", "c")
-    a, b = ours.encode_batch(["a b", "c"])
-    assert pair["input_ids"] == [2, *a, 3, *b, 3]
-    assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1]
