@@ -92,12 +92,6 @@ def test_readings_of_a_block_in_an_epoch_differ():
     assert len({plan.is_random_N.tobytes() + plan.b_start_N.tobytes() for plan in readings}) > 1
 
 
-def test_exponent_1_is_the_stream_of_all_blocks():
-    rows = mixed().examples.rows
-    numbers = np.concatenate(rows.windows(4))
-    assert sorted(numbers) == list(range(len(rows._blocks.sentences_B)))
-
-
 def test_hosts_interruptions_and_weights():
     weights = {"source_weights": ("en=1,bg=1",)}
     full = mixed(**weights)

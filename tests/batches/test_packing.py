@@ -11,7 +11,7 @@ from bert_jax.batches.stream import Stream, evaluation_batches
 from tests.batches.fakes import PAD, FakeStore, make_documents, make_tokenizer
 from tests.batches.single_rows import single_rows
 from tests.batches.small_stream import PACKED, SINGLE, SPEC, STORE, TOKENIZER, stream
-from tests.batches.test_stream import equal, first_batches, unmasked
+from tests.batches.test_stream import equal, unmasked
 
 ROWS = [
     {},
@@ -52,11 +52,6 @@ def test_packing_is_best_fit(seed):
         assert (np.diff(order[lengths[order] == length]) > 0).all()
 
 
-@pytest.fixture
-def uninterrupted():
-    return first_batches(is_packed=True)
-
-
 @pytest.mark.parametrize("changes", ROWS, ids=lambda changes: "-".join(map(str, changes.values())))
 def test_an_epoch_has_every_sequence_in_one_row(changes):
     packed, single = stream(**PACKED, **changes), stream(**SINGLE, **changes)
@@ -80,21 +75,6 @@ def test_an_epoch_has_every_sequence_in_one_row(changes):
     found = stream(**PACKED, **changes, batch_size=num_packed).batches(0, 1)
     expected = stream(**SINGLE, **changes, batch_size=num_single).batches(0, 1)
     assert rows(map(single_rows, found)) == rows(expected)
-
-
-def test_masks_depend_on_the_sequence_only(uninterrupted):
-    """However the rows are cut into batches, and whatever shares them, the masks are the same."""
-    other = list(stream(**PACKED, batch_size=21).batches(0, 40))
-    assert equal(
-        *(
-            {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
-            for batches in (uninterrupted, other)
-        )
-    )
-    counted = (
-        uninterrupted[0]["masked_lm_weights"].sum() / (uninterrupted[0]["attention_mask"] > 0).sum()
-    )
-    assert counted == pytest.approx(0.15, abs=0.02)
 
 
 def test_lengths_of_a_batch_are_those_of_the_corpus():

@@ -7,12 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.base.batch import ENCODER_FIELDS, BatchField
-from bert_jax.base.errors import UserError
-from bert_jax.base.parts import trust
 from bert_jax.batches.rows.pairs import PairRows
-from bert_jax.batches.rows.segments import SegmentPlan, SegmentRows
-from bert_jax.batches.stream import batch_fields, evaluation_batches
+from bert_jax.batches.stream import evaluation_batches
 from tests.batches.fakes import FakeStore
 from tests.batches.small_stream import DOCUMENTS, PACKED, SPEC, STORE, TOKENIZER, stream
 
@@ -54,10 +50,14 @@ def test_a_host_may_have_any_shards(is_packed, shards):
         assert equal(part, {k: v[rows] for k, v in full.items()})
 
 
-def test_examples_do_not_depend_on_the_batch_size(uninterrupted):
-    ids = np.concatenate([batch["input_ids"] for batch in uninterrupted])
-    other = np.concatenate([b["input_ids"] for b in stream(batch_size=21).batches(0, 40)])
-    assert np.array_equal(ids, other)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_examples_and_their_masks_do_not_depend_on_the_batch_size(is_packed):
+    larger = list(stream(batch_size=21, **PACKED if is_packed else {}).batches(0, 40))
+    one, other = (
+        {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+        for batches in (first_batches(is_packed), larger)
+    )
+    assert equal(one, other)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -244,39 +244,3 @@ def test_batches_are_the_same_without_tensorflow(variant, request):
     request.getfixturevalue("without_tensorflow")
     for batch, full in zip(stream(**variant).batches(0, 40), with_tensorflow, strict=True):
         assert equal(batch, full)
-
-
-class Beginnings(SegmentRows):
-    """A row builder from outside the package: one row for each document."""
-
-    def count_block(self, block, rng):
-        return block.num_documents
-
-    def plan_block(self, block, rng):
-        start_D = block.sentence_starts[block.document_starts[:-1]]
-        return SegmentPlan(start_D, np.ones(len(start_D), np.int32))
-
-
-class FirstToken:
-    fields = {"first_token": BatchField("B", "int32")}
-
-    def __init__(self, tokenizer, spec, store):
-        pass
-
-    def corrupt(self, batch, key, first_example):
-        return {"first_token": batch["input_ids"][:, 1].copy()}
-
-
-def test_parts_from_outside_the_package():
-    """Finds parts by MODULE:NAME; their fields are in the batches."""
-    corruption = f"{__name__}:FirstToken"
-    rows = f"{__name__}:Beginnings"
-    trust((rows, corruption))
-    fields = batch_fields(rows, corruption)
-    assert fields == {**ENCODER_FIELDS, **FirstToken.fields}
-    (batch,) = stream(rows=rows, corruption=corruption, batch_size=len(DOCUMENTS)).batches(0, 1)
-    assert batch.keys() == fields.keys()
-    starts = STORE.sentence_starts[STORE.document_starts[:-1]]
-    assert sorted(batch["first_token"] - 5) == starts.tolist()
-    with pytest.raises(UserError, match="config.data.rows is 'pears'; it must be one of pairs"):
-        stream(rows="pears")

@@ -1,15 +1,11 @@
 """A small BERT and a small task, which fine-tune in seconds."""
 
-import json
 import random
 import sys
 
 from ml_collections import ConfigDict
 
-import bert_jax
 from bert_jax.config import finetune_config
-from bert_jax.convert import convert
-from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from tests.interop.small_bert import make_pretrained
 
@@ -77,16 +73,3 @@ def command(workdir, bert, data, *more, **overrides) -> list[str]:
         *more,
         *(f"--config.{key}={value}" for key, value in values.items()),
     ]
-
-
-def check_classified_pairs(bert, directory, architecture) -> None:
-    """Fine-tunes a classifier of pairs, exports it with the family's head, and reads it back."""
-    write_rows(directory / "rows", train=32, validation=8)
-    run = config(bert, directory / "rows", train__num_epochs=2.0)
-    run.table.text_b_column = "text"
-    finetune(run, directory / "tuned")
-    convert(str(directory / "tuned"), str(directory / "hf"), "huggingface")
-    exported = json.loads((directory / "hf" / "config.json").read_text())
-    assert exported["architectures"] == [architecture]
-    tuned, read = (bert_jax.load(str(directory / x)).classify("a b", "c") for x in ("tuned", "hf"))
-    assert tuned == read

@@ -1,6 +1,5 @@
-"""Families as data: the classes of BERT's variants, and a family from outside the package."""
+"""Families as data: the classes of BERT's variants. test_new_variant.py has an outside family."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -8,16 +7,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax import convert
-from bert_jax.base import parts
 from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.families import load_family
-from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.family import Names, PreTrainingClass
-from bert_jax.interop.weights import expected_shapes
-from bert_jax.models.heads import OutputLayer
-from bert_jax.objectives.term import Metric
-from bert_jax.objectives.terms.next_sentence import NextSentence
 from tests.interop.small_bert import (
     FAMILIES,
     copies,
@@ -29,84 +21,23 @@ from tests.interop.small_bert import (
     same_weights,
 )
 
-TOY_TERM, TOY_FAMILY = f"{__name__}:ToyTerm", f"{__name__}:TOY"
-parts.trust((TOY_TERM, TOY_FAMILY, f"{__name__}:WITHOUT_GOOGLE"))
 
-
-@dataclasses.dataclass(frozen=True)
-class ToyTerm(NextSentence):
-    """A term defined outside the package, with its own head."""
-
-    name = "toy"
-    label = "toy score"
-    metrics = (Metric("toy_loss", "toy loss (nats)", "loss", "chance_toy_loss", "chance"),)
-
-    def heads(self, config):
-        return {"toy": OutputLayer(config, 5)}
-
-    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
-        return model.toy(pooled_BxD)
-
-
-TOY = dataclasses.replace(
-    BERT,
-    title="Toy",
-    model_types=("toy_bert",),
-    names=(*BERT.names, Names("toy/", "toy_head.", "matrix dense/kernel weight\n")),
-    pretraining_classes=(
-        PreTrainingClass("ToyForPreTraining", ("masked_lm", TOY_TERM), ("bert/", "mlm/", "toy/")),
-    ),
-    config_keys=BERT.config_keys | {"num_hidden_layers": "n_layers"},
-)
-
-
-def make_toy(**values):
-    terms = ("masked_lm", TOY_TERM)
-    toy = make_pretrained()
-    rng = np.random.default_rng(1)
-    shapes = expected_shapes(toy.model_config, terms)
-    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
-    return dataclasses.replace(toy, weights=weights, terms=terms, **values)
-
-
-def test_an_outside_family_is_exported_and_imported(tmp_path):
-    toy = make_toy(family=TOY_FAMILY)
-    weights = copies(toy.weights)
-    assert weights["toy/dense/kernel"].shape == (12, 5)
-    toy.training = {"results": {"toy_loss": 1.25, "chance_toy_loss": 1.609}}
-    formats.write(toy, tmp_path / "hf", "huggingface")
-    config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    assert config["model_type"] == "toy_bert" and config["n_layers"] == 3
-    assert config["architectures"] == ["ToyForPreTraining"]
-    tensors = load_file(tmp_path / "hf" / "model.safetensors")
-    np.testing.assert_array_equal(tensors["toy_head.weight"], weights["toy/dense/kernel"].T)
-    # The family has no name for this one.
-    assert toy.warnings == ["ToyForPreTraining has no tensor for toy/dense/bias: left out"]
-    card = (tmp_path / "hf" / "README.md").read_text()
-    assert "# Toy, L3" in card and "tags: [toy_bert, masked-lm, toy-score]" in card
-    assert "| toy loss (nats) | 1.25 |" in card and "| toy loss (nats), chance | 1.609 |" in card
-
-    with pytest.raises(UserError, match="model_type is 'toy_bert'.*--family must name"):
-        formats.read(tmp_path / "hf")
-    del weights["toy/dense/bias"]
-    again = formats.read(tmp_path / "hf", family=TOY_FAMILY)
-    assert again.terms == ("masked_lm", TOY_TERM) and again.family == TOY_FAMILY
-    assert same_weights(again.weights, weights)
-
-
-def test_convert_takes_a_family(tmp_path):
-    toy = make_toy(family=TOY_FAMILY)
-    weights = copies(toy.weights)
-    formats.write(toy, tmp_path / "ours", "bert_jax")
-    assert same_weights(formats.read(tmp_path / "ours").weights, weights)
-    for family, lost in (("", 1), ("bert", 2)):
-        output = str(tmp_path / f"hf{lost}")
-        warnings = convert.convert(str(tmp_path / "ours"), output, "huggingface", family=family)
-        assert warnings[0].count("toy/") == lost
-    config = json.loads((tmp_path / "hf2" / "config.json").read_text())
-    assert config["architectures"] == ["BertForMaskedLM"] and config["model_type"] == "bert"
+def test_weights_without_a_tensor_are_left_out_and_a_family_can_be_named(tmp_path):
+    pretrained = make_pretrained(terms=("masked_lm", "span_boundary"))
+    pretrained.family, weights = "spanbert", copies(pretrained.weights)
+    ours = str(tmp_path / "ours")
+    formats.write(pretrained, ours, "bert_jax")
+    assert same_weights(formats.read(ours).weights, weights)
+    kept = {name: x for name, x in weights.items() if not name.startswith("sbo/")}
+    for family, title in (("", "SpanBERT"), ("bert", "BERT")):
+        output = tmp_path / title
+        (warning,) = convert.convert(ours, str(output), "huggingface", family=family)
+        assert "has no tensor for sbo/" in warning
+        assert warning.count("sbo/") == len(weights) - len(kept)
+        assert f"# {title}, L3" in (output / "README.md").read_text()
+        assert same_weights(formats.read(output).weights, kept)
     with pytest.raises(UserError, match="family is 'brat'; it must be one of bert"):
-        convert.convert(str(tmp_path / "ours"), str(tmp_path / "x"), "huggingface", family="brat")
+        convert.convert(ours, str(tmp_path / "x"), "huggingface", family="brat")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +46,7 @@ def test_convert_takes_a_family(tmp_path):
         (("masked_lm", "next_sentence"), False, "BertForPreTraining"),
         (("masked_lm",), False, "BertForMaskedLM"),
         (("next_token",), True, "BertLMHeadModel"),
-        ((TOY_TERM,), False, "BertModel"),
+        (("span_boundary",), False, "BertModel"),
     ],
 )
 def test_the_class_follows_from_the_terms(tmp_path, terms, causal, class_name):

@@ -52,6 +52,9 @@ def test_other_heads(tmp_path):
     assert config["architectures"] == ["BertForQuestionAnswering"] and "id2label" not in config
     assert tensors["qa_outputs.weight"].shape == (2, 12)
     assert not [name for name in tensors if "pooler" in name]
+    flaubert = make_finetuned("sequence_classification", LABELS, family="flaubert")
+    config, _ = export(flaubert, tmp_path / "flaubert")
+    assert config["architectures"] == ["FlaubertForSequenceClassification"]
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert"])

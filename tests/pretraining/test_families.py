@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import bert_jax
 from bert_jax.base.errors import UserError
@@ -38,7 +37,6 @@ from configs import (
     tiny,
 )
 from tests import runs
-from tests.finetuning import small
 from tests.parallel.fakes import slices
 from tests.small_run import small_run, train_with_interruption
 
@@ -229,6 +227,13 @@ def test_an_interrupted_run_is_bit_identical(name, texts, tmp_path):
     ("name", "key", "value", "words"),
     [
         ("bart", "data.max_pairs_per_row", 2, "max_pairs_per_row is 2 and .* a target for each"),
+        ("bart", "data.corruption", "none", "denoising, which needs decoder_attention_mask"),
+        (
+            "spanbert",
+            "data.corruption",
+            "masked_lm",
+            "which needs span_left_positions in each",
+        ),
         ("left to right", "model.causal", False, "each position sees the token it predicts; set"),
         ("left to right", "data.corruption", "masked_lm", "replaces the tokens it predicts; set"),
     ],
@@ -252,14 +257,3 @@ def test_parts_that_do_not_fit_are_refused(name, key, value, words, texts, tmp_p
 def test_sizes_are_those_of_transformers(recipe, size, parameters):
     trainer = make_trainer(recipe.get_config(size), slices(rows=1))
     assert num_parameters(trainer.model) == parameters
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["flaubert", "roberta"])
-def test_pairs_are_classified(name, texts, tmp_path):
-    pretrain.train(config_of(name, texts), tmp_path / "run")
-    convert(str(tmp_path / "run"), str(tmp_path / "exported"), "huggingface")
-    tensors = load_file(tmp_path / "exported" / "model.safetensors")
-    assert not [tensor for tensor in tensors if "pooler" in tensor]
-    class_name = f"{name.capitalize()}ForSequenceClassification"
-    small.check_classified_pairs(tmp_path / "exported", tmp_path, class_name)

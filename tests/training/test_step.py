@@ -125,20 +125,46 @@ def test_metrics_are_averages_over_the_batch():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
 
 
-def test_the_optimizer_and_the_schedule_get_the_number_of_steps_taken():
+def fake_step(step, loss_metrics, accumulation_steps=1):
+    """Takes a step of a model with three parameters; the objective calls `loss_metrics(rngs)`."""
     objective = SimpleNamespace(
         totals=lambda batch: 1,
-        loss=lambda model, params, *_: (jnp.sum(params["w"]), {}),
+        loss=lambda model, params, batch, rngs, *_: (jnp.sum(params["w"]), loss_metrics(rngs)),
     )
     optimizer = optax.GradientTransformationExtraArgs(
         lambda params: optax.EmptyState(),
         lambda updates, state, params=None, *, step: ({"w": updates["w"] * step}, state),
     )
-    train_step = make_train_step(None, optimizer, lambda step: 10.0 + step, objective, seed=0)
-    state = TrainState(jnp.int32(7), {"w": jnp.ones(3)}, optax.EmptyState())
-    state, metrics = train_step(state, {}, {})
+    train_step = make_train_step(
+        *(None, optimizer, lambda step: 10.0 + step, objective),
+        seed=0,
+        accumulation_steps=accumulation_steps,
+    )
+    state = TrainState(jnp.int32(step), {"w": jnp.ones(3)}, optax.EmptyState())
+    return train_step(state, {"rows": jnp.zeros(2)}, {})
+
+
+def test_the_optimizer_and_the_schedule_get_the_number_of_steps_taken():
+    state, metrics = fake_step(7, lambda rngs: {})
     assert state.step == 8 and metrics["learning_rate"] == 17
     np.testing.assert_array_equal(state.params["w"], 1 + 7)
+
+
+def test_draws_differ_between_steps_and_microbatches_and_repeat():
+    """For dropout and for samples, such as those of ELECTRA's generator."""
+
+    def draws(rngs):
+        found = {name: jax.random.uniform(key) for name, key in rngs.items()}
+        return found | {f"{name} squared": x**2 for name, x in found.items()}
+
+    names = ("dropout", "sample")
+    steps = [float(fake_step(step, draws)[1][name]) for step in (7, 8) for name in names]
+    assert len(set(steps)) == 4
+    two = fake_step(7, draws, accumulation_steps=2)[1]
+    for name in names:
+        # The square of a sum of two numbers is twice the sum of their squares if they are equal.
+        assert two[name] ** 2 < 2 * two[f"{name} squared"] - 1e-4
+    assert fake_step(7, draws, accumulation_steps=2)[1] == two
 
 
 def test_microbatches_take_every_nth_row():
