@@ -79,14 +79,6 @@ class TestOthersDirectories:
         assert "was made from other texts" in refusal(lambda: pretrain.train(other, copy))
         assert not (copy / "data").exists()
 
-    def test_changed_text_is_refused_by_name(self, texts, copy, tmp_path, refusal):
-        folder = tmp_path / "texts"
-        run = small_run(write_documents(folder, 5))
-        prepare.prepare(run.data, 200, tmp_path / "store")
-        (folder / "3.txt").write_text("Other text. It is short.")
-        sentence = refusal(lambda: prepare.prepare(run.data, 200, tmp_path / "store"))
-        assert f"({folder}/3.txt was " in sentence and "same data.input" in sentence
-
     @pytest.mark.parametrize("name", ["data", "tokenizer", "token_counts.npy"])
     def test_missing_files_are_regenerated(self, name, copy, finished, texts, tmp_path):
         path = copy / name

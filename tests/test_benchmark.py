@@ -45,17 +45,3 @@ def test_step():
     flops = 4 * 3 * (layers + 2 * 4 * (16**2 + 16 * 200) + 2 * 16**2)
     assert results["flops_per_second"] == pytest.approx(flops / seconds)
     assert 0 < results["loss"] < 10
-
-
-def test_input_reads_the_store_of_a_work_directory(tmp_path):
-    run = small_run(write_documents(tmp_path / "texts", 12))
-    results = benchmark.benchmark_input(run, 1, 4, str(tmp_path / "run"))
-    assert (tmp_path / "run" / "data" / "metadata.json").exists()
-    written = (tmp_path / "run" / "data" / "train" / "tokens-00000.bin").stat().st_mtime_ns
-    again = benchmark.benchmark_input(run, 1, 4, str(tmp_path / "run"))
-    after = (tmp_path / "run" / "data" / "train" / "tokens-00000.bin").stat().st_mtime_ns
-    assert after == written
-    for figures in (results, again):
-        assert figures["sequences_per_second"] > 0
-        # Compares the median and the mean of the same batches; the machine may be busy.
-        assert 4 / figures["step_seconds_median"] > figures["sequences_per_second"] / 20

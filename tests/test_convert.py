@@ -12,8 +12,6 @@ from bert_jax.interop import formats
 from tests import runs
 from tests.interop.small_bert import (
     TOKENS,
-    drop_tensors,
-    edit_tensors,
     make_pretrained,
     make_tokenizer,
     same_weights,
@@ -42,12 +40,6 @@ def test_the_command(huggingface, tmp_path):
     assert str(back) in finished.stdout and finished.stderr == ""
     one, other = ((path / "model.safetensors").read_bytes() for path in (huggingface, back))
     assert one == other
-
-
-def test_missing_parts_are_reported(huggingface, tmp_path):
-    edit_tensors(huggingface, lambda tensors: drop_tensors(tensors, "cls."))
-    warnings = convert.convert(str(huggingface), str(tmp_path / "out"), "bert_jax")
-    assert "has no masked-LM head and no next-sentence head: initialized at random" in warnings[0]
 
 
 def test_a_vocabulary_from_elsewhere(huggingface, tmp_path):

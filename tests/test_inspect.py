@@ -4,13 +4,11 @@ import numpy as np
 from rich.console import Console
 
 from bert_jax import config as config_lib
-from bert_jax import inspect, load_config
-from bert_jax.interop import formats
+from bert_jax import inspect
 from bert_jax.pretraining.batches import stream_spec
 from bert_jax.pretraining.input import open_run_input
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 from bert_jax.training.stages import resolve_stages
-from tests.interop.small_bert import make_pretrained
 from tests.small_run import small_run, write_documents
 
 
@@ -47,23 +45,6 @@ def test_a_row_shows_segments_and_what_is_predicted():
     assert fractions["padding"] == "20.0%" and fractions["predicted tokens"] == "37.5%"
     assert [fractions[kind] for kind in inspect.STYLES] == ["33.3%"] * 3
     assert fractions["next_sentence_labels 1"] == "100.0%"
-
-
-def test_rows_have_the_recipe_of_the_initial_weights(tmp_path):
-    pretrained = make_pretrained(max_position_embeddings=512)
-    recipe = {"rows": "segments", "max_pairs_per_row": 4, "masked_lm_prob": 0.5}
-    pretrained.training["config"] = {
-        "objective": {"terms": ("masked_lm",), "weights": (1.0,)},
-        "data": recipe,
-    }
-    texts = write_documents(tmp_path / "texts", 12, "the bead faced a cage. " * 2)
-    formats.write(pretrained, tmp_path / "source", "bert_jax")
-    config = small_run(texts, load_config(f"continue:{tmp_path / 'source'}"))
-    with config.unlocked():
-        config.train.stages = (config_lib.stage(fraction=1.0, max_seq_length=40),)
-    batch, _, _ = inspect.read_batch(config, 1)
-    assert batch["attention_mask"].max() > 1
-    assert batch["masked_lm_weights"].sum() > 0.4 * (batch["attention_mask"] > 0).sum()
 
 
 def test_pairs_that_share_a_row_are_shown_one_by_one(tmp_path, capsys):

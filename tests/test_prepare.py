@@ -157,6 +157,7 @@ def test_given_vocabulary(store, speeches, tmp_path):
         make(options(speeches, vocab=vocab), tmp_path / "other", 500)
     with pytest.raises(UserError, match="data.vocab: .*No such file or directory: 'nothing.txt'"):
         make(options(speeches, vocab="nothing.txt"), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_finished_store_does_not_need_the_vocabulary_again(store, speeches, tmp_path):

@@ -51,13 +51,6 @@ def test_missing_heads_are_initialized(huggingface):
     assert not pretrained.weights["nsp/dense/bias"].any()
 
 
-def test_other_heads_are_left_out(huggingface):
-    edit_tensors(huggingface, lambda t: t.update({"classifier.weight": np.zeros((3, 12))}))
-    pretrained = formats.read(huggingface)
-    assert "classifier.weight" in pretrained.warnings[0]
-    assert same_weights(pretrained.weights, make_pretrained().weights)
-
-
 def test_the_decoder_must_be_tied(huggingface):
     embeddings, name = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
 

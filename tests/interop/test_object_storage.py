@@ -3,12 +3,11 @@
 import pytest
 from etils import epath
 
-from bert_jax import convert
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.formats import WRITERS
-from tests.interop.small_bert import TOKENS, copies, make_finetuned, make_pretrained, same_weights
+from tests.interop.small_bert import copies, make_finetuned, make_pretrained, same_weights
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -47,14 +46,3 @@ def test_messages_name_the_users_path(bucket):
     files.write_whole(f"gs://{bucket}/m/model.safetensors", b"damaged")
     with pytest.raises(UserError, match=f"gs://{bucket}/m/model.safetensors is damaged"):
         formats.read(f"gs://{bucket}/m")
-
-
-def test_a_vocabulary_from_a_bucket(bucket, tmp_path):
-    formats.write(make_pretrained(), tmp_path / "ours", "huggingface")
-    for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json"):
-        (tmp_path / "ours" / name).unlink()
-    vocab = f"gs://{bucket}/vocab.txt"
-    files.write_whole(vocab, "".join(f"{token}\n" for token in TOKENS).encode())
-    convert.convert(str(tmp_path / "ours"), f"gs://{bucket}/out", "huggingface", vocab)
-    config = files.read_json(epath.Path(f"gs://{bucket}/out/tokenizer_config.json"))
-    assert config["do_lower_case"] is True

@@ -18,14 +18,6 @@ def texts(tmp_path_factory):
     return write_speeches(tmp_path_factory.mktemp("corpus") / "texts", 40)
 
 
-def test_a_vocabulary_of_another_size_is_refused_before_the_text_is_read(texts, tmp_path):
-    vocab = tmp_path / "vocab.txt"
-    vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
-    with pytest.raises(UserError, match="vocab_size is 7, but the vocabulary .*vocab.txt has 6"):
-        prepare(options(texts, vocab=str(vocab)), 7, tmp_path / "store")
-    assert not (tmp_path / "store").exists()
-
-
 class TestAddedTokens:
     @pytest.fixture(scope="class")
     def vocab(self, texts, tmp_path_factory):
