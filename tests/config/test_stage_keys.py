@@ -4,12 +4,10 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import (
-    batch_ramp,
     default_config,
     max_predictions,
     prediction_warnings,
     stage,
-    stages_of_tokens,
     validate,
 )
 from bert_jax.config.checks import check_rules, flag_rules
@@ -70,19 +68,6 @@ def test_wrong_stages(stages, words):
         for f, length, m in stages
     )
     assert words in refusal(config)
-
-
-def test_stages_of_tokens():
-    num_steps, stages = stages_of_tokens(
-        [
-            *batch_ramp(6e6, (8, 16, 24), max_seq_length=100),
-            {"tokens": 1e6, "batch_size": 4, "max_seq_length": 250, "shape": "cosine"},
-        ]
-    )
-    # 6e6 tokens in steps of 800, 1,600 and 2,400, as many of each.
-    assert num_steps == 3 * 1250 + 1000
-    assert [round(s.fraction * num_steps) for s in stages] == [1250, 1250, 1250, 1000]
-    assert [(s.batch_size, s.shape) for s in stages] == [(8, ""), (16, ""), (24, ""), (4, "cosine")]
 
 
 @pytest.mark.parametrize(

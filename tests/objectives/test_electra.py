@@ -65,7 +65,7 @@ def test_samples_replace_tokens_and_equal_samples_count_as_real(electra):
 
 
 @pytest.mark.slow
-def test_samples_depend_on_the_key_and_are_fixed_in_evaluation(electra):
+def test_samples_depend_on_the_key(electra):
     model, params = electra
 
     @jax.jit
@@ -75,8 +75,6 @@ def test_samples_depend_on_the_key_and_are_fixed_in_evaluation(electra):
 
     one, other = logits(1), logits(2)
     assert (one == logits(1)).all() and (one != other).any()
-    evaluated = jax.jit(lambda: apply(model, params, BATCH)["rtd"][0])
-    assert (evaluated() == evaluated()).all()
 
 
 def test_no_gradient_goes_through_the_samples(electra):

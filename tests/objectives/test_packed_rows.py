@@ -167,27 +167,3 @@ def test_loss_and_gradients_are_those_of_single_rows(family, monkeypatch):
     sums["sum_of_squared_lengths"] = (lengths**2).sum()
     assert sums == {name: metrics[name] for name in sums}
     assert not sums.keys() & expected_metrics.keys()
-
-
-@pytest.mark.slow
-def test_the_losses_of_microbatches_add_up():
-    """Each is divided by the total of the whole batch, whose halves differ in their pairs."""
-    batch, terms = packed_batch(), make_terms()
-    objective = WeightedTerms(terms, (1.0, 1.0))
-    model = PreTrainingModel(CONFIG, terms)
-    params = random_params(model, 1)
-    totals = objective.totals(batch)
-    assert totals[1] == batch["next_sentence_weights"].sum()
-
-    @jax.jit
-    def metrics(part):
-        return objective.loss(model, params, part, {"sample": jax.random.key(0)}, totals, {})[1]
-
-    whole = metrics(batch)
-    # The rows with the fewest pairs come first.
-    order = np.argsort(batch["attention_mask"].max(axis=1))
-    halves = ({name: x[rows] for name, x in batch.items()} for rows in np.split(order, 2))
-    parts = list(map(metrics, halves))
-    assert parts[0]["num_sequences"] != parts[1]["num_sequences"]
-    for name, value in whole.items():
-        np.testing.assert_allclose(parts[0][name] + parts[1][name], value, rtol=1e-5, err_msg=name)

@@ -171,7 +171,6 @@ def test_a_prepared_store_brings_its_tokens(source, new_texts, run, tmp_path):
             {"model.vocab_size": 300, "data.add_tokens": "5"},
             "config.model.vocab_size is 300, but the weights of .* have 203: set",
         ),
-        ({"model.hidden_size": 32}, "config.model.hidden_size is 32, but the weights .* have 16"),
         ({"data.add_tokens": "900"}, "is 900, but the text has only .* tokens to add that occur"),
         ({"eval.other_text": ("no/*.txt",)}, "config.eval.other_text: .*no/\\*.txt"),
     ],

@@ -113,10 +113,6 @@ def test_parameters_of_other_shapes_are_refused(copy):
         reader.restore_params(other.abstract_state().params)
 
 
-def test_nothing_saved_is_none(tmp_path, trainer):
-    assert restore(tmp_path / "checkpoints", trainer) is None
-
-
 def test_training_during_a_save_does_not_change_the_checkpoint(tmp_path, trainer, states):
     """The state is donated to the next step during the save."""
     checkpointer = Checkpointer(tmp_path / "checkpoints")

@@ -190,20 +190,6 @@ def test_stages_share_a_curve_around_one_with_its_own():
     np.testing.assert_allclose(rate(99), 1 / 80, rtol=1e-4)
 
 
-def test_a_stage_has_its_own_batch_size_or_that_of_the_run():
-    config = default_config()
-    config.train.stages = (
-        stage_of(0.5, batch_size=64),
-        stage_of(0.0, batch_size=1),
-        stage_of(0.5),
-    )
-    stages = resolve_stages(config)
-    assert [s.batch_size for s in stages] == [64, 256]
-    # The index counts the stages of the config, even if an empty stage is dropped.
-    assert [s.index for s in stages] == [0, 2]
-    assert [s.num_steps for s in stages] == [500_000, 500_000]
-
-
 @settings(max_examples=50)
 @given(
     fractions=st.lists(st.integers(0, 1000), min_size=1, max_size=7).filter(any),
