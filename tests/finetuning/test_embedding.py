@@ -3,6 +3,8 @@
 import json
 import random
 import shutil
+import signal
+import sys
 
 import jax
 import numpy as np
@@ -22,8 +24,12 @@ from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import flatten, model_shapes, unflatten
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import Stage, curve_of_run
+from tests import runs
 from tests.golden.inputs import embedding_batch, read_golden, section
 from tests.interop.small_bert import make_pretrained, same_weights
+from tests.parallel.processes import finish, free_address
+
+FINETUNE = [sys.executable, "-m", "bert_jax.finetune"]
 
 OVERRIDES = {
     "dtype": "float32",
@@ -82,18 +88,82 @@ def test_a_run_scores_before_and_after(trained):
     assert "before training: " in (trained / "report.html").read_text()
 
 
+def same_end(one, other):
+    """Compares the results but for timings, and the best weights bit for bit."""
+    results = [json.loads((path / "results.json").read_text()) for path in (one, other)]
+    for values in results:
+        del values["train_sequences_per_second"], values["compile_seconds"]
+    assert results[0] == results[1]
+    assert same_weights(formats.read(one).weights, formats.read(other).weights)
+
+
 def test_a_run_goes_on_to_the_same_end(trained, tmp_path, bert, pairs):
-    """As one that was stopped after its step 16; the best weights are compared bit for bit."""
+    """As one that was stopped after its step 16."""
     copy = tmp_path / "run"
     shutil.copytree(trained, copy)
     shutil.rmtree(copy / "checkpoints" / "24")
     (copy / "results.json").unlink()
     finetune(config(bert, pairs), copy)
-    results = [json.loads((path / "results.json").read_text()) for path in (trained, copy)]
-    for values in results:
-        del values["train_sequences_per_second"], values["compile_seconds"]
-    assert results[0] == results[1]
-    assert same_weights(formats.read(trained).weights, formats.read(copy).weights)
+    same_end(trained, copy)
+
+
+def arguments(directory, bert, data):
+    """Returns the flags of `python -m bert_jax.finetune` for such a run."""
+    values = OVERRIDES | {"embedding.dims": "0,12", "init_from": bert, "data.input": data}
+    flags = ["--config=configs/finetune/embedding.py", f"--workdir={directory}"]
+    return flags + [f"--config.{key}={value}" for key, value in values.items()]
+
+
+_DIES = """
+import os, signal, sys
+import bert_jax.finetune as command
+from bert_jax.config import cli
+from bert_jax.finetuning import run
+from bert_jax.training.recorder import Recorder
+
+name, last = sys.argv.pop(1), int(sys.argv.pop(1))
+owner, calls = Recorder if name == "dispatched" else run, []
+real = getattr(owner, name)
+
+def dies(*args, **kwargs):
+    calls.append(name)
+    if len(calls) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*args, **kwargs)
+
+setattr(owner, name, dies)
+command.define_flags()
+cli.run(command.main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "call"), [("dispatched", 12), ("predict", 3)])
+def test_killed_it_ends_with_the_same_bits(name, call, trained, tmp_path, bert, pairs):
+    """The process dies in its step 12, or while it evaluates the weights of step 16."""
+    flags = arguments(tmp_path, bert, pairs)
+    ended = runs.run([sys.executable, "-c", _DIES, name, str(call), *flags])
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    # The checkpoint of step 8 is written in the background.
+    assert runs.newest_checkpoint(tmp_path) in (0, 8)
+    runs.succeed([*FINETUNE, *flags])
+    same_end(trained, tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_negatives_of_both(trained, tmp_path, bert, pairs):
+    address = free_address()
+    shared = [f"--coordinator={address}", "--num_processes=2", *arguments(tmp_path, bert, pairs)]
+    commands = ([*FINETUNE, *shared, f"--process_id={number}"] for number in range(2))
+    for status, _, err in finish([runs.start(command) for command in commands]):
+        assert status == 0, err
+    # Sums are computed in another order, and Adam amplifies the differences of rounding.
+    for name in ("loss", "grad_norm"):
+        ours, theirs = (
+            [line[name] for line in read_metrics(path) if name in line][:2]
+            for path in (tmp_path, trained)
+        )
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):
@@ -121,21 +191,34 @@ def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):
     assert not again.head and all(name.startswith("bert/") for name in again.weights)
 
 
-@pytest.mark.slow
-def test_classes_need_another_file_and_leave_no_layer(tmp_path, bert):
-    letters, path = random.Random(1), tmp_path / "sts.tsv"
-    lines = ["sentence1\tsentence2\tscore\tlabel"]
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory):
+    """Writes pairs with a score and a class; returns the file, and its columns as keys."""
+    letters, rows = random.Random(1), []
     for _ in range(64):
         first, second = (letters.choices("abcdef", k=3) for _ in range(2))
         score = len({*first} & {*second})
-        row = " ".join(first), " ".join(second), str(score), "yes" if score else "no"
-        lines.append("\t".join(row))
+        rows.append((" ".join(first), " ".join(second), score, "yes" if score else "no"))
+    lines = ["sentence1\tsentence2\tscore\tlabel", *("\t".join(map(str, row)) for row in rows)]
+    path = tmp_path_factory.mktemp("sentences") / "sts.tsv"
     path.write_text("".join(f"{line}\n" for line in lines))
-    values = {"embedding.anchor_column": "sentence1", "embedding.positive_column": "sentence2"}
-    values |= {"embedding.loss": "softmax", "embedding.sts": str(path), "embedding.dims": (0,)}
-    results = finetune(
-        config(bert, f"train={path}", train__num_epochs=1.0, **values), tmp_path / "run"
-    )
+    columns = {"embedding.anchor_column": "sentence1", "embedding.positive_column": "sentence2"}
+    return path, columns | {"train.num_epochs": 1.0, "embedding.dims": (0,)}
+
+
+@pytest.mark.slow
+def test_pairs_with_numbers_decide_by_spearman(sentences, tmp_path, bert):
+    path, values = sentences
+    values = {**values, "embedding.loss": "cosent", "embedding.label_column": "score"}
+    results = finetune(config(bert, f"train={path}", **values), tmp_path / "run")
+    assert results["metric"] == "spearman" and -1 <= results["score"] <= 1
+
+
+@pytest.mark.slow
+def test_classes_need_another_file_and_leave_no_layer(sentences, tmp_path, bert):
+    path, values = sentences
+    values = {**values, "embedding.loss": "softmax", "embedding.sts": str(path)}
+    results = finetune(config(bert, f"train={path}", **values), tmp_path / "run")
     assert results["validation_sts"].keys() == {"spearman", "pearson"}
     assert all(name.startswith("bert/") for name in formats.read(tmp_path / "run").weights)
 
