@@ -7,7 +7,6 @@ import time
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.batches.stream import Stream
 from bert_jax.finetuning.run import finetune
 from bert_jax.pretraining import train as pretrain
 from bert_jax.training import trainer
@@ -22,8 +21,8 @@ SECONDS = 1.0
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Adds SECONDS to each compilation of a train step, and to the end of each stage's input."""
-    make_train_step, batches = trainer.make_train_step, Stream.batches
+    """Adds SECONDS to each compilation of a train step."""
+    make_train_step = trainer.make_train_step
 
     def make_slow_step(*args, **kwargs):
         train_step = make_train_step(*args, **kwargs)
@@ -34,12 +33,7 @@ def slow(monkeypatch):
 
         return traced
 
-    def with_slow_end(stream, *args):
-        yield from batches(stream, *args)
-        time.sleep(SECONDS)
-
     monkeypatch.setattr(trainer, "make_train_step", make_slow_step)
-    monkeypatch.setattr(Stream, "batches", with_slow_end)
 
 
 def check(directory, results, line_sequences, num_compiled):
