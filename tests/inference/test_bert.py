@@ -1,5 +1,6 @@
 """The Python API, against recorded and separately computed values."""
 
+import dataclasses
 import math
 import warnings
 from functools import partial
@@ -18,7 +19,7 @@ from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
 from tests.golden.inputs import read_golden, real_package
 from tests.interop import small_bert
-from tests.interop.small_bert import TOKENS
+from tests.interop.small_bert import TOKENS, copies
 
 make_pretrained = partial(small_bert.make_pretrained, num_hidden_layers=2)
 # The sentences for which benchmarks/golden/models.py recorded MiniLM's states.
@@ -276,6 +277,17 @@ def test_untrained_head_is_refused(tmp_path):
     with pytest.raises(UserError, match="masked-LM head of .* never trained"):
         bert.fill_mask("a [MASK]")
     assert 0 <= bert.next_sentence("a", "b") <= 1
+
+
+def test_padding_of_the_vocabulary_is_never_predicted(bert):
+    pretrained = make_pretrained()
+    pretrained.model["vocab_size"] = 32
+    weights = copies(pretrained.weights)
+    for name in ("bert/embeddings/word_embeddings", "mlm/output_bias"):
+        extra = [(0, 4)] + [(0, 0)] * (weights[name].ndim - 1)
+        weights[name] = np.pad(weights[name], extra, constant_values=9)
+    padded = Bert(dataclasses.replace(pretrained, weights=weights))
+    assert padded.fill_mask("a [MASK]", top_k=28) == bert.fill_mask("a [MASK]", top_k=28)
 
 
 def test_a_model_is_loaded_by_its_path_and_step(bert, tmp_path):
