@@ -17,7 +17,7 @@ the run trains has GPT-2's words. For EuroBERT's own, whose words are Llama 3's,
 --config.data.tokenizer=tokenizer_json and --config.data.vocab=DIR, where its tokenizer.json is.
 
 tiny predicts 30 % of the tokens, and of these keeps a tenth and replaces a tenth: a run of minutes
-that sees masks only hardly learns (docs/results.md, table 8). In runs of 500 steps, the held-out
+that sees only masks hardly learns (docs/results.md, table 8). In runs of 500 steps, the held-out
 loss was 6.36 with masks only, 6.02 with BERT's mixture, and 5.76 with this and twice the rate. A
 tied decoder, which EuroBERT does not have, had 5.74 with the mixture at the first rate.
 

@@ -136,7 +136,10 @@ def fake_step(step, loss_metrics, accumulation_steps=1):
         lambda updates, state, params=None, *, step: ({"w": updates["w"] * step}, state),
     )
     train_step = make_train_step(
-        *(None, optimizer, lambda step: 10.0 + step, objective),
+        None,
+        optimizer,
+        lambda step: 10.0 + step,
+        objective,
         seed=0,
         accumulation_steps=accumulation_steps,
     )
