@@ -67,7 +67,7 @@ def table_rows(
     TSV has one row per line and no quoting. CSV follows RFC 4180, as spreadsheets write it. Their
     first line names the columns. JSON lines have one object per line. Blank lines are omitted. Of a
     Parquet or Arrow file, only a row group or record batch is held in memory, and a missing value
-    is an empty text.
+    is an empty text. Classes have the names that `datasets` stores with the table.
 
     Args:
       stream: The content, of text in UTF-8; for Parquet, it must be seekable.
@@ -96,7 +96,8 @@ def table_rows(
         schema, batches, first = open_table(stream, needed, piece)
         check(schema.names)
         columns = needed or [field.name for field in schema if not field.type.num_fields]
-        found = _column_rows(path, batches, columns, first, needed, lists)
+        classes = _class_names(schema)
+        found = _column_rows(path, batches, columns, first, needed, lists, classes)
 
         def values_of(row: Sequence[bytes | None]) -> dict[str, str]:
             return {c: (value or b"").decode() for c, value in zip(columns, row, strict=True)}
@@ -213,6 +214,7 @@ def _column_rows(
     first: int,
     needed: Sequence[str],
     lists: Sequence[str],
+    classes: dict[str, Sequence[str]],
 ) -> Iterator[tuple[int, tuple[bytes | None, ...]]]:
     """Yields the number of each row and its values; None for a missing value."""
     import pyarrow as pa
@@ -221,6 +223,8 @@ def _column_rows(
         values = []
         for column in columns:
             texts = batch.column(column)
+            if names := classes.get(column):
+                texts = pa.array([_named(value, names) for value in texts.to_pylist()])
             if column in lists and texts.type.num_fields:
                 values.append([json.dumps(value).encode() for value in texts.to_pylist()])
                 continue
@@ -235,6 +239,22 @@ def _column_rows(
             values.append(texts.cast(pa.large_binary()).to_pylist())
         yield from enumerate(zip(*values, strict=True), first)
         first += batch.num_rows
+
+
+def _class_names(schema: Any) -> dict[str, Sequence[str]]:
+    """Returns the names of classes that `datasets` stores beside columns of their numbers."""
+    stored = (schema.metadata or {}).get(b"huggingface", b"{}")
+    features = json.loads(stored).get("info", {}).get("features", {})
+    # The feature of a list has one of its items.
+    items = {name: feature.get("feature", feature) for name, feature in features.items()}
+    return {name: item["names"] for name, item in items.items() if "names" in item}
+
+
+def _named(value: Any, names: Sequence[str]) -> Any:
+    """Replaces the number of a class, or each in a list, by its name; -1 is a missing label."""
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    return None if value is None or value < 0 else names[value]
 
 
 def _row_groups(metadata: Any, piece: Piece) -> tuple[list[int], int]:

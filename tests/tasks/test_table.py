@@ -1,5 +1,7 @@
 """Tasks on the user's own tables."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -217,3 +219,21 @@ def test_parquet_and_arrow(tmp_path):
     assert task.labels == ("1", "5") and task.rows("train").labels_N.tolist() == [0, 1]
     with pytest.raises(UserError, match="'label' has the type list<.*: it must be text"):
         open_task("table", tmp_path, TOKENIZER)
+
+
+def test_classes_have_the_names_that_datasets_stores(tmp_path):
+    label = {"names": ["bad", "good"], "_type": "ClassLabel"}
+    features = {"text": {"dtype": "string", "_type": "Value"}, "label": label}
+    features["topics"] = {"feature": {"names": ["x", "y"], "_type": "ClassLabel"}, "_type": "List"}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    rows = {"text": ["a b", "c"], "label": [1, 0], "topics": [[1], [0, 1]]}
+    parquet.write_table(pa.table(rows, metadata=metadata), tmp_path / "train.parquet")
+    # `datasets` stores -1 for a label that is not known.
+    rows["label"] = [1, -1]
+    parquet.write_table(pa.table(rows, metadata=metadata), tmp_path / "dev.parquet")
+    task = open_task("table", tmp_path, TOKENIZER)
+    assert task.labels == ("bad", "good") and task.rows("train").labels_N.tolist() == [1, 0]
+    with pytest.raises(UserError, match="dev.parquet:2: label is '', not one of the labels"):
+        task.rows("validation")
+    task = open_task("table", tmp_path, TOKENIZER, multi_label=True, label_column="topics")
+    assert task.labels == ("x", "y") and task.rows("train").labels_N.tolist() == [[0, 1], [1, 1]]
