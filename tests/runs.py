@@ -86,10 +86,14 @@ def python(command: str) -> list[str]:
     return [sys.executable, "-m", f"bert_jax.{name}", *arguments]
 
 
-def run(command: list[str], timeout: float = 300) -> subprocess.CompletedProcess:
-    """Runs a command in the repository's root and waits for its end."""
+# Variables of long runs, for which programs should be optimized.
+OPTIMIZED = {"XLA_FLAGS": ""}
+
+
+def run(command: list[str], timeout: float = 300, **variables: str) -> subprocess.CompletedProcess:
+    """Runs a command in the repository's root and waits for its end; see `start`."""
     if command[:2] == [sys.executable, "-m"]:
-        process = start(command)
+        process = start(command, **variables)
         try:
             outputs = process.communicate(timeout)
         finally:
@@ -98,7 +102,7 @@ def run(command: list[str], timeout: float = 300) -> subprocess.CompletedProcess
     return subprocess.run(
         command,
         cwd=ROOT,
-        env=environment(),
+        env=environment() | variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -75,18 +75,19 @@ def test_flags_that_do_not_fit():
 
 
 @pytest.mark.slow
-def test_the_scores_of_a_real_model_on_squad(shared_data):
+def test_the_scores_of_a_real_model_on_squad(shared_data, tmp_path):
     """The questions of SQuAD and its paragraphs, with the scores of sentence-transformers 6.2.0."""
-    documents, queries, relevant = {}, {}, {}
+    documents, queries, judged = {}, {}, []
     articles = json.loads((shared_data / "squad" / "squad-v1.1" / "dev-v1.1.json").read_text())
     for paragraph in (p for article in articles["data"] for p in article["paragraphs"]):
         document = documents.setdefault(paragraph["context"], f"{len(documents):05d}")
-        for question in paragraph["qas"]:
-            queries[question["id"]] = question["question"]
-            relevant[question["id"]] = {document}
-    data = make_retrieval({id: text for text, id in documents.items()}, queries, relevant)
-    bert = Bert(formats.read(real_package("minilm")))
-    found = score_retrieval(bert, data, bert.embedding_with(None, None, 256))
+        queries |= {question["id"]: question["question"] for question in paragraph["qas"]}
+        judged += [f"{question['id']} {document} 1" for question in paragraph["qas"]]
+    write(tmp_path, {id: text for text, id in documents.items()}, queries, judged)
+    line = f"evaluate --workdir={real_package('minilm')} --retrieval={tmp_path}"
+    command = runs.python(f"{line} --max_length=256 --output={tmp_path}/out.json")
+    runs.succeed(command, timeout=1200, **runs.OPTIMIZED)
+    found = json.loads((tmp_path / "out.json").read_text())
     assert (found["num_queries"], found["num_documents"]) == (10570, 2067)
     assert found["ndcg@10"] == pytest.approx(0.7734, abs=1e-4)
     assert found["mrr@10"] == pytest.approx(0.7270, abs=1e-4)
