@@ -76,11 +76,6 @@ def model_rules(config: ConfigDict) -> list[Rule]:
             "token_dropout needs the id of the mask, and any other model has -1",
         ),
         (
-            model.layer_groups > model.num_hidden_layers,
-            "model.layer_groups model.num_hidden_layers",
-            "there cannot be more groups than layers",
-        ),
-        (
             (model.global_every > 1) != is_local,
             "model.local_attention model.global_every",
             "a model with local layers needs a window and global_every above 1, any other 0 and 1",
@@ -339,11 +334,6 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
 
 def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     own = config.embedding
-    yield (
-        own.loss == "mnr" and config.train.batch_size == 1,
-        "train.batch_size embedding.loss",
-        "the other rows of a batch are the negatives; set a larger batch",
-    )
     yield (
         own.symmetric and own.same_side,
         "embedding.symmetric embedding.same_side",

@@ -18,7 +18,7 @@ from bert_jax.pretraining.batches import RunInput
 from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
-from bert_jax.text.bad_records import skipped_texts
+from bert_jax.text.bad_records import say_skipped
 from bert_jax.text.named_sources import check_weights, join_inputs
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
@@ -55,8 +55,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
             check_metadata(began_with, path, config.data, config.model.vocab_size)
         # Returns at once if the store exists and matches the config.
         metadata = prepare(config.data, config.model.vocab_size, path)
-    for text in skipped_texts(metadata["dropped_documents"], metadata["first_dropped"]):
-        say(f"warning: {text}")
+    say_skipped(metadata["dropped_documents"], metadata["first_dropped"])
     run_input = _open_store(config, path)
     claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
     if config.eval.other_text:
@@ -65,10 +64,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
 
 
 def _prepare_other_text(
-    config: ConfigDict,
-    directory: epath.Path,
-    tokenizer: Tokenizer,
-    metadata: dict[str, Any],
+    config: ConfigDict, directory: epath.Path, tokenizer: Tokenizer, metadata: dict[str, Any]
 ) -> None:
     """Tokenizes `config.eval.other_text` into the work directory, unless that is done."""
     record = directory / workdir.OTHER_TEXT_RECORD

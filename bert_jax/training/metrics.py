@@ -66,7 +66,10 @@ class MetricsWriter:
             line
             for line in read_metrics(workdir)
             if line["step"] < first_step
-            and (line["step"] <= evaluated_step or not _is_evaluation(line))
+            and (
+                line["step"] <= evaluated_step
+                or not any(name.startswith(EVALUATION_PREFIX) for name in line)
+            )
         ]
         self._tracker = tracker
         self._remote, self._scratch = None, None
@@ -91,8 +94,13 @@ class MetricsWriter:
         """
         if not self._enabled:
             return
+        # JSON has neither NaN nor infinity.
+        finite = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
         with with_filename(self._path), self._path.open("a") as stream:
-            stream.write(json.dumps({"step": step, **_finite(values)}) + "\n")
+            stream.write(json.dumps({"step": step, **finite}) + "\n")
         numbers = {}
         for name, value in values.items():
             if isinstance(value, int | float):
@@ -135,18 +143,6 @@ class MetricsWriter:
         finally:
             if self._scratch:
                 self._scratch.cleanup()
-
-
-def _is_evaluation(line: Mapping[str, Any]) -> bool:
-    return any(name.startswith(EVALUATION_PREFIX) for name in line)
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces NaN and infinity, which JSON does not have, by None."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
 
 
 def read_metrics(workdir: epath.PathLike) -> list[dict[str, Any]]:
