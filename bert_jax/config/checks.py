@@ -362,8 +362,8 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     )
 
 
-def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
-    """Refuses a model whose embedding and vocabulary differ in size.
+def check_vocabulary(config: ConfigDict, vocab_size: int, mask_id: int, source: str) -> None:
+    """Refuses a model for a vocabulary of another size, or with another mask if it needs its id.
 
     On a device, an id beyond the embedding raises no error; the model would train on garbage.
     """
@@ -372,10 +372,6 @@ def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
             f"config.model.vocab_size is {config.model.vocab_size} but the vocabulary of "
             f"{source} has {vocab_size} tokens; set --config.model.vocab_size={vocab_size}"
         )
-
-
-def check_mask(config: ConfigDict, mask_id: int, source: str) -> None:
-    """Refuses a model that rescales embeddings by the masks of another vocabulary."""
     if config.model.mask_token_id not in (-1, mask_id):
         raise UserError(
             f"config.model.mask_token_id is {config.model.mask_token_id}, but the mask of {source} "

@@ -107,11 +107,8 @@ def _unpredicted(config: ConfigDict, directory: epath.Path, task: Task) -> dict[
 
 
 def _predicted(directory: epath.Path) -> dict[str, str]:
-    try:
-        return dict(files.read_json(directory / PREDICTED))
-    except (FileNotFoundError, UserError):
-        # If the file is damaged, everything is predicted again.
-        return {}
+    path = directory / PREDICTED
+    return files.read_json(path) if path.exists() else {}
 
 
 def score_file(

@@ -11,7 +11,6 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import filled_in, validate
@@ -240,18 +239,14 @@ def _finished(
     """Reprints and returns the results of a run whose last step is done; None otherwise."""
     if not (directory / workdir.RESULTS).exists():
         return None
-    try:
-        results = files.read_json(directory / workdir.RESULTS)
-        if results["step"] != last_step and not results.get("stopped_early"):
-            return None
-        say(f"This run is finished: step {results['step']:,} is done.")
-        if not (directory / workdir.REPORT).exists():
-            # The process was killed before it wrote the pages.
-            write_pages(directory)
-        _show(results, directory, with_advice)
-    except (UserError, KeyError):
-        # The file is damaged and will be written again.
+    results = files.read_json(directory / workdir.RESULTS)
+    if results["step"] != last_step and not results.get("stopped_early"):
         return None
+    say(f"This run is finished: step {results['step']:,} is done.")
+    if not (directory / workdir.REPORT).exists():
+        # The process was killed before it wrote the pages.
+        write_pages(directory)
+    _show(results, directory, with_advice)
     return results
 
 

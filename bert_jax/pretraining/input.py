@@ -12,7 +12,7 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config import check_mask, check_vocabulary
+from bert_jax.config import check_vocabulary
 from bert_jax.parallel import multihost
 from bert_jax.pretraining.batches import RunInput
 from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
@@ -127,8 +127,7 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
     heldout = TokenStore(path / "heldout") if (path / "heldout").exists() else None
     tokenizer = tokenizers.load(path / "tokenizer")
     run_input = RunInput(TokenStore(path / "train"), heldout, tokenizer, read_metadata(path))
-    check_vocabulary(config, run_input.tokenizer.vocab_size, str(path))
-    check_mask(config, run_input.tokenizer.mask_id, str(path))
+    check_vocabulary(config, tokenizer.vocab_size, tokenizer.mask_id, str(path))
     sources = run_input.train.sources
     check_weights(sources, config.data.source_weights)
     if config.data.sampling_exponent != 1 and not any(sources):
