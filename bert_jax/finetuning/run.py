@@ -96,7 +96,16 @@ def finetune(
                 return None
 
             # Results.
-            results = run.ending(step) | run.results | times
+            results = {
+                "task": run.task.name,
+                "metric": run.task.metric,
+                "score": run.best.score,
+                "best_step": run.best.step,
+                "step": step,
+                "stopped_early": step < run.num_steps,
+                BASELINE: run.task.baseline(run.task.rows(run.splits[0])),
+            }
+            results |= run.results | times
             if is_first:
                 files.write_json(path / workdir.RESULTS, results)
                 write_pages(path)
@@ -219,18 +228,6 @@ class FinetuningRun:
         """Computes the model's outputs for all rows; None if the run must stop."""
         size, multiple = self.config.eval.batch_size, self.config.data.length_multiple
         return predict(self.trainer, params, rows, size, guard.poll, multiple)
-
-    def ending(self, step: int) -> dict[str, Any]:
-        """Returns how the run ended, for results.json."""
-        return {
-            "task": self.task.name,
-            "metric": self.task.metric,
-            "score": self.best.score,
-            "best_step": self.best.step,
-            "step": step,
-            "stopped_early": step < self.num_steps,
-            BASELINE: self.task.baseline(self.task.rows(self.splits[0])),
-        }
 
 
 def _finished(

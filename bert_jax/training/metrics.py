@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -189,15 +189,6 @@ class Meter:
         self.since: float | None = None
         # The work of the timed steps, and its time, since `reset` and before.
         self._work, self._earlier = collections.Counter(), collections.Counter()
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leaves out the time of the block."""
-        try:
-            yield
-        finally:
-            if self.since is not None:
-                self.since = time.monotonic()
 
     def add(self, metrics: Mapping[str, float], sequences: int, tokens: int, flops: float) -> None:
         """Counts one finished step and its sequences, tokens and FLOPs."""

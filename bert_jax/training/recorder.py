@@ -115,10 +115,13 @@ class Recorder:
             that is not finite raises NonFiniteError, as an earlier step does.
         """
         self.flush()
-        with self.meter.paused():
+        try:
             if state is not None and not state.is_finite():
                 raise NonFiniteError(step, self._last)
             yield
+        finally:
+            if self.meter.since is not None:
+                self.meter.since = time.monotonic()
 
     def times(self) -> dict[str, float | None]:
         """Computes the average speed over all lines logged by this process, and `compile_seconds`.
