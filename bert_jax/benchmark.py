@@ -41,7 +41,7 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
     """Times the train step of one stage.
 
     Step n+1 is dispatched before step n is finished, as in training. A step is timed from the end
-    of the step before it to its own end.
+    of the step before it to its own end. `mfu` is None if the peak is unknown.
     """
     trainer = make_trainer(config, teacher=read_teacher(config))
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
@@ -59,8 +59,19 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
             finished.append(time.perf_counter())
         pending = metrics
     jax.block_until_ready(pending)
-    seconds = np.diff(finished[WARMUP_STEPS - 1 :])
-    return figures(trainer, stage, seconds.tolist()) | {"loss": float(pending["loss"])}
+    seconds = np.diff(finished[WARMUP_STEPS - 1 :]).tolist()
+    median, peak = statistics.median(seconds), trainer.peak_flops_per_second()
+    flops_per_second = trainer.flops_per_step(stage) / median
+    return {
+        "sequences_per_second": stage.batch_size / median,
+        "tokens_per_second": stage.batch_size * stage.max_seq_length / median,
+        "step_seconds_median": median,
+        "step_seconds_min": min(seconds),
+        "step_seconds_max": max(seconds),
+        "flops_per_second": flops_per_second,
+        "mfu": flops_per_second / peak if peak else None,
+        "loss": float(pending["loss"]),
+    }
 
 
 def benchmark_input(
@@ -97,22 +108,6 @@ def benchmark_input(
         "step_seconds_median": statistics.median(np.diff(finished[uncounted - 1 :]).tolist()),
         "flops_per_second": None,
         "mfu": None,
-    }
-
-
-def figures(trainer: Trainer, stage: Stage, step_seconds: list[float]) -> dict[str, Any]:
-    """Computes rates from the median step time; `mfu` is None if the peak is unknown."""
-    median = statistics.median(step_seconds)
-    flops_per_second = trainer.flops_per_step(stage) / median
-    peak = trainer.peak_flops_per_second()
-    return {
-        "sequences_per_second": stage.batch_size / median,
-        "tokens_per_second": stage.batch_size * stage.max_seq_length / median,
-        "step_seconds_median": median,
-        "step_seconds_min": min(step_seconds),
-        "step_seconds_max": max(step_seconds),
-        "flops_per_second": flops_per_second,
-        "mfu": flops_per_second / peak if peak else None,
     }
 
 

@@ -100,40 +100,18 @@ def define_flags() -> None:
         "lowercase", None, "Whether --vocab, or a Google checkpoint's vocabulary, is uncased."
     )
     flags.DEFINE_string(
-        "family",
-        "",
-        "Model family: a name or MODULE:NAME; by default the input's.",
+        "family", "", "Model family: a name or MODULE:NAME; by default the input's."
     )
     flags.DEFINE_string("distil_layers", "", "Layers of a BERT to write as a DistilBERT: 0,2,4.")
-    text = "--to=sentence_transformers: "
-    flags.DEFINE_enum(
-        "pooling",
-        None,
-        ["mean", "cls"],
-        f"{text}what becomes the vector of a text, the mean over all tokens or the state of [CLS]; "
-        "by default as in the input, or mean.",
-    )
-    flags.DEFINE_bool(
-        "normalize", None, f"{text}scale vectors to length 1; by default as in the input, or no."
-    )
-    flags.DEFINE_integer(
-        "max_length",
-        None,
-        f"{text}number of tokens at which texts are cut; by default as in the input, or the "
-        "longest it was trained with.",
-    )
+    text, default = "--to=sentence_transformers:", "by default as in the input"
+    cli.define_embedding_flags(text, default)
+    flags.DEFINE_bool("normalize", None, f"{text} scale vectors to length 1; {default}, or no.")
     flags.DEFINE_integer(
         "dimension",
         None,
-        f"{text}number of values that are kept of each vector, for a model that was trained for "
-        "this (Matryoshka); by default as in the input, or all.",
+        f"{text} number of values that are kept of each vector, for a model that was trained for "
+        f"this (Matryoshka); {default}, or all.",
     )
-    for name in ("query", "document"):
-        flags.DEFINE_string(
-            f"{name}_prompt",
-            None,
-            f"{text}what encode_{name} puts before each text; by default as in the input.",
-        )
 
 
 def main(_) -> None:

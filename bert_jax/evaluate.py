@@ -69,26 +69,8 @@ def define_flags() -> None:
         "Score sentence embeddings on retrieval: a folder of BEIR with corpus.jsonl, queries.jsonl "
         "and qrels/test.tsv, or another file in qrels.",
     )
-    for name in ("query", "document"):
-        flags.DEFINE_string(
-            f"{name}_prompt",
-            None,
-            f"--retrieval: text that is put before each {name}; by default as the directory of the "
-            "model says.",
-        )
-    flags.DEFINE_enum(
-        "pooling",
-        None,
-        ["mean", "cls"],
-        "--sts, --retrieval: the mean over all tokens or the state of [CLS]; by default as the "
-        "directory of the model says, or mean.",
-    )
-    flags.DEFINE_integer(
-        "max_length",
-        None,
-        "--sts, --retrieval: number of tokens at which texts are cut; by default as the directory "
-        "of the model says, or the longest it was trained with.",
-    )
+    default = "by default as the directory of the model says"
+    cli.define_embedding_flags("--sts, --retrieval:", default)
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
     flags.DEFINE_integer(
         "max_sequences",

@@ -90,10 +90,7 @@ COMMANDS = VERBS | _WRITERS
 
 def define_flags() -> None:
     flags.DEFINE_string(
-        "model",
-        None,
-        "Work directory, Hugging Face directory or Google checkpoint.",
-        required=True,
+        "model", None, "Work directory, Hugging Face directory or Google checkpoint.", required=True
     )
     flags.DEFINE_integer(
         "step", None, "Step of the checkpoint; by default the newest, or the best of fine-tuning."

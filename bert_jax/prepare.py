@@ -30,13 +30,13 @@ from bert_jax.config.checks import check_rules, exponent_rule
 from bert_jax.config.command_line import UsageError
 from bert_jax.config.data import DATA, SAMPLING
 from bert_jax.reports import corpus_report
-from bert_jax.store.engines import Engine, beam_runner
+from bert_jax.store.engines import beam_runner
 from bert_jax.store.manifest import RECORDED, check_case, given_tokenizer, open_corpus
 from bert_jax.store.preparation import prepare
 from bert_jax.store.preparation_report import show_formats
 from bert_jax.store.token_store import TokenStore, read_metadata, store_path, verify_store
 from bert_jax.store.tokenization import document_sentences
-from bert_jax.text.bad_records import skipped_texts
+from bert_jax.text.bad_records import say_skipped
 from bert_jax.tokenizers.extension import extended_size
 
 # The sentences of a document that --preview prints, and the characters of each.
@@ -90,7 +90,8 @@ def define_flags() -> None:
 
 def main(arguments: list[str]) -> None:
     values = flags.FLAGS
-    engine = _engine(arguments[1:])
+    if arguments[1:] and not values.runner:
+        raise UsageError(f"unexpected argument {arguments[1]!r}: flags are written --NAME=VALUE")
     if not (values.output or values.preview):
         raise UserError("--output=DIR is missing: the directory of the token store")
     if values.verify:
@@ -114,6 +115,8 @@ def main(arguments: list[str]) -> None:
         check_case(data)
     started = time.monotonic()
     vocab_size = _vocab_size(data, values.vocab_size, values.output)
+    # By default, the processes of this machine do the work.
+    engine = beam_runner(values.runner, arguments[1:]) if values.runner else None
     metadata = prepare(data, vocab_size, values.output, engine=engine)
     seconds = None if is_finished else time.monotonic() - started
     _print_summary(metadata, values.output, seconds)
@@ -123,15 +126,6 @@ def main(arguments: list[str]) -> None:
         "next: python -m bert_jax.main --config=configs/tiny.py --workdir=DIR "
         f"--config.data.store={shlex.quote(values.output)}"
     )
-
-
-def _engine(options: list[str]) -> Engine | None:
-    """Returns the engine that the flags name; None for the processes of this machine."""
-    if runner := flags.FLAGS.runner:
-        return beam_runner(runner, options)
-    if options:
-        raise UsageError(f"unexpected argument {options[0]!r}: flags are written --NAME=VALUE")
-    return None
 
 
 def _print_documents(data: ConfigDict, number: int) -> None:
@@ -154,8 +148,7 @@ def _print_documents(data: ConfigDict, number: int) -> None:
         if sentences[_SHOWN_SENTENCES:]:
             print(f"    ... and {len(sentences) - _SHOWN_SENTENCES:,} more")
     show_formats(corpus.guesses)
-    for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
-        say(f"warning: {text}")
+    say_skipped(corpus.bad.dropped, corpus.bad.first_dropped)
 
 
 def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
@@ -175,8 +168,7 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
         numbers = [f"{counts[key]:,}" for key in ("documents", "sentences", "tokens")]
         table.add_row(name, *numbers, f"{counts['bytes_of_text'] / 1e6:,.1f}")
     terminal().print(table)
-    for text in skipped_texts(metadata["dropped_documents"], metadata["first_dropped"]):
-        say(f"warning: {text}")
+    say_skipped(metadata["dropped_documents"], metadata["first_dropped"])
     splits = metadata["splits"].values()
     speed = "finished earlier; "
     if seconds is not None:

@@ -37,12 +37,8 @@ class BatchField(NamedTuple):
         max_pairs_per_row: int = 1,
     ) -> tuple[int, ...]:
         """Returns the shape of the array for these sizes."""
-        sizes = {
-            "B": batch_size,
-            "L": max_seq_length,
-            "M": max_predictions_per_seq,
-            "P": max_pairs_per_row,
-        }
+        lengths = batch_size, max_seq_length, max_predictions_per_seq, max_pairs_per_row
+        sizes = dict(zip("BLMP", lengths, strict=True))
         return tuple(sizes[letter] for letter in self.dimensions)
 
     def limit(self, vocab_size: int, max_seq_length: int) -> int:

@@ -1,7 +1,7 @@
 """Shows progress: a bar on a terminal, occasional plain lines elsewhere."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Self
 
@@ -89,22 +89,20 @@ class Progress:
             self._bar.update(self._task, completed=self._cost(self._done), note=note)
         elif self._enabled and now - self._last_line >= LINE_EVERY_SECONDS:
             self._last_line = now
-            texts = [*self._fraction_and_time(now - self._started), note]
-            print(f"{self._name}: " + ", ".join(filter(None, texts)), flush=True)
+            texts = []
+            if self._total:
+                first, done = self._cost(self._first), self._cost(self._done)
+                texts.append(f"{100 * done / self._total:.0f} %")
+                if done > first:
+                    seconds = now - self._started
+                    left = round(max(0.0, self._total - done) / (done - first) * seconds)
+                    texts.append(f"{timedelta(seconds=left)} left")
+            print(f"{self._name}: " + ", ".join(filter(None, [*texts, note])), flush=True)
 
     def message(self, text: str) -> None:
         """Prints a line, above the bar on a terminal."""
         if self._enabled:
             say(text, self._console)
-
-    def _fraction_and_time(self, seconds: float) -> Iterator[str]:
-        """Yields the fraction that is done and, after the second unit, the remaining time."""
-        if self._total:
-            first, done = self._cost(self._first), self._cost(self._done)
-            yield f"{100 * done / self._total:.0f} %"
-            if done > first:
-                left = round(max(0.0, self._total - done) / (done - first) * seconds)
-                yield f"{timedelta(seconds=left)} left"
 
 
 def say(text: str, console: Console | None = None) -> None:

@@ -7,6 +7,7 @@ function of (spec, data, n). It does not depend on hosts, threads or interruptio
 import copy
 import dataclasses
 import functools
+import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,6 @@ from bert_jax.batches.rows import PAIRS, ROWS
 from bert_jax.batches.rows.windows import select_rows
 from bert_jax.config import derived_predictions
 from bert_jax.config.data import DATA
-from bert_jax.store.token_store import SentenceStarts, WordStarts
 
 Batch = dict[str, np.ndarray]
 # The shape and the dtype of each array.
@@ -127,9 +127,9 @@ class Stream:
         # The same rows, assembled from marks of the tokens instead of the ids.
         self._marked_rows = {}
         if store.has_words:
-            self._marked_rows["begins_word"] = self._rows_of(WordStarts(store))
+            self._marked_rows["begins_word"] = self._rows_of(store.word_starts_at)
         if getattr(self._corruption, "needs_sentences", False):
-            self._marked_rows["begins_sentence"] = self._rows_of(SentenceStarts(store))
+            self._marked_rows["begins_sentence"] = self._rows_of(store.sentence_starts_at)
         self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
         self._shared_rows = None
         if spec.max_pairs_per_row > 1:
@@ -182,10 +182,10 @@ class Stream:
         }
         return batch | self._corruption.corrupt(batch | marks, key, first_example)
 
-    def _rows_of(self, store: WordStarts | SentenceStarts) -> Any:
-        """Returns the row builder with another store to assemble from."""
+    def _rows_of(self, marks_at: Callable[[np.ndarray], np.ndarray]) -> Any:
+        """Returns the row builder with marks of the tokens, such as where words begin, as ids."""
         rows = copy.copy(self.rows)
-        rows.store = store
+        rows.store = types.SimpleNamespace(tokens_at=marks_at)
         return rows
 
     def _make_batches(self, first_step: int, num_steps: int) -> Iterator[Batch]:

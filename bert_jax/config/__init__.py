@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetuning, pretraining
-from bert_jax.config.checks import check_batch, check_mask, check_vocabulary
+from bert_jax.config.checks import check_batch, check_vocabulary
 from bert_jax.config.finetuning import finetune_config
 from bert_jax.config.pretraining import (
     default_config,

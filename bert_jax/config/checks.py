@@ -76,11 +76,6 @@ def model_rules(config: ConfigDict) -> list[Rule]:
             "token_dropout needs the id of the mask, and any other model has -1",
         ),
         (
-            model.layer_groups > model.num_hidden_layers,
-            "model.layer_groups model.num_hidden_layers",
-            "there cannot be more groups than layers",
-        ),
-        (
             (model.global_every > 1) != is_local,
             "model.local_attention model.global_every",
             "a model with local layers needs a window and global_every above 1, any other 0 and 1",
@@ -340,11 +335,6 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
 def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     own = config.embedding
     yield (
-        own.loss == "mnr" and config.train.batch_size == 1,
-        "train.batch_size embedding.loss",
-        "the other rows of a batch are the negatives; set a larger batch",
-    )
-    yield (
         own.symmetric and own.same_side,
         "embedding.symmetric embedding.same_side",
         "same_side includes the other; set only it",
@@ -372,8 +362,8 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     )
 
 
-def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
-    """Refuses a model whose embedding and vocabulary differ in size.
+def check_vocabulary(config: ConfigDict, vocab_size: int, mask_id: int, source: str) -> None:
+    """Refuses a model for a vocabulary of another size, or with another mask if it needs its id.
 
     On a device, an id beyond the embedding raises no error; the model would train on garbage.
     """
@@ -382,10 +372,6 @@ def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
             f"config.model.vocab_size is {config.model.vocab_size} but the vocabulary of "
             f"{source} has {vocab_size} tokens; set --config.model.vocab_size={vocab_size}"
         )
-
-
-def check_mask(config: ConfigDict, mask_id: int, source: str) -> None:
-    """Refuses a model that rescales embeddings by the masks of another vocabulary."""
     if config.model.mask_token_id not in (-1, mask_id):
         raise UserError(
             f"config.model.mask_token_id is {config.model.mask_token_id}, but the mask of {source} "

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
@@ -162,6 +162,30 @@ def define_text_columns(of: str) -> None:
     )
 
 
+def define_embedding_flags(of: str, default: str) -> None:
+    """Defines flags of sentence embeddings; None means the `default`.
+
+    Args:
+      of: The flag with which they have an effect, and a colon.
+    """
+    for name in ("query", "document"):
+        flags.DEFINE_string(
+            f"{name}_prompt", None, f"{of} text before each {name} of retrieval; {default}."
+        )
+    flags.DEFINE_enum(
+        "pooling",
+        None,
+        ["mean", "cls"],
+        f"{of} the mean over all tokens or the state of [CLS]; {default}, or mean.",
+    )
+    flags.DEFINE_integer(
+        "max_length",
+        None,
+        f"{of} number of tokens at which texts are cut; {default}, or the longest it was trained "
+        "with.",
+    )
+
+
 def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines the flags that connect the processes of a run; see `joined_hosts`."""
     text = "For several processes without a cluster: "
@@ -207,17 +231,12 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
         return
     multihost.join(*hosts)
     try:
-        multihost.check_equal(_same_on_all(values))
+        own = (*ABSL_FLAGS, "coordinator", "process_id")
+        shared = {name: values[name].value for name in values if name not in own}
+        multihost.check_equal([bert_jax.__version__, config.to_dict(shared)])
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         multihost.leave_failed(_report(error, unforeseen=CRASHED))
-
-
-def _same_on_all(values: flags.FlagValues) -> list[Any]:
-    """Collects what must not differ between processes: the version and the flags."""
-    own = (*ABSL_FLAGS, "coordinator", "process_id")
-    shared = {name: values[name].value for name in values if name not in own}
-    return [bert_jax.__version__, config.to_dict(shared)]
 
 
 def _report(error: BaseException, unforeseen: int) -> int:

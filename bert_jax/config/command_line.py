@@ -106,9 +106,7 @@ def _with_home(argument: str) -> str:
     return re.sub(r"(?<=[=:,'\"])~(?=/)", lambda _: os.path.expanduser("~"), argument)
 
 
-def _split_overrides(
-    argv: Sequence[str],
-) -> tuple[list[str], list[tuple[str, str | bool]]]:
+def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[tuple[str, str | bool]]]:
     """Returns the arguments but those for config keys, and the keys with their values.
 
     The forms are --config.KEY=TEXT, --config.KEY TEXT and --config.KEY (True), as those of absl.

@@ -66,8 +66,7 @@ DATA: Section = {
         ),
     ),
     "text_field": _text_field(
-        "text",
-        "Field of a JSON line or TFDS example, or column of a table, that holds the text.",
+        "text", "Field of a JSON line or TFDS example, or column of a table, that holds the text."
     ),
     "table_rows": _text_field(
         "documents",

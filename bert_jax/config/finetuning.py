@@ -168,17 +168,7 @@ FINETUNING: Section = {
 # The keys that `filled_in` adds.
 FILLED_IN: Section = {
     "model": MODEL,
-    "head": Field(
-        "sequence_classification",
-        "The head of the task.",
-        choices=(
-            "sequence_classification",
-            "token_classification",
-            "question_answering",
-            "multiple_choice",
-            "embedding",
-        ),
-    ),
+    "head": Field("sequence_classification", "The head of the task."),
     "labels": Field((), "The labels of the task in the order of the logits."),
     "family": Field("bert", "The family of the weights."),
 }

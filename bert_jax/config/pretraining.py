@@ -81,10 +81,7 @@ PRETRAINING: Section = {
         ),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
         "stages": Field(
-            (
-                {"fraction": 0.9, "max_seq_length": 128},
-                {"fraction": 0.1, "max_seq_length": 512},
-            ),
+            ({"fraction": 0.9, "max_seq_length": 128}, {"fraction": 0.1, "max_seq_length": 512}),
             "Parts of the run, each made by `stage()`. Their fractions must add up to 1. A stage "
             "with fraction 0 is skipped. In a run that goes on, the stages keep their steps, and "
             "the last one takes further steps; stages may be appended, and those that have not "

@@ -91,33 +91,29 @@ class Field:
             return
         is_tuple = isinstance(value, tuple)
         for element in value if is_tuple else (value,):
-            if rule := self._broken_rule(element):
+            if not self._is_within(element):
                 subject = "each value" if is_tuple else "it"
-                raise UserError(f"{path} is {value!r}; {subject} must be {rule}")
+                raise UserError(f"{path} is {value!r}; {subject} must be {self.range}")
 
     def check_type(self, path: str, value: Any) -> None:
         """Refuses a value whose type differs from the default's."""
         if not _has_type(value, self.default):
             raise UserError(f"{path} is {value!r}; it must be {_type_name(self.default)}")
 
-    def _broken_rule(self, value: Any) -> str:
-        """Returns the rule that the value breaks, in words; empty if it breaks none."""
-        if self.choices and value not in self.choices:
-            return "one of " + ", ".join(choice or "'' (empty)" for choice in self.choices)
+    def _is_within(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
         limits, _, other = self.bounds.partition(" or ")
         comparisons = [limit.split() for limit in limits.split(", ") if limit]
-        is_within = all(_COMPARISONS[sign][1](value, float(limit)) for sign, limit in comparisons)
         # A comparison with NaN is false.
-        return "" if is_within or other and value == float(other) else self.range
+        is_within = all(_COMPARISONS[sign][1](value, float(limit)) for sign, limit in comparisons)
+        return is_within or other != "" and value == float(other)
 
     @property
     def description(self) -> str:
         """What the key means, which values it may have and when they may change, in sentences."""
         found = [self.comment]
-        if self.choices:
-            choices = ", ".join(choice or "'' (empty)" for choice in self.choices)
-            found.append(f"One of {choices}.")
-        elif self.range:
+        if self.range:
             found.append(f"Allowed: {self.range}.")
         if self.only_with:
             found.append(f"Only with {self.only_with.replace(',', ' or ')}.")
@@ -125,7 +121,9 @@ class Field:
 
     @property
     def range(self) -> str:
-        """The bounds in words; empty if there are none."""
+        """The choices or the bounds in words; empty if there are none."""
+        if self.choices:
+            return "one of " + ", ".join(choice or "'' (empty)" for choice in self.choices)
         words = self.bounds.replace(", ", " and ").replace(" or ", ", or ")
         for sign, (word, _) in _COMPARISONS.items():
             words = words.replace(sign, word)
@@ -227,8 +225,7 @@ def _refuse_unknown(values: Mapping[str, Any], known: Mapping[str, Any], prefix:
 
 def _has_type(value: Any, default: Any) -> bool:
     if isinstance(default, tuple):
-        element = _element(default)
-        return isinstance(value, tuple) and all(_has_type(x, element) for x in value)
+        return isinstance(value, tuple) and all(_has_type(x, _element(default)) for x in value)
     if isinstance(default, Mapping):
         return isinstance(value, Mapping | ConfigDict)
     if isinstance(default, float) and type(value) is int:

@@ -25,9 +25,7 @@ STAGE: Section = {
         0, "Rows in each step, over all devices. 0 means train.batch_size.", bounds=">= 0"
     ),
     "masked_lm_prob": Field(
-        0.0,
-        "Masking rate of the stage, as data.masked_lm_prob, which 0 means.",
-        bounds=">= 0, < 1",
+        0.0, "Masking rate of the stage, as data.masked_lm_prob, which 0 means.", bounds=">= 0, < 1"
     ),
     "weight_decay": Field(
         -1.0,

@@ -154,10 +154,7 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
         "query_prompt": Field("", "Text that is put before each anchor, such as 'query: '."),
         "document_prompt": Field("", "Text that is put before every other text."),
-        "retrieval": Field(
-            "",
-            "A folder of BEIR that is scored too (docs/using.md).",
-        ),
+        "retrieval": Field("", "A folder of BEIR that is scored too (docs/using.md)."),
         "sts": Field(
             "",
             "A file with sentence1, sentence2 and score, or the folder of STS-B, that is scored "

@@ -3,6 +3,8 @@
 import functools
 
 from bert_jax.config.schema import Field, Owner, Section
+from bert_jax.tokenizers import CONVENTIONS
+from bert_jax.tokenizers.factory import KINDS
 
 _tokenizer_field = functools.partial(Field, owner=Owner.TOKENIZER)
 
@@ -14,16 +16,7 @@ TOKENIZER: Section = {
         "moses_bpe (FlauBERT; BPE on the words of Moses' tokenizer for French, with sacremoses), "
         "bert_bpe (HerBERT; BPE on the words of BERT's WordPiece), or tokenizer_json (any BPE that "
         "a given tokenizer.json describes, such as mmBERT's).",
-        choices=(
-            "wordpiece",
-            "sentencepiece",
-            "byte_bpe",
-            "fastbpe",
-            "moses_bpe",
-            "bert_bpe",
-            "tokenizer_json",
-            "protein",
-        ),
+        choices=tuple(KINDS),
     ),
     "vocab": _tokenizer_field(
         "",
@@ -56,18 +49,7 @@ TOKENIZER: Section = {
         "gemma: <bos> A <eos> B <eos>, all of token type 0; for mmBERT. "
         "eurobert: the same with EuroBERT's spellings, of which the last also pads. esm: <cls> A "
         "<eos> B <eos>, all of token type 0; for ESM-2.",
-        choices=(
-            "bert",
-            "roberta",
-            "camembert",
-            "albert",
-            "xlm",
-            "herbert",
-            "modernbert",
-            "gemma",
-            "eurobert",
-            "esm",
-        ),
+        choices=tuple(CONVENTIONS),
     ),
     "lowercase": _tokenizer_field(
         True,

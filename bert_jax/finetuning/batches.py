@@ -64,19 +64,13 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
 
 
 def training_batches(
-    rows: TokenRows,
-    trainer: Trainer,
-    *,
-    batch_size: int,
-    first_step: int,
-    end_step: int,
-    length_multiple: int = 0,
+    rows: TokenRows, trainer: Trainer, steps: range, batch_size: int, length_multiple: int = 0
 ) -> Iterator[dict]:
-    """Yields the batches of the steps from `first_step`, on the devices; see `cut`."""
+    """Yields the batches of some steps, which count from 0, on the devices; see `cut`."""
     row_R = host_rows(batch_size, **multihost.batch_shards(trainer.layout.batch))
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
-        for step in range(first_step, end_step):
+        for step in steps:
             # Every host reads the global batch, because all hosts must cut it to one length.
             numbers = rows_of_step(step, len(rows), batch_size, trainer.seed)
             batch = cut(rows.take(numbers), length_multiple)

@@ -107,11 +107,8 @@ def _unpredicted(config: ConfigDict, directory: epath.Path, task: Task) -> dict[
 
 
 def _predicted(directory: epath.Path) -> dict[str, str]:
-    try:
-        return dict(files.read_json(directory / PREDICTED))
-    except (FileNotFoundError, UserError):
-        # If the file is damaged, everything is predicted again.
-        return {}
+    path = directory / PREDICTED
+    return files.read_json(path) if path.exists() else {}
 
 
 def score_file(
@@ -141,7 +138,15 @@ def score_file(
     folder = directory / workdir.TOKENIZER
     tokenizer = pretrained.needed_tokenizer() if pretrained else tokenizers.load(folder)
     if text_columns or label_column:
-        _set_columns(config, text_columns, label_column)
+        if config.task != "table":
+            raise UserError(
+                f"--text_columns and --label_column have no effect on the task {config.task}; they "
+                "are for tables"
+            )
+        with config.unlocked():
+            if text_columns:
+                config.table.text_column, config.table.text_b_column = (*text_columns, "")[:2]
+            config.table.label_column = label_column or config.table.label_column
     task, rows = _read_labeled(config, tokenizer, path)
     if text := rows.truncated():
         say(f"warning: {text}")
@@ -183,18 +188,6 @@ def _config_of(pretrained: Pretrained) -> ConfigDict:
             config.table.regression = not labels
     described = pretrained.model, pretrained.head, labels, pretrained.family
     return filled_in(config, *described, dtype="float32")
-
-
-def _set_columns(config: ConfigDict, text_columns: Sequence[str], label_column: str) -> None:
-    if config.task != "table":
-        raise UserError(
-            f"--text_columns and --label_column have no effect on the task {config.task}; they are "
-            "for tables"
-        )
-    with config.unlocked():
-        if text_columns:
-            config.table.text_column, config.table.text_b_column = (*text_columns, "")[:2]
-        config.table.label_column = label_column or config.table.label_column
 
 
 def score_test(

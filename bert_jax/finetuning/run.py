@@ -11,7 +11,6 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import filled_in, validate
@@ -62,7 +61,6 @@ def finetune(
         newest = workdir.newest_checkpoint(path)
         if results := multihost.run_on_process_zero(_finished, path, newest):
             return results
-    source = source or ConfigSource("the given config", config, is_stored=True)
     with ExitStack() as stack:
         # Config and input: lock the directory, read the weights and the data, and check everything
         # that can be checked before any work.
@@ -74,7 +72,8 @@ def finetune(
         guard = stack.enter_context(PreemptionGuard())
 
         # The results of a finished run are printed again; only its predictions may be missing.
-        multihost.run_on_process_zero(run.claim_data)
+        identity = setup.data_identity, setup.tokenizer, None
+        multihost.run_on_process_zero(start.claim_corpus, path, *identity)
         results = multihost.run_on_process_zero(_finished, path, run.num_steps, not is_in_sweep)
         if not results:
             # State: from a checkpoint, or the encoder of the weights with a new head.
@@ -97,7 +96,16 @@ def finetune(
                 return None
 
             # Results.
-            results = run.ending(step) | run.results | times
+            results = {
+                "task": run.task.name,
+                "metric": run.task.metric,
+                "score": run.best.score,
+                "best_step": run.best.step,
+                "step": step,
+                "stopped_early": step < run.num_steps,
+                BASELINE: run.task.baseline(run.task.rows(run.splits[0])),
+            }
+            results |= run.results | times
             if is_first:
                 files.write_json(path / workdir.RESULTS, results)
                 write_pages(path)
@@ -124,15 +132,20 @@ class FinetuningRun:
     best: Best
 
     def __init__(self, config: ConfigDict, directory: epath.Path, setup: TaskSetup):
-        self.setup, self.task = setup, setup.task
-        self.directory = directory
+        self.task, self.directory = setup.task, directory
         described = setup.model, self.task.head, self.task.labels, setup.family
-        self.config = filled_in(config, *described, dtype=_dtype_of(directory))
+        # What dtype=auto means does not change in a work directory.
+        dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+        if (directory / workdir.CONFIG).exists():
+            dtype = workdir.load_config(directory).dtype
+        self.config = filled_in(config, *described, dtype=dtype)
         self.warnings = start.check(directory, self.config)
         self.warnings += task_setup.read_rows(self.config, self.task)
         self.rows = self.task.rows("train")
         task_setup.check_segments(self.config, self.rows)
         self.before: dict[str, Any] = {}
+        # Training may make an encoder for embeddings worse.
+        self.is_scored_before = self.task.head == "embedding"
         if self.is_scored_before:
             self.warnings += task_setup.check_embedding(self.config, self.rows)
         self.stage = task_setup.make_stage(self.config, self.rows)
@@ -147,11 +160,6 @@ class FinetuningRun:
                 f"{self.rows.unknown_fraction:.0%} of the tokens of the training examples are "
                 f"unknown to the vocabulary of {config.init_from}; take a model for this language"
             )
-
-    def claim_data(self) -> None:
-        """Records the data, or refuses other data than those of the beginning of the run."""
-        identity = self.setup.data_identity
-        start.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -168,24 +176,14 @@ class FinetuningRun:
         return [split for split in self.task.splits if split.startswith("validation")]
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
-        for batch in training_batches(
-            self.rows,
-            self.trainer,
-            batch_size=self.config.train.batch_size,
-            first_step=step,
-            end_step=self.num_steps,
-            length_multiple=self.config.data.length_multiple,
-        ):
+        size, multiple = self.config.train.batch_size, self.config.data.length_multiple
+        steps = range(step, self.num_steps)
+        for batch in training_batches(self.rows, self.trainer, steps, size, multiple):
             yield self.stage, batch
 
     @property
     def evaluated_step(self) -> int:
         return self.best.last_step
-
-    @property
-    def is_scored_before(self) -> bool:
-        """Whether the weights are scored before training, which may make an encoder worse."""
-        return self.task.head == "embedding"
 
     def resume_point(self, step: int) -> dict[str, Any]:
         return {"best": self.best.state(), "before": self.before}
@@ -231,18 +229,6 @@ class FinetuningRun:
         size, multiple = self.config.eval.batch_size, self.config.data.length_multiple
         return predict(self.trainer, params, rows, size, guard.poll, multiple)
 
-    def ending(self, step: int) -> dict[str, Any]:
-        """Returns how the run ended, for results.json."""
-        return {
-            "task": self.task.name,
-            "metric": self.task.metric,
-            "score": self.best.score,
-            "best_step": self.best.step,
-            "step": step,
-            "stopped_early": step < self.num_steps,
-            BASELINE: self.task.baseline(self.task.rows(self.splits[0])),
-        }
-
 
 def _finished(
     directory: epath.Path, last_step: int | None, with_advice: bool = True
@@ -250,18 +236,14 @@ def _finished(
     """Reprints and returns the results of a run whose last step is done; None otherwise."""
     if not (directory / workdir.RESULTS).exists():
         return None
-    try:
-        results = files.read_json(directory / workdir.RESULTS)
-        if results["step"] != last_step and not results.get("stopped_early"):
-            return None
-        say(f"This run is finished: step {results['step']:,} is done.")
-        if not (directory / workdir.REPORT).exists():
-            # The process was killed before it wrote the pages.
-            write_pages(directory)
-        _show(results, directory, with_advice)
-    except (UserError, KeyError):
-        # The file is damaged and will be written again.
+    results = files.read_json(directory / workdir.RESULTS)
+    if results["step"] != last_step and not results.get("stopped_early"):
         return None
+    say(f"This run is finished: step {results['step']:,} is done.")
+    if not (directory / workdir.REPORT).exists():
+        # The process was killed before it wrote the pages.
+        write_pages(directory)
+    _show(results, directory, with_advice)
     return results
 
 
@@ -272,10 +254,3 @@ def _show(results: dict[str, Any], directory: epath.Path, with_advice: bool) -> 
         print(f"report       {directory / workdir.REPORT}")
         config = workdir.load_config(directory)
         advise(config, config.head, directory)
-
-
-def _dtype_of(directory: epath.Path) -> str:
-    """Returns what dtype=auto means: the dtype of the run in a directory, or that of the device."""
-    if (directory / workdir.CONFIG).exists():
-        return workdir.load_config(directory).dtype
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"

@@ -2,24 +2,24 @@
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import jax
 from etils import epath
 from ml_collections import ConfigDict
-from rich.table import Table
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, say, terminal
+from bert_jax.config import check_batch
 from bert_jax.config.finetuning import GLUE_TASKS, finetune_config, validate
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.summary import advise
 from bert_jax.parallel import multihost
-from bert_jax.parallel.mesh import make_mesh
+from bert_jax.parallel.mesh import make_mesh, num_data_shards
 from bert_jax.reports.page import write_pages
 from bert_jax.tasks.glue import SPECS, find_splits
 from bert_jax.training import start, workdir
@@ -47,7 +47,15 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     """
     validate(config)
     directory = epath.Path(directory)
-    grid = list(_runs(config.sweep))
+    own = config.sweep
+    grid = {
+        f"rate_{rate:.12g}_batch_{size}_seed_{seed}": {
+            "schedule.peak_learning_rate": float(rate),
+            "train.batch_size": size,
+            "seed": seed,
+        }
+        for rate, size, seed in itertools.product(own.learning_rates, own.batch_sizes, own.seeds)
+    }
     with ExitStack() as stack:
         # Weights and rows are read once for all runs.
         with multihost.agreed():
@@ -56,14 +64,14 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             setup = task_setup.open_task_setup(config)
             task_setup.read_rows(config, setup.task)
             mesh = make_mesh(config.mesh, sharding=config.sharding)
-            for _, values in grid:
+            for values in grid.values():
                 # Checked now, because a wrong batch size would end the sweep hours later.
                 run_config = _run_config(config, values)
                 task_setup.make_stage(run_config, setup.task.rows("train"))
-                task_setup.check_batch(run_config, mesh)
+                check_batch(run_config, num_data_shards(mesh), jax.process_count())
         runs: list[dict[str, Any]] = []
         diverged: list[dict[str, Any]] = []
-        for number, (name, values) in enumerate(grid, 1):
+        for number, (name, values) in enumerate(grid.items(), 1):
             say(f"run {number} of {len(grid)}: {name}")
             try:
                 run_config = _run_config(config, values)
@@ -94,7 +102,11 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     if multihost.is_first():
         files.write_json(directory / workdir.SWEEP, summary)
         write_pages(directory)
-        terminal().print(sweep_table(summary))
+        columns = (name.replace("_", " ") for name in summary["settings"][0])
+        table = empty_table(f"{setup.task.name}: {setup.task.metric}", *columns)
+        for setting in summary["settings"]:
+            table.add_row(*(f"{value:.4g}" for value in setting.values()))
+        terminal().print(table)
         best = directory / workdir.RUNS / summary["best_run"]
         print(f"best run     {best}")
         print(f"report       {directory / workdir.REPORT}, {directory / workdir.SWEEP}")
@@ -135,24 +147,6 @@ def summarized(
             }
         )
     return sorted(settings, key=lambda setting: (setting["diverged"], -setting["median"]))
-
-
-def sweep_table(summary: dict[str, Any]) -> Table:
-    """Makes a table of medians and spreads, the best setting first."""
-    settings = summary["settings"]
-    columns = (name.replace("_", " ") for name in settings[0])
-    table = empty_table(f"{summary['task']}: {summary['metric']}", *columns)
-    for setting in settings:
-        table.add_row(*(f"{value:.4g}" for value in setting.values()))
-    return table
-
-
-def _runs(grid: ConfigDict) -> Iterator[tuple[str, dict[str, Any]]]:
-    for rate, size, seed in itertools.product(grid.learning_rates, grid.batch_sizes, grid.seeds):
-        yield (
-            f"rate_{rate:.12g}_batch_{size}_seed_{seed}",
-            {"schedule.peak_learning_rate": float(rate), "train.batch_size": size, "seed": seed},
-        )
 
 
 def _run_config(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
@@ -209,7 +203,12 @@ def finetune_all(
     summary = {"scores": scores, "average": average(scores)}
     if multihost.is_first():
         files.write_json(directory / TABLE, summary)
-        terminal().print(glue_table(summary))
+        table = empty_table("GLUE, dev sets", "task", "score", "metric")
+        for task, splits in scores.items():
+            cells = "/".join(f"{score:.1f}" for score in splits.values())
+            table.add_row(task, cells, SPECS[task].metric)
+        table.add_row("average", f"{summary['average']:.1f}", "without WNLI")
+        terminal().print(table)
         print(f"all scores   {directory / TABLE}")
     return summary
 
@@ -235,12 +234,3 @@ def average(scores: dict[str, dict[str, float]]) -> float:
         score for task, splits in scores.items() if task != "wnli" for score in splits.values()
     ]
     return sum(counted) / len(counted)
-
-
-def glue_table(summary: dict[str, Any]) -> Table:
-    table = empty_table("GLUE, dev sets", "task", "score", "metric")
-    for task, splits in summary["scores"].items():
-        cells = "/".join(f"{score:.1f}" for score in splits.values())
-        table.add_row(task, cells, SPECS[task].metric)
-    table.add_row("average", f"{summary['average']:.1f}", "without WNLI")
-    return table

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
@@ -165,7 +164,7 @@ def make_trainer(
         loss = make_task_loss(config.head, num_labels, multi_label, class_weights)
 
     trainer = Trainer.create(config, layout, model, loss, [stage], scaling=scaling)
-    check_batch(config, trainer.mesh)
+    config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     # Negatives come from the whole batch, which the loss itself divides into chunks.
     return dataclasses.replace(trainer, accumulation_steps=1) if is_embedding else trainer
 
@@ -248,10 +247,6 @@ def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
         for key, value in settings.items()
         if value != own[key]
     ]
-
-
-def check_batch(config: ConfigDict, mesh: Mesh) -> None:
-    config_lib.check_batch(config, num_data_shards(mesh), jax.process_count())
 
 
 def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:

@@ -68,9 +68,7 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
 
 
 def make_trainer(
-    config: ConfigDict,
-    devices: Sequence[jax.Device] | None = None,
-    teacher: Any = None,
+    config: ConfigDict, devices: Sequence[jax.Device] | None = None, teacher: Any = None
 ) -> Trainer:
     """Builds the trainer of a validated config, on all devices by default.
 

@@ -64,7 +64,7 @@ def evaluate_workdir(
         config.data.format = "auto"
     config.data.update({key: value for key, value in data_options.items() if value is not None})
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
-    check_vocabulary(config, tokenizer.vocab_size, str(directory))
+    check_vocabulary(config, tokenizer.vocab_size, tokenizer.mask_id, str(directory))
     fit_to_devices(config)
     trainer = make_trainer(config, teacher=read_teacher(config))
     folder = workdir.checkpoint_folder(directory, step)

@@ -12,13 +12,13 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config import check_mask, check_vocabulary
+from bert_jax.config import check_vocabulary
 from bert_jax.parallel import multihost
 from bert_jax.pretraining.batches import RunInput
 from bert_jax.store.manifest import check_metadata, input_key, open_corpus, source_states
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
-from bert_jax.text.bad_records import skipped_texts
+from bert_jax.text.bad_records import say_skipped
 from bert_jax.text.named_sources import check_weights, join_inputs
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
@@ -55,8 +55,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
             check_metadata(began_with, path, config.data, config.model.vocab_size)
         # Returns at once if the store exists and matches the config.
         metadata = prepare(config.data, config.model.vocab_size, path)
-    for text in skipped_texts(metadata["dropped_documents"], metadata["first_dropped"]):
-        say(f"warning: {text}")
+    say_skipped(metadata["dropped_documents"], metadata["first_dropped"])
     run_input = _open_store(config, path)
     claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
     if config.eval.other_text:
@@ -65,10 +64,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
 
 
 def _prepare_other_text(
-    config: ConfigDict,
-    directory: epath.Path,
-    tokenizer: Tokenizer,
-    metadata: dict[str, Any],
+    config: ConfigDict, directory: epath.Path, tokenizer: Tokenizer, metadata: dict[str, Any]
 ) -> None:
     """Tokenizes `config.eval.other_text` into the work directory, unless that is done."""
     record = directory / workdir.OTHER_TEXT_RECORD
@@ -131,8 +127,7 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
     heldout = TokenStore(path / "heldout") if (path / "heldout").exists() else None
     tokenizer = tokenizers.load(path / "tokenizer")
     run_input = RunInput(TokenStore(path / "train"), heldout, tokenizer, read_metadata(path))
-    check_vocabulary(config, run_input.tokenizer.vocab_size, str(path))
-    check_mask(config, run_input.tokenizer.mask_id, str(path))
+    check_vocabulary(config, tokenizer.vocab_size, tokenizer.mask_id, str(path))
     sources = run_input.train.sources
     check_weights(sources, config.data.source_weights)
     if config.data.sampling_exponent != 1 and not any(sources):

@@ -47,6 +47,7 @@ def complete(
       The completed config, the model of `config.init_from` if the run begins with it, and the
       teacher if it has one.
     """
+    # The owned values by key, and what owns each, with a verb: "the weights of PATH have".
     pretrained, values, owners = None, {}, {}
 
     def own(owner: str, owned: Mapping[str, Any]) -> None:
@@ -75,7 +76,14 @@ def complete(
         path = workdir.store_directory(directory, config)
         owned = _of_store(config, source.flags, read_metadata(path))
         own(f"the token store {path} was made with", owned)
-    _refuse_flags(config, source.flags, values, owners)
+    ours = dict(config_lib.flatten(config_lib.to_dict(config)))
+    for key, value in sorted(config_lib.to_dict(values).items()):
+        if key in source.flags and ours[key] != value:
+            text = shlex.quote(",".join(value) if isinstance(value, list) else str(value))
+            raise UserError(
+                f"config.{key} is {ours[key]!r}, but {owners[key]} {value!r}: set "
+                f"--config.{key}={text}"
+            )
     config = config.copy_and_resolve_references()
     with config.unlocked():
         config.update_from_flattened_dict(values)
@@ -96,25 +104,6 @@ def _stages(config: ConfigDict, directory: epath.PathLike) -> tuple[ConfigDict, 
     if not earlier or not workdir.has_checkpoints(earlier) or workdir.holds_finetuning(earlier):
         return config.train.stages
     return stages_of_run(workdir.load_config(earlier), config)
-
-
-def _refuse_flags(
-    config: ConfigDict, flags: Collection[str], values: Mapping[str, Any], owners: Mapping[str, str]
-) -> None:
-    """Refuses flags that contradict the owners of their keys.
-
-    Args:
-      values: The owned values by key.
-      owners: What owns each key, with a verb: "the weights of PATH have".
-    """
-    ours = dict(config_lib.flatten(config_lib.to_dict(config)))
-    for key, value in sorted(config_lib.to_dict(values).items()):
-        if key in flags and ours[key] != value:
-            text = shlex.quote(",".join(value) if isinstance(value, list) else str(value))
-            raise UserError(
-                f"config.{key} is {ours[key]!r}, but {owners[key]} {value!r}: set "
-                f"--config.{key}={text}"
-            )
 
 
 def _of_store(

@@ -10,7 +10,6 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop.families import load_family
@@ -108,11 +107,9 @@ def _finished(config: ConfigDict, directory: epath.Path, step: int | None) -> di
     # Parts from outside are refused, as in a run that is not finished.
     load_family(config.family)
     metrics = make_objective(config).metrics
-    try:
-        results = files.read_json(directory / workdir.RESULTS)
-    except (FileNotFoundError, UserError):
-        # If the file is damaged, evaluating again rewrites it.
+    if not (directory / workdir.RESULTS).exists():
         return None
+    results = files.read_json(directory / workdir.RESULTS)
     num_steps = config.train.num_steps
     if results.get("step") != step or step < num_steps:
         return None

@@ -22,10 +22,10 @@ _CHUNK_BYTES = 2**16
 
 def write_checksums(directory: Path) -> None:
     """Writes the checksums of the files in a directory."""
-    names = sorted(path.name for path in directory.iterdir() if path.is_file())
-    # A killed process may have left it.
-    names = [name for name in names if name != CHECKSUMS]
-    files.write_json(directory / CHECKSUMS, {name: _checksum(directory / name) for name in names})
+    found = sorted(path for path in directory.iterdir() if path.is_file())
+    # A killed process may have left checksums.
+    checksums = {path.name: _checksum(path) for path in found if path.name != CHECKSUMS}
+    files.write_json(directory / CHECKSUMS, checksums)
 
 
 def read_checksums(directory: Path | epath.Path) -> dict[str, int]:

@@ -18,21 +18,6 @@ from bert_jax.text.sources import TFDS_PREFIX, Source, find_named_sources, sourc
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.tokenizers.extension import extended_size, is_number
 
-# The keys that every store records. The others are recorded where they differ from their defaults,
-# which must therefore never change.
-_ALWAYS_RECORDED = (
-    "input",
-    "format",
-    "text_field",
-    "tokenizer",
-    "vocab",
-    "lowercase",
-    "bad_documents",
-    "heldout_fraction",
-    "max_input_chars_per_word",
-    "add_prefix_space",
-    "sentencepiece_type",
-)
 # The keys that determine how the text trains or extends a vocabulary.
 _OF_TRAINING = ("sentencepiece_type", *SAMPLING)
 # The keys of `config.data` that a store records. `sources` is recorded as `input`.
@@ -121,7 +106,7 @@ def store_options(
         if key == "vocab":
             options["vocab"] = _vocab_hash(data, known) if data.vocab else ""
             options |= {"vocab_path": data.vocab, "vocab_size": vocab_size}
-        elif key in _ALWAYS_RECORDED or data[key] != DATA[key].default:
+        else:
             options[key] = list(data[key]) if isinstance(data[key], tuple) else data[key]
     options["input"] = split_inputs(data.sources or data.input)
     if not _depends_on_text(options):
@@ -157,12 +142,12 @@ def _recorded(tokenizer: str) -> list[str]:
 
 
 def recorded_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of a finished store, with those that it omits."""
+    """Returns the options of a finished store; what an older one lacks has its default."""
     options = metadata["options"]
     omitted = {
         key: list(default) if isinstance(default := DATA[key].default, tuple) else default
         for key in _recorded(options["tokenizer"])
-        if key not in _ALWAYS_RECORDED and (key not in _OF_TRAINING or _depends_on_text(options))
+        if key not in _OF_TRAINING or _depends_on_text(options)
     }
     return omitted | options
 

@@ -91,7 +91,10 @@ def start(output: Directory, plan: Plan, *, may_replace: bool) -> None:
             ) from None
     else:
         if found == _to_json(plan):
-            forget_errors(output)
+            # The errors of an earlier attempt.
+            for name in written(output):
+                if name.endswith(_ERROR):
+                    (output / UNFINISHED / name).unlink(missing_ok=True)
             return
         if not may_replace:
             raise UserError(
@@ -149,10 +152,3 @@ def raise_error(output: Directory) -> None:
     """Raises the error of the lowest part, if there is any."""
     if names := sorted(name for name in written(output) if name.endswith(_ERROR)):
         raise UserError(read_file(output, names[0])["error"])
-
-
-def forget_errors(output: Directory) -> None:
-    """Removes the errors of an earlier attempt."""
-    for name in written(output):
-        if name.endswith(_ERROR):
-            (output / UNFINISHED / name).unlink(missing_ok=True)

@@ -53,7 +53,7 @@ from bert_jax.store.token_store import (
     write_metadata,
 )
 from bert_jax.store.vocabulary_sample import DocumentSample
-from bert_jax.text.bad_records import NUM_FIRST, skipped_texts
+from bert_jax.text.bad_records import NUM_FIRST, say_skipped
 from bert_jax.text.formats import FormatGuess
 from bert_jax.text.named_sources import REPEAT_UNIT, language_of, named_inputs, repeats
 from bert_jax.text.sentences import LANGUAGES
@@ -65,16 +65,8 @@ from bert_jax.tokenizers import training
 _SAMPLE_BYTES, _SENTENCEPIECE_SAMPLE_BYTES = 2**26, 2**24
 
 
-def is_standard_input(data: ConfigDict) -> bool:
-    """Returns whether `data.input` is "-", the text on standard input."""
-    return not data.sources and split_inputs(data.input) == ["-"]
-
-
 def prepare(
-    data: ConfigDict,
-    vocab_size: int,
-    output: str | os.PathLike,
-    engine: Engine | None = None,
+    data: ConfigDict, vocab_size: int, output: str | os.PathLike, engine: Engine | None = None
 ) -> dict[str, Any]:
     """Writes a token store, unless it is finished already.
 
@@ -107,7 +99,7 @@ def prepare(
         # A vocabulary that cannot be used is refused before the text is read.
         given_tokenizer(data, vocab_size)
     engine = engine or LocalProcesses(data.num_processes or num_cores())
-    is_piped = is_standard_input(data)
+    is_piped = not data.sources and split_inputs(data.input) == ["-"]
     with _standard_input(data) if is_piped else contextlib.nullcontext(data) as readable:
         corpus = open_corpus(readable)
         corpus.fetch()
@@ -129,7 +121,7 @@ def _run(engine: Engine, output: Directory, plan: Plan, data: ConfigDict, vocab_
     if data.add_tokens or not data.vocab:
         if not is_written(output, "sample.json"):
             write_file(output, "sample.json", choose_sample(output, plan, data))
-        run_stage(engine, output, plan, "sample", parts_with_sample(output, plan))
+        run_stage(engine, output, plan, "sample", parts_with_sample(output))
     if not is_written(output, "vocabulary.json"):
         write_file(output, "vocabulary.json", make_tokenizer(output, plan, data, vocab_size))
     if data.duplicates == "exact":
@@ -238,7 +230,7 @@ def vocabulary_weights(heldout: dict[str, Any], data: ConfigDict) -> dict[str, i
     return {name: REPEAT_UNIT * number // least for name, number in found.items()}
 
 
-def parts_with_sample(output: Directory, plan: Plan) -> list[int]:
+def parts_with_sample(output: Directory) -> list[int]:
     """Returns the numbers of the parts with documents that the vocabulary is made from."""
     sample = read_file(output, "sample.json")
     parts = np.searchsorted(sample["first_documents"], sample["chosen"], side="right") - 1
@@ -257,7 +249,7 @@ def make_tokenizer(
     if data.vocab:
         tokenizer = given_tokenizer(data, vocab_size)
         if data.add_tokens:
-            of_texts = map(tokenizer.words, _sentences(output, plan))
+            of_texts = map(tokenizer.words, _sentences(output))
             counts = list(Counter(chain.from_iterable(of_texts)).items())
             words["tokens_per_word_before"] = training.tokens_per_word(tokenizer, counts)
             tokenizer = training.extend(tokenizer, data.add_tokens, counts)
@@ -268,7 +260,7 @@ def make_tokenizer(
         say(f"training a {data.tokenizer} vocabulary of {vocab_size} tokens")
         options = {"sentencepiece_type": data.sentencepiece_type, **tokenizer_options(data)}
         tokenizer = training.train(
-            data.tokenizer, _sentences(output, plan), vocab_size=vocab_size, **options
+            data.tokenizer, _sentences(output), vocab_size=vocab_size, **options
         )
         if tokenizer.num_unused:
             say(
@@ -286,8 +278,8 @@ def make_tokenizer(
     }
 
 
-def _sentences(output: Directory, plan: Plan) -> Iterator[str]:
-    for number in parts_with_sample(output, plan):
+def _sentences(output: Directory) -> Iterator[str]:
+    for number in parts_with_sample(output):
         path = output / UNFINISHED / f"{result_name('sample', number)}l"
         with files.open_input(path) as file:
             yield from map(json.loads, file)
@@ -420,8 +412,7 @@ def tokenize_corpus(
         ):
             append(split, document)
         _check_text(split.counts["documents"], source_name(corpus.sources[0]))
-    for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
-        say(f"warning: {text}")
+    say_skipped(corpus.bad.dropped, corpus.bad.first_dropped)
     return {
         **split.counts,
         "characters": counts["characters"],

@@ -69,7 +69,11 @@ class SplitWriter:
             self._document_starts.append([counts["sentences"]])
             self._sentence_starts.append(starts)
             if not self._shard or counts["tokens"] - self._shard_starts[-1] >= self._shard_tokens:
-                self._open_shard()
+                if self._shard:
+                    self._shard.close()
+                path = self._directory / shard_name(len(self._shard_starts))
+                self._shard = open(path, "wb")  # noqa: SIM115
+                self._shard_starts.append(counts["tokens"])
             self._shard.write(tokens.astype(self._dtype, copy=False).tobytes())
             if begins_word is not None:
                 self._word_bits = self._word_bits or open(self._directory / WORD_STARTS, "wb")  # noqa: SIM115
@@ -106,12 +110,6 @@ class SplitWriter:
                 np.save(self._directory / "shard_starts.npy", shard_starts)
                 np.save(self._directory / "token_counts.npy", self._token_counts)
                 write_checksums(self._directory)
-
-    def _open_shard(self) -> None:
-        if self._shard:
-            self._shard.close()
-        self._shard = open(self._directory / shard_name(len(self._shard_starts)), "wb")  # noqa: SIM115
-        self._shard_starts.append(self.counts["tokens"])
 
     def _add_up_counts(self) -> None:
         if self._uncounted:

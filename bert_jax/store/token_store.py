@@ -124,7 +124,7 @@ class TokenStore:
                 numbers = [number for number, source in enumerate(self.sources) if source == name]
                 found[name] = view = copy.copy(self)
                 view.sources = [name] * len(numbers)
-                view._open = functools.partial(_open_of, self, numbers)
+                view._open = lambda number, numbers=numbers: self.part(numbers[number])
                 view._set_sizes(sizes_Px3[numbers].tolist())
                 view.token_counts = open_index(self.directory, local, counts_name(name), checksums)
         return found
@@ -155,6 +155,15 @@ class TokenStore:
 
         return gather(self.starts.tokens, positions, bool, read)
 
+    def sentence_starts_at(self, positions: np.ndarray) -> np.ndarray:
+        """Returns whether these tokens begin a sentence, bool of the shape of the positions."""
+
+        def read(number: int, inside: np.ndarray) -> np.ndarray:
+            starts = self.part(number).sentence_starts
+            return starts[np.searchsorted(starts, inside)] == inside
+
+        return gather(self.starts.tokens, positions, bool, read)
+
     def fetch(self, spans: Iterable[tuple[int, int]]) -> None:
         """Copies tokens from object storage before they are read, several spans at a time.
 
@@ -171,10 +180,6 @@ class TokenStore:
         if files.is_remote(self.directory):
             with ThreadPoolExecutor() as threads:
                 list(threads.map(fetch, spans))
-
-
-def _open_of(store: TokenStore, numbers: Sequence[int], number: int) -> Part:
-    return store.part(numbers[number])
 
 
 def _allow_open_files(number: int) -> None:
@@ -198,31 +203,6 @@ def verify_store(directory: str | os.PathLike) -> int:
             parts = [split / part["name"] for part in files.read_json(split / PARTS)["parts"]]
         found += sum(map(verify, (split, *parts)))
     return found
-
-
-class WordStarts:
-    """A view of a split whose tokens are 1 where a word begins and 0 elsewhere."""
-
-    def __init__(self, store: TokenStore):
-        self._store = store
-
-    def tokens_at(self, positions: np.ndarray) -> np.ndarray:
-        return self._store.word_starts_at(positions).astype(np.int32)
-
-
-class SentenceStarts:
-    """A view of a split whose tokens are 1 where a sentence begins and 0 elsewhere."""
-
-    def __init__(self, store: TokenStore):
-        self._store = store
-
-    def tokens_at(self, positions: np.ndarray) -> np.ndarray:
-        def read(number: int, inside: np.ndarray) -> np.ndarray:
-            starts = self._store.part(number).sentence_starts
-            return starts[np.searchsorted(starts, inside)] == inside
-
-        starts = gather(self._store.starts.tokens, positions, bool, read)
-        return starts.astype(np.int32)
 
 
 def write_metadata(directory: Path, metadata: dict[str, Any]) -> None:

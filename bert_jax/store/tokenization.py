@@ -46,26 +46,11 @@ class TokenizedDocument(NamedTuple):
     is_heldout: bool = False
 
 
-# The ids of a sentence, int32 [T], and whether each begins a word, bool [T], or None.
-_Sentence = tuple[np.ndarray, np.ndarray | None]
-
-
 def document_sentences(document: Document, language: str = "") -> list[str]:
     """Returns the sentences of a document by the rules of a language, or else of its own."""
     if document.is_split:
         return document.text.split("\n")
     return split_sentences(document.text, language or document.language)
-
-
-def _encode(
-    sentences: list[str], tokenizer: tokenizers.Tokenizer, word_boundaries: str
-) -> list[_Sentence]:
-    """Returns the sentences that have tokens."""
-    if word_boundaries == "spaces":
-        encoded = [words_of_spaces(text, tokenizer) for text in sentences]
-    else:
-        encoded = [(ids, None) for ids in tokenizer.encode_batch(sentences)]
-    return [sentence for sentence in encoded if len(sentence[0])]
 
 
 def words_of_spaces(text: str, tokenizer: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
@@ -137,13 +122,15 @@ def _tokenize(
     document: Document, tokenizer: tokenizers.Tokenizer, rules: tuple[str, str]
 ) -> TokenizedDocument:
     text, (language, word_boundaries) = document.text, rules
-    sentences = _encode(document_sentences(document, language), tokenizer, word_boundaries)
-    ids, flags = zip(*sentences, strict=True) if sentences else ((), ())
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    tokens = np.concatenate(ids) if ids else np.zeros(0, np.int32)
-    begins_word = None
+    sentences, begins_word = document_sentences(document, language), None
     if word_boundaries == "spaces":
-        begins_word = np.concatenate(flags) if flags else np.zeros(0, bool)
+        pairs = [words_of_spaces(sentence, tokenizer) for sentence in sentences]
+        ids = [ids_T for ids_T, _ in pairs]
+        begins_word = np.concatenate([np.zeros(0, bool), *(flags_T for _, flags_T in pairs)])
+    else:
+        ids = tokenizer.encode_batch(sentences)
+    lengths = np.array([len(ids_T) for ids_T in ids if len(ids_T)], np.int64)
+    tokens = np.concatenate([np.zeros(0, np.int32), *ids])
     counts = {
         "tokens": len(tokens),
         "unknown_tokens": int(np.count_nonzero(tokens == tokenizer.unk_id)),

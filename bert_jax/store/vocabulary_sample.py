@@ -32,15 +32,13 @@ class DocumentSample:
             if key >= self._bound:
                 # The keys of further copies are greater.
                 return
-            self._keep(key, index, num_bytes)
-
-    def _keep(self, key: int, index: int, num_bytes: int) -> None:
-        self._kept.append((key, index, num_bytes))
-        self._num_bytes += num_bytes
-        while self._num_bytes > self._max_bytes and len(self._kept) > 1:
-            self._bound //= 2
-            self._kept = [kept for kept in self._kept if kept[0] < self._bound] or self._kept[:1]
-            self._num_bytes = sum(size for _, _, size in self._kept)
+            self._kept.append((key, index, num_bytes))
+            self._num_bytes += num_bytes
+            while self._num_bytes > self._max_bytes and len(self._kept) > 1:
+                self._bound //= 2
+                kept = [kept for kept in self._kept if kept[0] < self._bound]
+                self._kept = kept or self._kept[:1]
+                self._num_bytes = sum(size for _, _, size in self._kept)
 
     def chosen(self) -> list[int]:
         """Returns the indices of the documents in the sample, in order; some more than once."""

@@ -19,7 +19,6 @@ from bert_jax.tasks.retrieval import (
     Retrieval,
     bm25_similarities,
     cosine_similarities,
-    make_retrieval,
     read_pairs,
     read_retrieval,
     retrieval_scores,
@@ -262,10 +261,9 @@ class EmbeddingTask(Task):
         tuples = list(self.tuples(source, bad_rows))
         if split in self.parts:
             # The same positive is never in both parts.
-            limit = VALIDATION_FRACTION * 2**64
-            held_out = [stable_hash("heldout", row.texts[1]) < limit for row in tuples]
-            pairs = zip(tuples, held_out, strict=True)
-            tuples = [row for row, is_held_out in pairs if is_held_out == (split != "train")]
+            limit, is_train = VALIDATION_FRACTION * 2**64, split == "train"
+            hash_of = functools.partial(stable_hash, "heldout")
+            tuples = [row for row in tuples if (hash_of(row.texts[1]) >= limit) == is_train]
         self.check_not_empty(source, split, tuples)
         if split == "train":
             types = {"softmax": np.int32} | dict.fromkeys(_OF_NUMBERS, np.float32)
@@ -327,12 +325,10 @@ class EmbeddingTask(Task):
 
 
 def _retrieval_of(tuples: Sequence[TextTuple]) -> Retrieval:
-    documents: dict[str, str] = {}
-    queries: dict[str, str] = {}
-    relevant: dict[str, set[str]] = {}
+    documents: dict[str, int] = {}
+    relevant: dict[str, set[int]] = {}
     for (anchor, *texts), _ in tuples:
-        query = queries.setdefault(anchor, str(len(queries)))
-        ids = [documents.setdefault(text, f"{len(documents):09d}") for text in texts]
-        relevant.setdefault(query, set()).add(ids[0])
-    by_id = ({id: text for text, id in texts.items()} for texts in (documents, queries))
-    return make_retrieval(*by_id, relevant)
+        numbers = [documents.setdefault(text, len(documents)) for text in texts]
+        relevant.setdefault(anchor, set()).add(numbers[0])
+    found = [np.array(sorted(positives)) for positives in relevant.values()]
+    return Retrieval(list(documents), list(relevant), found)

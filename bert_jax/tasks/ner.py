@@ -92,7 +92,10 @@ class TaggedRows(TokenRows):
                 pieces, first_pieces_W = _pieces(words, tokenizer)
                 starts_R = _window_starts(first_pieces_W, room)
                 stops_R = np.minimum(starts_R + room, len(pieces))
-                best_W = _best_window(first_pieces_W, starts_R, stops_R)
+                left_WxR = first_pieces_W[:, None] - starts_R
+                right_WxR = stops_R - 1 - first_pieces_W[:, None]
+                # The first of equally good windows.
+                best_W = np.argmax(np.minimum(left_WxR, right_WxR), axis=1)
                 rows.extend((number + best_W).tolist())
                 positions.extend((offset + first_pieces_W - starts_R[best_W]).tolist())
                 number += len(starts_R)
@@ -139,15 +142,6 @@ def _window_starts(first_pieces_W: np.ndarray, room: int) -> np.ndarray:
         middle = np.searchsorted(first_pieces_W, starts[-1] + room // 2, side="right") - 1
         starts.append(int(first_pieces_W[max(current + 1, middle)]))
     return np.array(starts)
-
-
-def _best_window(
-    first_pieces_W: np.ndarray, starts_R: np.ndarray, stops_R: np.ndarray
-) -> np.ndarray:
-    """Chooses the window of each word, the first of equally good ones; see `TaggedRows`."""
-    left_WxR = first_pieces_W[:, None] - starts_R
-    right_WxR = stops_R - 1 - first_pieces_W[:, None]
-    return np.argmax(np.minimum(left_WxR, right_WxR), axis=1)
 
 
 class NerTask(Task):
@@ -266,12 +260,10 @@ class NerTask(Task):
         gives_types = not self._options["types"] and split in (self.parts or ("train",))
         sentences = []
         for sentence in self.part(split, read_file(source)):
-            tags = sentence.tags
-            if self.has_entities:
-                tags = [ner_tags.parse(tag) if tag else None for tag in tags]
+            tags = []
             try:
-                for word in zip(sentence.where, sentence.words, sentence.tags, tags, strict=True):
-                    self._check_word(*word[1:], is_test, gives_types)
+                for word in zip(*sentence, strict=True):
+                    tags.append(self._tag(*word[1:], is_test, gives_types))
             except BadRecord as bad:
                 bad_rows.add(bad, word[0])
             else:
@@ -284,14 +276,13 @@ class NerTask(Task):
             return sentences
         return [sentence._replace(tags=ner_tags.in_iob2(sentence.tags)) for sentence in sentences]
 
-    def _check_word(
-        self, word: str, spelling: str | None, tag: str | None, is_test: bool, gives_types: bool
-    ) -> None:
-        """Raises BadRecord if a word is empty or its tag is not valid (`spelling` in the file)."""
+    def _tag(self, word: str, spelling: str | None, is_test: bool, gives_types: bool) -> str | None:
+        """Returns the tag of a word, which is not checked in a test set; None if it has none."""
         if not word:
             raise BadRecord("missing column", "the first column, the word, is empty")
+        tag = ner_tags.parse(spelling or "") if self.has_entities else spelling
         if is_test:
-            return
+            return tag
         if not spelling:
             raise BadRecord("missing column", "there is a word, but no tag in a column after it")
         if not tag:
@@ -300,14 +291,12 @@ class NerTask(Task):
                 f"the tag is {spelling!r}; it must be O, or B, I, E or S followed by -TYPE (for "
                 "other tags, such as parts of speech: --config.ner.plain_tags=True)",
             )
-        if not self.has_entities:
-            if not gives_types and tag not in self.labels:
-                raise BadRecord("unknown tag", f"the tag {tag!r} is not one of the labels")
-            return
-        is_outside = tag == ner_tags.OUTSIDE
-        if not (gives_types or is_outside or f"I-{tag[2:]}" in self.labels):
-            known = ", ".join(label[2:] for label in self.labels[1::2])
-            raise BadRecord("unknown type", f"the type of {tag} is not one of {known}")
+        # Of the prefixes of a type, B and I are labels.
+        label = f"I-{tag[2:]}" if self.has_entities and tag != ner_tags.OUTSIDE else tag
+        if not gives_types and label not in self.labels:
+            known = ", ".join(self.labels[:20])
+            raise BadRecord("unknown tag", f"the tag {tag!r} is not one of the labels {known}")
+        return tag
 
 
 def read_file(path: Any) -> Iterator[TaggedSentence]:

@@ -142,21 +142,14 @@ def _hits(similarity_QxN: np.ndarray, relevant: Sequence[np.ndarray]) -> np.ndar
     """Returns whether each of the first documents is relevant, bool [Q, _DEPTH]."""
     num_queries, num_documents = similarity_QxN.shape
     depth = min(_DEPTH, num_documents)
-    # The lowest similarity among the first documents, of which the lowest ids are taken.
-    last_Qx1 = -np.partition(-similarity_QxN, depth - 1, axis=1)[:, depth - 1 : depth]
-    above_QxN, equal_QxN = similarity_QxN > last_Qx1, similarity_QxN == last_Qx1
-    room_Qx1 = depth - above_QxN.sum(axis=1, keepdims=True)
-    is_first_QxN = above_QxN | equal_QxN & (np.cumsum(equal_QxN, axis=1) <= room_Qx1)
-    first_QxR = np.nonzero(is_first_QxN)[1].reshape(num_queries, depth)
-    order_QxR = np.argsort(
-        -np.take_along_axis(similarity_QxN, first_QxR, axis=1), axis=1, kind="stable"
-    )
-    is_relevant_QxN = np.zeros(similarity_QxN.shape, bool)
-    for row_N, documents in zip(is_relevant_QxN, relevant, strict=True):
-        row_N[documents] = True
-    ranked_QxR = np.take_along_axis(first_QxR, order_QxR, axis=1)
-    hits_QxR = np.take_along_axis(is_relevant_QxN, ranked_QxR, axis=1)
-    return np.pad(hits_QxR, [(0, 0), (0, _DEPTH - depth)])
+    hits_QxR = np.zeros((num_queries, _DEPTH), bool)
+    for hits_R, similarity_N, documents in zip(hits_QxR, similarity_QxN, relevant, strict=True):
+        last = np.partition(similarity_N, -depth)[-depth]
+        found = np.flatnonzero(similarity_N >= last)
+        # Of equal similarities, the lowest ids are first.
+        ranked_R = found[np.argsort(-similarity_N[found], kind="stable")][:depth]
+        hits_R[:depth] = np.isin(ranked_R, documents)
+    return hits_QxR
 
 
 def similarities(

@@ -126,11 +126,7 @@ class Task(abc.ABC):
     file_names: Mapping[str, Sequence[str]]
 
     def __init__(
-        self,
-        config: ConfigDict,
-        source: str,
-        tokenizer: Tokenizer,
-        labels: tuple[str, ...] = (),
+        self, config: ConfigDict, source: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
     ):
         self.name, self._tokenizer = config.task, tokenizer
         self._options = config[config.task] if config.task in TASK_SECTIONS else {}

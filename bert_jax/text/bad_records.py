@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
 
 # The number of skipped records whose file and line are reported.
 NUM_FIRST = 3
@@ -89,11 +90,9 @@ def reading_fields() -> Iterator[None]:
         raise BadRecord("another form", f"{type(error).__name__}: {error}") from None
 
 
-def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns a sentence for each reason for which documents were skipped."""
-    texts = []
+def say_skipped(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> None:
+    """Warns of the documents that were skipped, in a sentence for each reason."""
     for reason, number in dropped.items():
         found = ", ".join(first[reason]) + (", ..." if number > len(first[reason]) else "")
         documents = "document" if number == 1 else "documents"
-        texts.append(f"skipped {number:,} {documents}: {reason} ({found})")
-    return texts
+        say(f"warning: skipped {number:,} {documents}: {reason} ({found})")

@@ -30,7 +30,6 @@ from bert_jax.text.sources import (
     cut,
     find_sources,
     is_built_in,
-    is_synthetic,
     source_name,
     source_path,
 )
@@ -107,7 +106,8 @@ class Corpus:
         for piece in pieces:
             source = self.sources[piece.source]
             read = self._read_tfds if "tfds" in source else self._read_file
-            read = self._read_proteins if is_synthetic(source) else read
+            if source.get("path") == proteins.NAME:
+                read = self._read_proteins
             name = source_name(source)
             for document in read(source, piece):
                 if name:
@@ -120,7 +120,7 @@ class Corpus:
         self.bad = BadRecords(self._policy, "data.bad_documents", _ADVICE)
 
     def _may_cut(self, source: Source) -> bool:
-        if is_synthetic(source):
+        if source.get("path") == proteins.NAME:
             return False
         path = source_path(source)
         is_packed = without_compression(path.name) != path.name.lower()

@@ -9,7 +9,7 @@ from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import Document, checked
 from bert_jax.text.formats import TABLES
 from bert_jax.text.sources import Piece
-from bert_jax.text.tables import table_rows
+from bert_jax.text.tables import TableRow, table_rows
 
 ROW_FORMATS = {*TABLES.values()}
 # The rows of a document if each is a sentence and nothing says where a document begins.
@@ -38,38 +38,25 @@ class Rows(NamedTuple):
 def read_rows(
     format: str, path: str, stream: BinaryIO, piece: Piece, rows: Rows, bad: BadRecords
 ) -> Iterator[Document]:
-    found = _documents(format, path, stream, piece, rows, bad)
-    return _joined(found, rows, bad) if rows.are_sentences else found
-
-
-def _documents(
-    format: str, path: str, stream: BinaryIO, piece: Piece, rows: Rows, bad: BadRecords
-) -> Iterator[Document]:
-    for row in table_rows(path, stream, format, rows.fields, bad, piece=piece):
-        text = row.values[rows.text]
-        with bad.catching(row.where):
-            source, line, start = row.where
-            name = row.values.get(rows.document, "")
-            # A sentence may be blank, a document may not.
-            text = text if rows.are_sentences else checked(text)
-            yield Document(source, line, text, is_split=False, start=start, id=name)
-
-
-def _joined(found: Iterator[Document], rows: Rows, bad: BadRecords) -> Iterator[Document]:
-    """Yields documents of a sentence a line, each from consecutive rows."""
+    """Yields the documents of a table: a row each or, of sentences, one a line."""
+    found = table_rows(path, stream, format, rows.fields, bad, piece=piece)
     number = itertools.count()
 
-    def document_of(row: Document) -> object:
-        return row.id if rows.document else next(number) // ROWS_PER_DOCUMENT
+    def document_of(row: TableRow) -> object:
+        if not rows.are_sentences:
+            return row.number
+        return row.values[rows.document] if rows.document else next(number) // ROWS_PER_DOCUMENT
 
     for _, group in itertools.groupby(found, document_of):
-        first = next(group)
-        sentences, size = [], 0
-        with bad.catching(first.place):
-            for row in itertools.chain([first], group):
-                sentences.append(" ".join(row.text.split()))
-                size += len(row.text) + 1
-                if size > readers.MAX_RECORD_BYTES:
-                    raise BadRecord("too long", f"more than {size:,} characters: split it")
-            text = "\n".join(filter(None, sentences))
-            yield first._replace(text=checked(text), is_split=True)
+        (source, line, start), _, values = first = next(group)
+        text, name = values[rows.text], values.get(rows.document, "")
+        with bad.catching(first.where):
+            if rows.are_sentences:
+                sentences, size = [], 0
+                for row in itertools.chain([first], group):
+                    sentences.append(" ".join(row.values[rows.text].split()))
+                    size += len(row.values[rows.text]) + 1
+                    if size > readers.MAX_RECORD_BYTES:
+                        raise BadRecord("too long", f"more than {size:,} characters: split it")
+                text = "\n".join(filter(None, sentences))
+            yield Document(source, line, checked(text), rows.are_sentences, start=start, id=name)

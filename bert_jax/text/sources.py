@@ -131,11 +131,6 @@ def is_built_in(source: Source) -> bool:
     return source.get("path", "").startswith(f"{BUILT_IN}/")
 
 
-def is_synthetic(source: Source) -> bool:
-    """Returns whether a source is the corpus of `proteins`, which has no file."""
-    return source.get("path") == proteins.NAME
-
-
 def source_path(source: Source) -> Path | epath.Path:
     path = source["path"]
     if is_built_in(source):

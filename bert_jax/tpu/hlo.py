@@ -164,7 +164,9 @@ def _walk(computations: dict[str, list[str]], name: str, executions: int) -> Ite
             kernel=_kernel(rest),
         )
         if opcode[1] == "while":
-            times = _trip_count(computations[called["condition"]])
+            # The loop counts from 0 to the constant in its condition.
+            limits = _LIMIT.findall("\n".join(computations[called["condition"]]))
+            times = max(map(int, limits), default=1)
             yield from _walk(computations, called["body"], executions * times)
         elif opcode[1] in ("call", "async-start"):
             for key in ("to_apply", "calls"):
@@ -301,12 +303,6 @@ def _kernel(rest: str) -> Kernel | None:
         return None
     cost = rest.partition('"cost_estimate":{')[2].partition("}")[0]
     return Kernel(**{key: int(value) for key, value in _KERNEL_COST.findall(cost)})
-
-
-def _trip_count(condition: list[str]) -> int:
-    """Finds the trip count of a loop that counts from 0 to the constant in its condition."""
-    limits = [int(match[1]) for line in condition if (match := _LIMIT.search(line))]
-    return max(limits, default=1)
 
 
 def _bytes(shapes: str) -> int:

@@ -21,10 +21,6 @@ from bert_jax.training.state import TrainState
 _log = logging.getLogger(__name__)
 
 
-class _Damage(Exception):
-    """A checkpoint cannot be restored; the message says why, as a clause."""
-
-
 class Checkpointer:
     """Saves and restores `TrainState`s with the position in the data, by step.
 
@@ -64,8 +60,7 @@ class Checkpointer:
     def save(self, step: int, state: TrainState, resume: dict[str, Any]) -> None:
         """Starts saving; training continues once the arrays are copied to the host."""
         args = ocp.args.Composite(
-            state=ocp.args.StandardSave(state),
-            resume=ocp.args.JsonSave(resume),
+            state=ocp.args.StandardSave(state), resume=ocp.args.JsonSave(resume)
         )
         self.wait()
         self._writing(lambda: self._manager.save(step, args=args, force=True))
@@ -90,7 +85,7 @@ class Checkpointer:
           abstract_state: The shapes, dtypes and shardings to restore; the mesh may differ from
             the mesh of the run that wrote the checkpoint.
         """
-        restored = self._newest(ocp.args.StandardRestore(abstract_state))
+        restored = self._restore(ocp.args.StandardRestore(abstract_state))
         return restored and restored[1:]
 
     def restore_params(self, abstract_params: Any, step: int | None = None) -> tuple[int, Any]:
@@ -111,26 +106,41 @@ class Checkpointer:
             restore_args={"params": jax.tree.map(restore_args, abstract_params)},
             partial_restore=True,
         )
-        restored = self._newest(args) if step is None else (step, *self._at(step, args))
+        restored = self._restore(args, step)
         if restored is None:
             raise UserError(f"{self._directory.parent} has no checkpoint yet")
         return restored[0], restored[1]["params"]
 
-    def _newest(self, args: ocp.args.CheckpointArgs) -> tuple[int, Any, dict[str, Any]] | None:
-        """Restores the step, state and `resume` of the newest undamaged checkpoint.
+    def _restore(
+        self, args: ocp.args.CheckpointArgs, step: int | None = None
+    ) -> tuple[int, Any, dict[str, Any]] | None:
+        """Restores the step, state and `resume` of a checkpoint, by default the newest.
 
-        Newer checkpoints, which are damaged, are moved away.
+        Newer checkpoints that are damaged are moved away.
         """
-        damaged: list[tuple[int, str]] = []
-        for step in reversed(multihost.run_on_process_zero(self.steps)):
+        steps, damaged = multihost.run_on_process_zero(self.steps), []
+        items = ocp.args.Composite(state=args, resume=ocp.args.JsonRestore())
+        for number in reversed(steps) if step is None else {step}.intersection(steps):
+            # The manager's own `restore` ends with a barrier, which waits for a process that fails.
+            handler = ocp.CompositeCheckpointHandler()
             try:
-                restored = self._restore(step, args)
-            except _Damage as error:
-                damaged.append((step, str(error)))
+                with multihost.agreed():
+                    restored = handler.restore(self._directory / str(number), args=items)
+            except (jax.errors.JaxRuntimeError, MemoryError):
+                raise
+            except Exception as error:
+                damaged.append((number, _reason(error)))
                 continue
             multihost.run_on_process_zero(self._set_aside, damaged)
             self._manager.reload()
-            return step, *restored
+            return number, restored["state"], restored["resume"]
+        if step is not None:
+            problem = damaged[0][1] if damaged else "it does not exist"
+            others = ", ".join(str(other) for other in steps if other != step) or "none"
+            raise UserError(
+                f"{self._directory} has no complete checkpoint of step {step} ({problem}); "
+                f"the other steps: {others}"
+            )
         if damaged:
             # Damaged checkpoints are not moved: with an empty folder, the next start would begin
             # at step 0.
@@ -139,34 +149,6 @@ class Checkpointer:
                 f"{damaged[0][1]}); start again in another work directory"
             )
         return None
-
-    def _at(self, step: int, args: ocp.args.CheckpointArgs) -> tuple[Any, dict[str, Any]]:
-        steps = multihost.run_on_process_zero(self.steps)
-        try:
-            if step not in steps:
-                raise _Damage("it does not exist")
-            return self._restore(step, args)
-        except _Damage as error:
-            others = ", ".join(str(other) for other in steps if other != step) or "none"
-            raise UserError(
-                f"{self._directory} has no complete checkpoint of step {step} ({error}); "
-                f"the other steps: {others}"
-            ) from error
-
-    def _restore(self, step: int, args: ocp.args.CheckpointArgs) -> tuple[Any, dict[str, Any]]:
-        """Restores a checkpoint's state and `resume`; raises _Damage if orbax cannot."""
-        # The manager's `restore` ends with a barrier, which would wait for a process that fails.
-        handler = ocp.CompositeCheckpointHandler()
-        items = ocp.args.Composite(state=args, resume=ocp.args.JsonRestore())
-        folder = self._directory / str(step)
-        try:
-            with multihost.agreed():
-                restored = handler.restore(folder, args=items)
-        except (jax.errors.JaxRuntimeError, MemoryError):
-            raise
-        except Exception as error:
-            raise _Damage(_reason(error)) from None
-        return restored["state"], restored["resume"]
 
     def _set_aside(self, damaged: list[tuple[int, str]]) -> None:
         """Moves these steps away, because they will be saved again under their names."""

@@ -216,7 +216,7 @@ def _take_steps(
                 with recorder.paused(step, state):
                     # The log lines of a step are written before its checkpoint.
                     recorder.writer.flush()
-                    resume = run.resume_point(step) | {"meter": recorder.state()}
+                    resume = run.resume_point(step) | {"meter": recorder.meter.state()}
                     checkpointer.save(step, state, resume)
             if stop:
                 break

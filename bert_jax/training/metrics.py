@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,10 @@ class MetricsWriter:
             line
             for line in read_metrics(workdir)
             if line["step"] < first_step
-            and (line["step"] <= evaluated_step or not _is_evaluation(line))
+            and (
+                line["step"] <= evaluated_step
+                or not any(name.startswith(EVALUATION_PREFIX) for name in line)
+            )
         ]
         self._tracker = tracker
         self._remote, self._scratch = None, None
@@ -91,8 +94,13 @@ class MetricsWriter:
         """
         if not self._enabled:
             return
+        # JSON has neither NaN nor infinity.
+        finite = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
         with with_filename(self._path), self._path.open("a") as stream:
-            stream.write(json.dumps({"step": step, **_finite(values)}) + "\n")
+            stream.write(json.dumps({"step": step, **finite}) + "\n")
         numbers = {}
         for name, value in values.items():
             if isinstance(value, int | float):
@@ -135,18 +143,6 @@ class MetricsWriter:
         finally:
             if self._scratch:
                 self._scratch.cleanup()
-
-
-def _is_evaluation(line: Mapping[str, Any]) -> bool:
-    return any(name.startswith(EVALUATION_PREFIX) for name in line)
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces NaN and infinity, which JSON does not have, by None."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
 
 
 def read_metrics(workdir: epath.PathLike) -> list[dict[str, Any]]:
@@ -193,15 +189,6 @@ class Meter:
         self.since: float | None = None
         # The work of the timed steps, and its time, since `reset` and before.
         self._work, self._earlier = collections.Counter(), collections.Counter()
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leaves out the time of the block."""
-        try:
-            yield
-        finally:
-            if self.since is not None:
-                self.since = time.monotonic()
 
     def add(self, metrics: Mapping[str, float], sequences: int, tokens: int, flops: float) -> None:
         """Counts one finished step and its sequences, tokens and FLOPs."""

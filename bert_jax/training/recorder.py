@@ -39,7 +39,7 @@ class Recorder:
         meter_state: Mapping[str, Any],
     ):
         self._trainer, self.writer, self.progress = trainer, writer, progress
-        self._meter = Meter(trainer.objective.averaged, **meter_state)
+        self.meter = Meter(trainer.objective.averaged, **meter_state)
         self._peak = trainer.peak_flops_per_second()
         self._stage: Stage | None = None
         self._pending: tuple[int, int, Any] | None = None
@@ -54,7 +54,7 @@ class Recorder:
         and connects the devices.
         """
         self.flush()
-        self._meter.since = None
+        self.meter.since = None
         started = time.monotonic()
         yield
         self._compile_seconds += time.monotonic() - started
@@ -63,14 +63,14 @@ class Recorder:
         """Keeps the metrics of a step just dispatched, and reads the previous step's."""
         self.flush()
         self._stage, self._pending = stage, (step, length, metrics)
-        if self._meter.since is None:
+        if self.meter.since is None:
             self.flush()
-            self._meter.since = time.monotonic()
+            self.meter.since = time.monotonic()
         if step == stage.end_step:
             # A failed step is reported while its stage is current. Opening the next stage is not
             # training time.
             self.flush()
-            self._meter.since = None
+            self.meter.since = None
 
     def flush(self) -> None:
         """Waits for the pending step, if any, and counts it; raises NonFiniteError."""
@@ -81,18 +81,18 @@ class Recorder:
         if not all(math.isfinite(self._last[name]) for name in ("loss", "grad_norm")):
             raise NonFiniteError(step, self._last)
         stage = dataclasses.replace(self._stage, max_seq_length=length)
-        self._meter.add(self._last, **self._trainer.work(stage, self._last))
+        self.meter.add(self._last, **self._trainer.work(stage, self._last))
         self.progress.advance(1, self._note(step))
 
     def log(self, step: int) -> None:
         """Writes a line for the steps since the last line."""
         self.flush()
-        line = self._meter.summary(self._peak)
+        line = self.meter.summary(self._peak)
         last = {name: self._last[name] for name in ("learning_rate", "grad_norm")}
         compiling = {"compile_seconds": self._compile_seconds - self._logged_compile_seconds}
         length = {"seq_length": self._stage.max_seq_length}
         self.writer.write(step, line | compiling | last | length)
-        self._meter.reset()
+        self.meter.reset()
         self._logged_compile_seconds = self._compile_seconds
 
     def log_evaluation(self, step: int, results: Mapping[str, Any], message: str) -> None:
@@ -115,10 +115,13 @@ class Recorder:
             that is not finite raises NonFiniteError, as an earlier step does.
         """
         self.flush()
-        with self._meter.paused():
+        try:
             if state is not None and not state.is_finite():
                 raise NonFiniteError(step, self._last)
             yield
+        finally:
+            if self.meter.since is not None:
+                self.meter.since = time.monotonic()
 
     def times(self) -> dict[str, float | None]:
         """Computes the average speed over all lines logged by this process, and `compile_seconds`.
@@ -126,16 +129,12 @@ class Recorder:
         The latter is the time that this process spent compiling train steps.
         """
         return {
-            "train_sequences_per_second": self._meter.run_sequences_per_second(),
+            "train_sequences_per_second": self.meter.run_sequences_per_second(),
             "compile_seconds": self._compile_seconds,
         }
 
-    def state(self) -> dict[str, Any]:
-        """Returns the state that the recorder of a resumed run continues from, for JSON."""
-        return self._meter.state()
-
     def _note(self, step: int) -> str:
-        line = self._meter.summary(self._peak)
+        line = self.meter.summary(self._peak)
         parts = [f"step {step:,}", f"loss {line['loss']:.3f}"]
         shown = self._trainer.objective.progress
         parts += [f"{text} {line[name]:.1%}" for name, text in shown.items()]

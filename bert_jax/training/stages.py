@@ -84,7 +84,7 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
     Boundaries are rounded from the running sum of the fractions; the stages always cover
     `train.num_steps` exactly.
     """
-    train, spans, done = config.train, [], 0.0
+    train, data, spans, done = config.train, config.data, [], 0.0
     # The total may differ from 1 by rounding. It is summed like `done`, which makes the last
     # quotient exactly 1.
     total = sum((entry.fraction for entry in train.stages), 0.0)
@@ -106,7 +106,24 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
         else:
             curve = curve_of_run(config.schedule, shared_steps, before)
             before += end_step - first_step
-        stages.append(_make_stage(config, entry, index, first_step, end_step, curve))
+        decay, masked_lm_prob = entry.weight_decay, entry.masked_lm_prob or data.masked_lm_prob
+        stages.append(
+            Stage(
+                index=index,
+                first_step=first_step,
+                end_step=end_step,
+                max_seq_length=entry.max_seq_length,
+                max_predictions_per_seq=max_predictions(
+                    entry, data.masked_lm_prob, data.max_pairs_per_row
+                ),
+                batch_size=entry.batch_size or train.batch_size,
+                masked_lm_prob=masked_lm_prob,
+                weight_decay=config.optimizer.weight_decay if decay == -1 else decay,
+                curve=curve,
+                max_pairs_per_row=data.max_pairs_per_row,
+                model_keys=tuple((key, entry[key]) for key in OWN_MODEL_KEYS if entry[key]),
+            )
+        )
     return stages
 
 
@@ -120,25 +137,6 @@ def _own_curve(entry: ConfigDict, schedule: ConfigDict, num_steps: int) -> Curve
         warmup_steps=entry.warmup_steps,
         end_factor=shaped.end_factor,
         decay_power=schedule.decay_power,
-    )
-
-
-def _make_stage(
-    config: ConfigDict, entry: ConfigDict, index: int, first_step: int, end_step: int, curve: Curve
-) -> Stage:
-    data, decay = config.data, entry.weight_decay
-    return Stage(
-        index=index,
-        first_step=first_step,
-        end_step=end_step,
-        max_seq_length=entry.max_seq_length,
-        max_predictions_per_seq=max_predictions(entry, data.masked_lm_prob, data.max_pairs_per_row),
-        batch_size=entry.batch_size or config.train.batch_size,
-        masked_lm_prob=entry.masked_lm_prob or data.masked_lm_prob,
-        weight_decay=config.optimizer.weight_decay if decay == -1 else decay,
-        curve=curve,
-        max_pairs_per_row=data.max_pairs_per_row,
-        model_keys=tuple((key, entry[key]) for key in OWN_MODEL_KEYS if entry[key]),
     )
 
 

@@ -169,9 +169,7 @@ def claim_corpus(
                 f"the run in {path} began with another corpus: its {key} was {old!r} and is now "
                 f"{new!r} in the {data}; choose another --workdir"
             )
-        has_counts = token_counts_V is None or (path / workdir.TOKEN_COUNTS).exists()
-        if (path / workdir.TOKENIZER).exists() and has_counts:
-            return
+        return
     tokenizer.save(path / workdir.TOKENIZER)
     if token_counts_V is not None:
         counts = io.BytesIO()

@@ -88,11 +88,7 @@ class Trainer:
         """
         schedule = make_schedule(stages)
         optimizer = make_optimizer(
-            config.optimizer,
-            schedule,
-            make_weight_decay(stages),
-            config.model.vocab_size,
-            scaling,
+            config.optimizer, schedule, make_weight_decay(stages), config.model.vocab_size, scaling
         )
         return cls(
             model=model,

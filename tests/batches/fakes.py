@@ -61,6 +61,9 @@ class FakeStore:
         self.read.append(positions.ravel())
         return self.tokens[positions].astype(np.int32)
 
+    def sentence_starts_at(self, positions):
+        return np.isin(positions, self.sentence_starts)
+
     def document_of(self, positions):
         sentence = np.searchsorted(self.sentence_starts, positions, side="right") - 1
         return np.searchsorted(self.document_starts, sentence, side="right") - 1

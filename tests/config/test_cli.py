@@ -380,7 +380,7 @@ def test_commands_and_configs_are_listed(capsys, monkeypatch):
     [
         ("config.data.encoding", ["config.data.encoding (pre-training; by default 'utf-8')"]),
         ("schedule", ["config.schedule.peak_learning_rate (", "(fine-tuning; by", "above 0"]),
-        ("squad.version", ["config.squad.version (fine-tuning", "One of 1.1, 2.0."]),
+        ("squad.version", ["config.squad.version (fine-tuning", "Allowed: one of 1.1, 2.0."]),
         ("lr", ["there is no key 'lr'; did you mean schedule.peak_learning_rate?"]),
     ],
 )

@@ -3,23 +3,22 @@
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.config import check_batch, check_mask, check_vocabulary, default_config
+from bert_jax.config import check_batch, check_vocabulary, default_config
 
 
 def test_vocabulary_must_match_the_model():
     config = default_config()
-    check_vocabulary(config, 30522, "x")
+    check_vocabulary(config, 30522, 103, "x")
     with pytest.raises(UserError, match=r"30522.*vocab.txt has 28996.*model.vocab_size=28996"):
-        check_vocabulary(config, 28996, "vocab.txt")
+        check_vocabulary(config, 28996, 103, "vocab.txt")
 
 
 def test_the_mask_of_another_vocabulary():
     config = default_config()
-    check_mask(config, 103, "x")
     config.model.mask_token_id = 32
-    check_mask(config, 32, "x")
+    check_vocabulary(config, 30522, 32, "x")
     with pytest.raises(UserError, match="mask_token_id is 32, but the mask of x is 4; set"):
-        check_mask(config, 4, "x")
+        check_vocabulary(config, 30522, 4, "x")
 
 
 @pytest.mark.parametrize(

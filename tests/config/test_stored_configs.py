@@ -18,7 +18,6 @@ WRONG = {
     "model.vocab_size": [10**15, 100],
     "model.num_hidden_layers": [20_000, True],
     "model.max_position_embeddings": [8],
-    "model.layer_groups": [7],
     "model.initializer_range": ["NaN"],
     "model.new_key": [1],
     "objective.terms": [["masked_lm", "masked_lm"], ["morse", "next_sentence"]],

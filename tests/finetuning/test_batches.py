@@ -74,8 +74,8 @@ def trainer():
 
 def test_batches_resume_at_any_step(trainer):
     rows = FakeRows(11)
-    whole = list(training_batches(rows, trainer, batch_size=4, first_step=0, end_step=6))
-    rest = list(training_batches(rows, trainer, batch_size=4, first_step=4, end_step=6))
+    whole = list(training_batches(rows, trainer, range(6), batch_size=4))
+    rest = list(training_batches(rows, trainer, range(4, 6), batch_size=4))
     assert len(whole) == 6 and len(rest) == 2
     for one, other in zip(whole[4:], rest, strict=True):
         for name in one:
@@ -107,9 +107,9 @@ def test_common_padding_is_cut(trainer):
     assert set(shapes.values()) == {(2, 8)}
     assert cut(batch, 5)["input_ids"].shape == (2, 5)
     assert cut(batch, 32)["input_ids"].shape == cut(batch, 0)["input_ids"].shape == (2, 16)
-    rows, steps = FakeRows(11), {"batch_size": 4, "first_step": 0, "end_step": 6}
-    batches = list(training_batches(rows, trainer, length_multiple=2, **steps))
-    whole = list(training_batches(rows, trainer, **steps))
+    rows = FakeRows(11)
+    batches = list(training_batches(rows, trainer, range(6), batch_size=4, length_multiple=2))
+    whole = list(training_batches(rows, trainer, range(6), batch_size=4))
     assert len({batch["input_ids"].shape for batch in batches}) > 1
     for one, other in zip(batches, whole, strict=True):
         length = one["input_ids"].shape[1]

@@ -72,7 +72,7 @@ def test_fine_tuning_steps_match_pytorch(tmp_path, monkeypatch):
     )
     theirs.train()
     names = ("input_ids", "token_type_ids", "attention_mask", "labels")
-    batches = training_batches(rows, trainer, batch_size=8, first_step=0, end_step=num_steps)
+    batches = training_batches(rows, trainer, range(num_steps), batch_size=8)
     for step, batch in enumerate(batches):
         given = {name: torch.tensor(np.asarray(batch[name])).long() for name in names}
         state, metrics = trainer.train_step(state, batch)

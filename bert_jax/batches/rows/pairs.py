@@ -17,13 +17,7 @@ from bert_jax.base.batch import (
     BatchFields,
 )
 from bert_jax.batches.rows.blocks import Block, Pool
-from bert_jax.batches.rows.windows import (
-    Span,
-    WindowedRows,
-    gather_text,
-    join_spans,
-    target_lengths,
-)
+from bert_jax.batches.rows.windows import Span, WindowedRows, gather_text, join_spans
 from bert_jax.tokenizers.sequence import truncated_lengths
 
 
@@ -116,16 +110,9 @@ class PairRows(WindowedRows):
 
     def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[Chunks, np.ndarray]:
         """Returns the block's chunks and the target length of each."""
-        target_D = target_lengths(
-            rng, block.num_documents, self._max_num_tokens, self.spec.short_seq_prob
-        )
+        target_D = self._target_lengths(block, rng)
         chunks = chunk_documents(
-            rng,
-            block,
-            target_D,
-            self.random_prob,
-            self.swapped_prob,
-            self._max_gathered,
+            rng, block, target_D, self.random_prob, self.swapped_prob, self._max_gathered
         )
         return chunks, target_D[chunks.document_N]
 

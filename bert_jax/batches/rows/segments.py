@@ -5,13 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.batches.rows.blocks import Block
-from bert_jax.batches.rows.windows import (
-    Span,
-    WindowedRows,
-    gather_text,
-    join_spans,
-    target_lengths,
-)
+from bert_jax.batches.rows.windows import Span, WindowedRows, gather_text, join_spans
 
 
 class SegmentPlan(NamedTuple):
@@ -48,14 +42,9 @@ class SegmentRows(WindowedRows):
 
     def _spans(self, block: Block, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Returns the first token of each row's text, and its length before truncation."""
-        target_D = target_lengths(
-            rng, block.num_documents, self._max_num_tokens, self.spec.short_seq_prob
-        )
+        target_D = self._target_lengths(block, rng)
         _, start_N, end_N = gather_text(
-            block,
-            target_D,
-            lambda first, end: (end, ()),
-            self._max_gathered,
+            block, target_D, lambda first, end: (end, ()), self._max_gathered
         )
         return start_N, end_N - start_N
 
@@ -78,7 +67,7 @@ class WholeSentenceRows(SegmentRows):
             kept_end = np.where(end - first > max_tokens, starts[last], end)
             return np.where(kept_end > first, kept_end, end), (kept_end,)
 
-        target_D = target_lengths(rng, block.num_documents, max_tokens, self.spec.short_seq_prob)
+        target_D = self._target_lengths(block, rng)
         _, start_N, _, end_N = gather_text(block, target_D, divide, most=0)
         is_kept_N = end_N > start_N
         return start_N[is_kept_N], (end_N - start_N)[is_kept_N]

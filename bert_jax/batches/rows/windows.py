@@ -145,6 +145,12 @@ class WindowedRows(abc.ABC):
         order = self._generator(epoch, window, SHUFFLE_TAG).permutation(len(joined[0]))
         return select_rows(joined, order)
 
+    def _target_lengths(self, block: Block, rng: np.random.Generator) -> np.ndarray:
+        """Draws the target length of the rows of each document, int64 [D]."""
+        coin_D, size_D = rng.random((2, block.num_documents))
+        short_D = 2 + (size_D * (self._max_num_tokens - 1)).astype(np.int64)
+        return np.where(coin_D < self.spec.short_seq_prob, short_D, self._max_num_tokens)
+
     def _generator(self, epoch: int, part: int, *tags: int) -> np.random.Generator:
         return keyed_generator(self.spec.seed, self.spec.stage, epoch, part, *tags)
 
@@ -188,15 +194,6 @@ def select_rows(plan: Any, selection: Any) -> Any:
 def concatenate_rows(plans: Sequence[Any]) -> Any:
     """Returns the rows of all plans as one plan."""
     return type(plans[0])(*map(np.concatenate, zip(*plans, strict=True)))
-
-
-def target_lengths(
-    rng: np.random.Generator, num_documents: int, max_num_tokens: int, short_seq_prob: float
-) -> np.ndarray:
-    """Draws the target length of each document's rows, int64 [D]."""
-    coin_D, size_D = rng.random((2, num_documents))
-    short_D = 2 + (size_D * (max_num_tokens - 1)).astype(np.int64)
-    return np.where(coin_D < short_seq_prob, short_D, max_num_tokens)
 
 
 def gather_text(
