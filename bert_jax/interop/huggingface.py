@@ -67,7 +67,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     model, terms = described.model, described.terms
     head, warnings = {}, described.warnings
     with _open_weights(path) as (file, tensors):
-        tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
+        tensors = _with_current_names(tensors, family)
         model.update(family.read_buffers(tensors, BertConfig(**model), file))
         _drop_repeated(tensors, family, file)
         _drop_zero_tables(tensors, family, model)
@@ -252,12 +252,19 @@ def _labels(config: Mapping[str, Any], head: str, num_labels: int) -> dict[str, 
     return {"labels": tuple(str(names[k]) for k in keys), "multi_label": kind == _MULTI_LABEL}
 
 
-def _current_name(name: str, family: Family) -> str:
-    """Converts a tensor's name in an older or bare file to its current name, with its prefix."""
-    for old, new in family.renamed.items():
-        name = re.sub(old, new, name)
-    is_bare = name.startswith(family.base_prefixes)
-    return family.encoder_prefixes[0] + name if is_bare else name
+def _with_current_names(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """Gives the tensors of an older or bare file their current names, with the encoder's prefix."""
+    prefix = family.encoder_prefixes[0]
+    tables = (table for tables in (family.names, *family.other_names) for table in tables)
+    names = [theirs.name for theirs in foreign_names(tables, "huggingface", 1).values()]
+    names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    parts = tuple({name.partition(".")[0] + "." for name in names})
+    current = {}
+    for name, tensor in tensors.items():
+        for old, new in family.renamed.items():
+            name = re.sub(old, new, name)
+        current[prefix + name if name.startswith(parts) else name] = tensor
+    return current
 
 
 def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> None:

@@ -8,13 +8,13 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
+    WITHOUT_POOLER,
     Family,
     Names,
-    PreTrainingClass,
+    masked_lm_classes,
     task_classes,
 )
 
-# layout or shorthand, our name, Hugging Face's
 _EMBEDDINGS = """
 table word_embeddings word_embeddings.weight
 table token_type_embeddings token_type_embeddings.weight
@@ -69,15 +69,7 @@ GTE = Family(
             Names("mlm/", "lm_head.", _NATIVE_LANGUAGE_MODEL),
         ),
     ),
-    pretraining_classes=(
-        PreTrainingClass(
-            "GteForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("GteModel", (), ("bert/embeddings/", "bert/encoder/")),
-    ),
+    pretraining_classes=masked_lm_classes("Gte", WITHOUT_POOLER),
     task_classes=task_classes("Gte", SEQUENCES_AND_TOKENS),
     tokenizer="XLMRobertaTokenizer",
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
@@ -95,9 +87,8 @@ GTE = Family(
         "position_embedding_type": "rope",
         "tie_word_embeddings": True,
     },
-    written={"tie_word_embeddings": True, "torch_dtype": "float32"},
+    written={"tie_word_embeddings": True},
     encoder_prefixes=("gte.",),
-    base_prefixes=("embeddings.", "encoder.", "layers.", "pooler."),
     renamed={r"^new\.": "gte."},
     buffers=BUFFERS,
     tied={"lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight"},

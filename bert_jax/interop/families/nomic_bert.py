@@ -9,19 +9,18 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
+    WITHOUT_POOLER,
     Family,
     Names,
-    PreTrainingClass,
+    masked_lm_classes,
     task_classes,
 )
 
 _EMBEDDINGS = "nomic_bert.embeddings."
-# layout or shorthand, our name, Hugging Face's
 _TABLES = """
 table word_embeddings word_embeddings.weight
 table token_type_embeddings token_type_embeddings.weight
 """
-# layout or shorthand, our name, Hugging Face's
 _LAYER = """
 heads@0/3 attention/query attn.Wqkv
 heads@1/3 attention/key attn.Wqkv
@@ -71,15 +70,7 @@ NOMIC_BERT = Family(
             ),
         ),
     ),
-    pretraining_classes=(
-        PreTrainingClass(
-            "NomicBertForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("NomicBertModel", (), ("bert/embeddings/", "bert/encoder/")),
-    ),
+    pretraining_classes=masked_lm_classes("NomicBert", WITHOUT_POOLER),
     task_classes=task_classes("NomicBert", SEQUENCES_AND_TOKENS),
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
     fixed={"gated": True, "biasless": ("attention", "inner", "output")},
@@ -116,9 +107,7 @@ NOMIC_BERT = Family(
         "rotary_scaling_factor": None,
         "use_rms_norm": False,
     },
-    written={"torch_dtype": "float32"},
     encoder_prefixes=("nomic_bert.",),
-    base_prefixes=("embeddings.", "emb_ln.", "encoder.", "layers.", "pooler."),
     renamed={r"^bert\.": "nomic_bert."},
     tied={
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
