@@ -54,7 +54,6 @@ class Run(NamedTuple):
         return self.metrics[label].text(self.value(label))
 
     def baseline(self, label: str) -> float | None:
-        """Returns the value of a metric's baseline, if it has one."""
         return self.values.get(self.metrics[label].baseline)
 
 
