@@ -55,13 +55,11 @@ class TaskClass(NamedTuple):
 
     Attributes:
       output: The names of the output layer.
-      pipeline: The `pipeline_tag` of a model card.
       pooler: The names of the pooler's dense layer, if they are not the family's.
     """
 
     name: str
     output: Names
-    pipeline: str
     pooler: Names | None = None
 
     @property
@@ -72,12 +70,12 @@ class TaskClass(NamedTuple):
 
 # The prefixes of an encoder's weights without the pooler.
 WITHOUT_POOLER = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
-# The output layer of the class for each head of fine-tuning, and the class's `pipeline_tag`.
+# The output layer of the class for each head of fine-tuning.
 _OUTPUTS = {
-    "sequence_classification": ("classifier", "text-classification"),
-    "token_classification": ("classifier", "token-classification"),
-    "question_answering": ("qa_outputs", "question-answering"),
-    "multiple_choice": ("classifier", "multiple-choice"),
+    "sequence_classification": "classifier",
+    "token_classification": "classifier",
+    "question_answering": "qa_outputs",
+    "multiple_choice": "classifier",
 }
 # The heads for which many families have a class.
 SEQUENCES_AND_TOKENS = ("sequence_classification", "token_classification")
@@ -110,17 +108,15 @@ def task_classes(
       poolers: Maps heads to the pooler's dense layer, for classes where the head
         has that layer instead of the encoder.
     """
-    classes = {}
-    for head in heads:
-        output, pipeline = _OUTPUTS[head]
-        output, pooler = (outputs or {}).get(head, output), (poolers or {}).get(head)
-        classes[head] = TaskClass(
+    outputs, poolers = {**_OUTPUTS, **(outputs or {})}, poolers or {}
+    return {
+        head: TaskClass(
             f"{prefix}For{head.title().replace('_', '')}",
-            Names("classifier/", "", f"output dense {output}"),
-            pipeline,
-            pooler=Names("bert/pooler/", "", f"dense dense {pooler}") if pooler else None,
+            Names("classifier/", "", f"output dense {outputs[head]}"),
+            Names("bert/pooler/", "", f"dense dense {poolers[head]}") if head in poolers else None,
         )
-    return classes
+        for head in heads
+    }
 
 
 def same_keys(keys: str) -> dict[str, str]:

@@ -48,7 +48,6 @@ class Embedding(NamedTuple):
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """The prompts by name."""
         return self.library["prompts"]
 
     def with_prompts(self, **prompts: str | None) -> Self:

@@ -318,7 +318,6 @@ def _read_wordpiece(
 
 
 def _check_keys(config: dict[str, Any], values: Mapping[str, Any], path: Path) -> None:
-    """Refuses a tokenizer_config.json with other values of these keys."""
     for key, value in values.items():
         if config.get(key) not in (None, value):
             raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value}")
@@ -368,7 +367,6 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
 
 
 def _refuse_other_rules(theirs: dict[str, Any], ours: dict[str, Any], path: Path) -> None:
-    """Refuses a tokenizer.json whose rules differ from ours."""
     for section in ("model", "normalizer", "pre_tokenizer"):
         for key, value in ours[section].items():
             if key == "vocab":

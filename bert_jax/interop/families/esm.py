@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.base.errors import UserError
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.roberta import TWO_LAYERS
+from bert_jax.interop.families.roberta import MASKED_LM, TWO_LAYERS
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     Family,
@@ -37,11 +37,6 @@ heads_output attention/output attention.output.dense
 norm output_layer_norm LayerNorm
 dense intermediate intermediate.dense
 dense output output.dense
-"""
-_LANGUAGE_MODEL = """
-dense transform dense
-norm layer_norm layer_norm
-vector output_bias bias
 """
 _CONFIG_KEYS = """
 vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_dropout_prob
@@ -111,7 +106,7 @@ ESM = Family(
         Names("bert/encoder/layer_{}/", "esm.encoder.layer.{}.", _LAYER),
         Names("bert/encoder/", "esm.encoder.", "norm layer_norm emb_layer_norm_after"),
         Names("bert/", "esm.", "dense pooler/dense pooler.dense"),
-        Names("mlm/", "lm_head.", _LANGUAGE_MODEL),
+        MASKED_LM,
     ),
     pretraining_classes=masked_lm_classes("Esm"),
     task_classes=task_classes("Esm", SEQUENCES_AND_TOKENS, **TWO_LAYERS),

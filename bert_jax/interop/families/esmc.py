@@ -5,15 +5,7 @@ not. EsmcTokenizer makes an <unk> of white space, which is dropped here, and one
 letter, where a run of them is one here.
 """
 
-from bert_jax.interop.families.rotary import (
-    BIASLESS,
-    BUFFERS,
-    LLAMA_CONSTANTS,
-    LLAMA_KEYS,
-    LLAMA_LAYER,
-    LLAMA_TOKEN_IDS,
-    rotary,
-)
+from bert_jax.interop.families import rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     Family,
@@ -22,7 +14,7 @@ from bert_jax.interop.family import (
     task_classes,
 )
 
-_LAYER = f"""{LLAMA_LAYER}
+_LAYER = f"""{rotary.LLAMA_LAYER}
 vector attention/query_layer_norm/scale self_attn.q_norm.weight
 vector attention/key_layer_norm/scale self_attn.k_norm.weight
 norm attention_layer_norm input_layernorm
@@ -47,7 +39,7 @@ ESMC = Family(
             "bert/encoder/layer_{}/",
             "esmc.layers.{}.",
             _LAYER,
-            biasless=BIASLESS,
+            biasless=rotary.BIASLESS,
         ),
         Names("bert/encoder/layer_norm/", "esmc.norm.", "vector scale weight"),
         Names("mlm/", "lm_head.", _LANGUAGE_MODEL),
@@ -57,7 +49,7 @@ ESMC = Family(
         "Esmc", SEQUENCES_AND_TOKENS, _OUTPUTS, {"sequence_classification": "classifier.dense"}
     ),
     tokenizer="EsmcTokenizer",
-    config_keys=LLAMA_KEYS,
+    config_keys=rotary.LLAMA_KEYS,
     repeated_keys={"num_key_value_heads": "num_attention_heads"},
     fixed={
         "norm": "all_pre_and_final",
@@ -71,11 +63,11 @@ ESMC = Family(
         "layer_norm_eps": 1e-5,
         "hidden_dropout_prob": 0.0,
     },
-    spelling=rotary(10_000.0),
+    spelling=rotary.spelling(10_000.0),
     defaults={"hidden_act": "silu", "attention_dropout": 0.0, "max_position_embeddings": 2048},
-    constants=LLAMA_CONSTANTS,
-    written=LLAMA_CONSTANTS,
-    token_ids=LLAMA_TOKEN_IDS,
+    constants=rotary.LLAMA_CONSTANTS,
+    written=rotary.LLAMA_CONSTANTS,
+    token_ids=rotary.LLAMA_TOKEN_IDS,
     encoder_prefixes=("esmc.",),
-    buffers=BUFFERS,
+    buffers=rotary.BUFFERS,
 )

@@ -3,15 +3,7 @@
 Without a `classifier_pooling`, a config.json means late: the mean of the logits of all tokens.
 """
 
-from bert_jax.interop.families.rotary import (
-    BIASLESS,
-    BUFFERS,
-    LLAMA_CONSTANTS,
-    LLAMA_KEYS,
-    LLAMA_LAYER,
-    LLAMA_TOKEN_IDS,
-    rotary,
-)
+from bert_jax.interop.families import rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     Family,
@@ -21,7 +13,7 @@ from bert_jax.interop.family import (
     task_classes,
 )
 
-_LAYER = f"""{LLAMA_LAYER}
+_LAYER = f"""{rotary.LLAMA_LAYER}
 vector attention_layer_norm/scale input_layernorm.weight
 vector output_layer_norm/scale post_attention_layernorm.weight
 """
@@ -41,7 +33,7 @@ EUROBERT = Family(
             "bert/encoder/layer_{}/",
             "model.layers.{}.",
             _LAYER,
-            biasless=BIASLESS,
+            biasless=rotary.BIASLESS,
         ),
         Names("bert/encoder/layer_norm/", "model.norm.", "vector scale weight"),
         Names("mlm/", "lm_head.", "table output_embeddings weight"),
@@ -50,7 +42,7 @@ EUROBERT = Family(
     task_classes=_classes,
     tokenizer="EuroBertTokenizer",
     config_keys={
-        **LLAMA_KEYS,
+        **rotary.LLAMA_KEYS,
         **same_keys("num_key_value_heads classifier_pooling"),
         "layer_norm_eps": "rms_norm_eps",
     },
@@ -66,7 +58,7 @@ EUROBERT = Family(
         "tied_decoder": False,
         "hidden_dropout_prob": 0.0,
     },
-    spelling=rotary(10_000.0),
+    spelling=rotary.spelling(10_000.0),
     defaults={
         "hidden_act": "silu",
         "attention_dropout": 0.0,
@@ -75,9 +67,9 @@ EUROBERT = Family(
     },
     # The key of the authors' code.
     renamed_keys={"clf_pooling": "classifier_pooling"},
-    constants=LLAMA_CONSTANTS,
-    written=LLAMA_CONSTANTS | {"pretraining_tp": 1},
-    token_ids=LLAMA_TOKEN_IDS,
+    constants=rotary.LLAMA_CONSTANTS,
+    written=rotary.LLAMA_CONSTANTS | {"pretraining_tp": 1},
+    token_ids=rotary.LLAMA_TOKEN_IDS,
     encoder_prefixes=("model.",),
-    buffers=BUFFERS,
+    buffers=rotary.BUFFERS,
 )

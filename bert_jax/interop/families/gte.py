@@ -5,7 +5,7 @@ It has separate ones in memory, which `save_original_format=False` writes.
 """
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, spelling
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     WITHOUT_POOLER,
@@ -75,7 +75,7 @@ GTE = Family(
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
     # The activation of the masked-LM head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "gated": True, "biasless": ("inner",)},
-    spelling=rotary(160_000.0),
+    spelling=spelling(160_000.0),
     defaults={
         "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": 8192,

@@ -7,8 +7,8 @@
 import dataclasses
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.roberta import ROBERTA, TWO_LAYERS
-from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.families.roberta import MASKED_LM, ROBERTA, TWO_LAYERS
+from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, spelling
 from bert_jax.interop.family import SEQUENCES_AND_TOKENS, Names, masked_lm_classes, task_classes
 
 _EMBEDDINGS = "roberta.embeddings."
@@ -33,7 +33,7 @@ dense output mlp.fc2
 _COMMON = (
     Names("bert/embeddings/", _EMBEDDINGS, _TABLES),
     Names("bert/", "roberta.", "dense pooler/dense pooler.dense"),
-    next(names for names in ROBERTA.names if names.ours == "mlm/"),
+    MASKED_LM,
 )
 
 # The recipe is that of XLM-R's model and objective.
@@ -60,7 +60,7 @@ JINA_V3 = dataclasses.replace(
     tokenizer="XLMRobertaTokenizer",
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
     config_offsets={},
-    spelling=rotary(20_000.0),
+    spelling=spelling(20_000.0),
     defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 8194, "type_vocab_size": 1},
     constants={"tie_word_embeddings": True},
     written={"tie_word_embeddings": True},

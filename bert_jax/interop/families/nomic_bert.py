@@ -6,7 +6,7 @@ with which NomicBertForMaskedLM would leave the encoder random, and have other k
 """
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
+from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, spelling
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     WITHOUT_POOLER,
@@ -74,7 +74,7 @@ NOMIC_BERT = Family(
     task_classes=task_classes("NomicBert", SEQUENCES_AND_TOKENS),
     config_keys={**BERT.config_keys, **ROTARY_KEYS},
     fixed={"gated": True, "biasless": ("attention", "inner", "output")},
-    spelling=rotary(1000.0),
+    spelling=spelling(1000.0),
     defaults={
         "hidden_act": "silu",
         "hidden_dropout_prob": 0.0,

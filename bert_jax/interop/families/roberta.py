@@ -17,6 +17,7 @@ dense transform dense
 norm layer_norm layer_norm
 vector output_bias bias
 """
+MASKED_LM = Names("mlm/", "lm_head.", _LANGUAGE_MODEL)
 _ENCODER = tuple(
     table._replace(
         huggingface=table.huggingface.replace("bert.", "roberta."),
@@ -46,7 +47,7 @@ ROBERTA = Family(
     title="RoBERTa",
     recipe="roberta",
     model_types=("roberta",),
-    names=(*_ENCODER, Names("mlm/", "lm_head.", _LANGUAGE_MODEL)),
+    names=(*_ENCODER, MASKED_LM),
     **_classes("Roberta"),
     tokenizer="RobertaTokenizer",
     config_keys=BERT.config_keys,

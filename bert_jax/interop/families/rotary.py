@@ -29,7 +29,7 @@ dense output mlp.down_proj
 BIASLESS = ("attention", "gate", "intermediate", "output")
 # Tensors of older files, which follow from the config.
 BUFFERS = (r".*inv_freq",)
-# Keys of `config.model` with the names that `rotary` gives them.
+# Keys of `config.model` with the names that `spelling` gives them.
 ROTARY_KEYS = same_keys("rope_theta rope_scale")
 _SAME_KEYS = """
 vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act
@@ -50,7 +50,7 @@ LLAMA_TOKEN_IDS = {
 }
 
 
-def rotary(theta: float) -> Spelling:
+def spelling(theta: float) -> Spelling:
     """Makes the spelling of `rope_parameters`, with `rope_theta` and `rope_scaling` of older files.
 
     Args:
