@@ -161,8 +161,7 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
         results["max_seq_length"] = stage_of(resolve_stages(config), step).max_seq_length
     values = _without_folders(config_lib.to_dict(config))
     training = {"step": step, "config": values, "corpus": corpus, "results": results}
-    initial = directory / workdir.INITIAL_TRAINING
-    return training | files.read_json(initial) if initial.exists() else training
+    return training | files.read_json(directory / workdir.INITIAL_TRAINING, optional=True)
 
 
 def _without_folders(values: Any) -> Any:

@@ -225,8 +225,7 @@ def read_terms(
 
 def read_training(directory: Path) -> dict[str, Any]:
     """Reads how a model was trained; empty if its directory has no TRAINING file."""
-    path = directory / TRAINING
-    return files.read_json(path) if path.exists() else {}
+    return files.read_json(directory / TRAINING, optional=True)
 
 
 def write_training(pretrained: Pretrained, directory: Path) -> None:

@@ -207,8 +207,7 @@ def read_huggingface_tokenizer(
     Returns:
       The tokenizer, None if there is none; and a sentence for each setting that is guessed.
     """
-    config_path = directory / CONFIG_FILE
-    config = files.read_json(config_path) if config_path.exists() else {}
+    config = files.read_json(directory / CONFIG_FILE, optional=True)
     notes: list[str] = []
     if (directory / OPTIONS_FILE).exists():
         tokenizer = tokenizers.load(directory)
@@ -224,13 +223,11 @@ def read_huggingface_tokenizer(
 def _read_added_tokens(directory: Path, config: dict[str, Any]) -> dict[int, AddedToken]:
     """Reads the added tokens of a directory by their ids, from all files that may have them."""
     added = {}
-    if (path := directory / ADDED_FILE).exists():
-        specials_path = directory / SPECIALS_FILE
-        specials = files.read_json(specials_path) if specials_path.exists() else {}
-        listed = specials.get("additional_special_tokens") or ()
-        special = {t["content"] if isinstance(t, dict) else t for t in listed}
-        for content, i in files.read_json(path).items():
-            added[int(i)] = token_of(content, {"special": content in special})
+    specials = files.read_json(directory / SPECIALS_FILE, optional=True)
+    listed = specials.get("additional_special_tokens") or ()
+    special = {t["content"] if isinstance(t, dict) else t for t in listed}
+    for content, i in files.read_json(directory / ADDED_FILE, optional=True).items():
+        added[int(i)] = token_of(content, {"special": content in special})
     for i, token in (config.get("added_tokens_decoder") or {}).items():
         added[int(i)] = token_of(token["content"], token)
     if (path := directory / LIBRARY_FILE).exists():
@@ -263,16 +260,14 @@ def _read_tokenizer(
 
 def tokenizer_class_of(directory: Path) -> str:
     """Reads the tokenizer class from a directory's configs, without "Fast"; empty if none."""
-    paths = [path for name in (CONFIG_FILE, "config.json") if (path := directory / name).exists()]
-    names = (files.read_json(path).get("tokenizer_class") for path in paths)
+    paths = (directory / name for name in (CONFIG_FILE, "config.json"))
+    names = (files.read_json(path, optional=True).get("tokenizer_class") for path in paths)
     return next(filter(None, names), "").removesuffix("Fast")
 
 
 def _class_with_specials(path: Path, usual: str) -> str:
     """Returns the first class whose special tokens a tokenizer.json has, the usual one first."""
-    if not path.exists():
-        return usual
-    added = files.read_json(path).get("added_tokens") or ()
+    added = files.read_json(path, optional=True).get("added_tokens") or ()
     found = {token["content"] for token in added}
     return next(
         (
