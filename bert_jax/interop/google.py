@@ -31,8 +31,9 @@ def read_google(
     path: Path, family_name: str = "", with_weights: bool = True, lowercase: bool | None = None
 ) -> Pretrained:
     """Reads a TF1 checkpoint, given by its directory or its prefix; see `formats.read`."""
-    prefix, family_name = _prefix(path), family_name or DEFAULT
-    family, file = _google_family(family_name), prefix.parent / CONFIG
+    prefix = path if _index(path).is_file() else _only_checkpoint(path)
+    family_name, file = family_name or DEFAULT, prefix.parent / CONFIG
+    family = _google_family(family_name)
     model = read_model_keys(files.read_json(file), family.config_keys, file)
     terms = read_terms({}, family, model["causal"])
     pretrained = Pretrained(str(path), model, family=family_name, terms=terms)
@@ -69,10 +70,6 @@ def _checkpoint_tensors(prefix: Path) -> dict[str, Tensor]:
         for name, shape in sorted(reader.get_variable_to_shape_map().items())
         if not name.endswith(_TRAINING_VARIABLES)
     }
-
-
-def _prefix(path: Path) -> Path:
-    return path if _index(path).is_file() else _only_checkpoint(path)
 
 
 def _index(prefix: Path) -> Path:

@@ -56,7 +56,6 @@ class TokenizerClass:
       options: Maps keys of a tokenizer_config.json to options of the tokenizer, and to the values
         that they have if the file lacks these keys.
       fixed: More keys, with the only values that can be read.
-      written: More keys, with the values that are written.
       vocabulary_file: The name of the vocabulary's main file; empty for our own name. BPE_FILE and
         its merges.txt are written beside tokenizer.json.
       is_fast: Whether the class can have a tokenizer.json.
@@ -69,7 +68,6 @@ class TokenizerClass:
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, tuple[str, Any]] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     vocabulary_file: str = ""
     is_fast: bool = True
     exact: Mapping[str, Any] | None = dataclasses.field(default_factory=dict)
@@ -91,12 +89,6 @@ _WORDPIECE = TokenizerClass(
     "wordpiece",
     "bert",
     options={"do_lower_case": ("lowercase", True)},
-    written={
-        "do_basic_tokenize": True,
-        "never_split": None,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
-    },
     exact={"max_input_chars_per_word": 100},
 )
 _FAIRSEQ_SENTENCEPIECE = TokenizerClass(
@@ -110,7 +102,6 @@ _BYTE_BPE = TokenizerClass(
     "byte_bpe",
     "roberta",
     options={"add_prefix_space": ("add_prefix_space", False)},
-    written={"errors": "replace", "trim_offsets": True},
     vocabulary_file=BPE_FILE,
 )
 # The class that reads everything from tokenizer.json.
@@ -174,7 +165,6 @@ def write_huggingface_tokenizer(
         "tokenizer_class": class_name if tokenizer_class.keeps_ids(tokenizer) else ANY_TOKENIZER,
         **{key: tokenizer.options[ours] for key, (ours, _) in tokenizer_class.options.items()},
         **tokenizer_class.fixed,
-        **tokenizer_class.written,
         # It removes spaces before punctuation, which only WordPiece adds.
         "clean_up_tokenization_spaces": tokenizer_class.kind == "wordpiece",
         "model_input_names": [

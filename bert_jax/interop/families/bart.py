@@ -83,15 +83,6 @@ BART = Family(
         "decoder_attention_heads": "encoder_attention_heads",
         "decoder_ffn_dim": "encoder_ffn_dim",
     },
-    written={
-        "is_encoder_decoder": True,
-        "scale_embedding": False,
-        "activation_dropout": 0.0,
-        "encoder_layerdrop": 0.0,
-        "decoder_layerdrop": 0.0,
-        "classifier_dropout": 0.0,
-        "use_cache": True,
-    },
     token_ids={
         "bos_token_id": "cls_id",
         "pad_token_id": "pad_id",

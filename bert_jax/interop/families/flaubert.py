@@ -37,16 +37,6 @@ _CONFIG_KEYS = {
     "initializer_range": "init_std",
     "layer_norm_eps": "layer_norm_eps",
 }
-_CONSTANTS = {
-    "asm": False,
-    "causal": False,
-    "is_encoder": True,
-    "n_langs": 1,
-    "summary_type": "first",
-    "summary_use_proj": True,
-    "summary_activation": None,
-    "summary_proj_to_labels": True,
-}
 
 _classes = task_classes(
     "Flaubert",
@@ -81,9 +71,16 @@ FLAUBERT = Family(
     },
     fixed={"type_vocab_size": 0, "head_transform": False, "pooler_act": "none"},
     multiples={"intermediate_size": ("hidden_size", 4)},
-    constants=_CONSTANTS,
-    # In transformers, sinusoidal_embeddings affects only initial values.
-    written={**_CONSTANTS, "sinusoidal_embeddings": False, "summary_first_dropout": 0.1},
+    constants={
+        "asm": False,
+        "causal": False,
+        "is_encoder": True,
+        "n_langs": 1,
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": None,
+        "summary_proj_to_labels": True,
+    },
     token_ids={
         "bos_token_id": "cls_id",
         "eos_token_id": "sep_id",

@@ -6,16 +6,12 @@
 
 import dataclasses
 
+from bert_jax.interop.families import rotary
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.roberta import MASKED_LM, ROBERTA, TWO_LAYERS
-from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, spelling
 from bert_jax.interop.family import SEQUENCES_AND_TOKENS, Names, masked_lm_classes, task_classes
 
 _EMBEDDINGS = "roberta.embeddings."
-_TABLES = """
-table word_embeddings word_embeddings.weight
-table token_type_embeddings token_type_embeddings.weight
-"""
 _LAYER = """
 heads@0/3 attention/query mixer.Wqkv
 heads@1/3 attention/key mixer.Wqkv
@@ -26,12 +22,12 @@ dense intermediate mlp.fc1
 dense output mlp.fc2
 norm output_layer_norm norm2
 """
-_NATIVE_LAYER = f"""{POST_NORM}
+_NATIVE_LAYER = f"""{rotary.POST_NORM}
 dense intermediate mlp.fc1
 dense output mlp.fc2
 """
 _COMMON = (
-    Names("bert/embeddings/", _EMBEDDINGS, _TABLES),
+    Names("bert/embeddings/", _EMBEDDINGS, rotary.TABLES),
     Names("bert/", "roberta.", "dense pooler/dense pooler.dense"),
     MASKED_LM,
 )
@@ -58,11 +54,11 @@ JINA_V3 = dataclasses.replace(
         "JinaEmbeddingsV3", (*SEQUENCES_AND_TOKENS, "question_answering"), **TWO_LAYERS
     ),
     tokenizer="XLMRobertaTokenizer",
-    config_keys={**BERT.config_keys, **ROTARY_KEYS},
+    config_keys={**BERT.config_keys, **rotary.ROTARY_KEYS},
     config_offsets={},
-    spelling=spelling(20_000.0),
+    spelling=rotary.spelling(20_000.0),
     defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 8194, "type_vocab_size": 1},
     constants={"tie_word_embeddings": True},
     written={"tie_word_embeddings": True},
-    buffers=BUFFERS,
+    buffers=rotary.BUFFERS,
 )

@@ -5,8 +5,8 @@
 with which NomicBertForMaskedLM would leave the encoder random, and have other keys in config.json.
 """
 
+from bert_jax.interop.families import rotary
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, spelling
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     WITHOUT_POOLER,
@@ -17,10 +17,6 @@ from bert_jax.interop.family import (
 )
 
 _EMBEDDINGS = "nomic_bert.embeddings."
-_TABLES = """
-table word_embeddings word_embeddings.weight
-table token_type_embeddings token_type_embeddings.weight
-"""
 _LAYER = """
 heads@0/3 attention/query attn.Wqkv
 heads@1/3 attention/key attn.Wqkv
@@ -32,20 +28,13 @@ dense intermediate mlp.fc12
 dense output mlp.fc2
 norm output_layer_norm norm2
 """
-_NATIVE_LAYER = f"""{POST_NORM}
-dense gate mlp.up_proj
-dense intermediate mlp.gate_proj
-dense output mlp.down_proj
-"""
 _LANGUAGE_MODEL = """
 dense transform transform.dense
 norm layer_norm transform.layer_norm
 vector output_bias bias
 """
-# The first parts of names of layers without biases.
-_BIASLESS = ("attention", "gate", "intermediate", "output")
 _COMMON = (
-    Names("bert/embeddings/", _EMBEDDINGS, _TABLES),
+    Names("bert/embeddings/", _EMBEDDINGS, rotary.TABLES),
     Names("bert/", "nomic_bert.", "dense pooler/dense pooler.dense"),
     Names("mlm/", "cls.predictions.", _LANGUAGE_MODEL),
 )
@@ -58,7 +47,10 @@ NOMIC_BERT = Family(
         *_COMMON,
         Names("bert/embeddings/", "nomic_bert.", "norm layer_norm emb_ln"),
         Names(
-            "bert/encoder/layer_{}/", "nomic_bert.encoder.layers.{}.", _LAYER, biasless=_BIASLESS
+            "bert/encoder/layer_{}/",
+            "nomic_bert.encoder.layers.{}.",
+            _LAYER,
+            biasless=rotary.BIASLESS,
         ),
     ),
     other_names=(
@@ -66,15 +58,18 @@ NOMIC_BERT = Family(
             *_COMMON,
             Names("bert/embeddings/", _EMBEDDINGS, "norm layer_norm LayerNorm"),
             Names(
-                "bert/encoder/layer_{}/", "nomic_bert.layers.{}.", _NATIVE_LAYER, biasless=_BIASLESS
+                "bert/encoder/layer_{}/",
+                "nomic_bert.layers.{}.",
+                rotary.POST_NORM_GATED,
+                biasless=rotary.BIASLESS,
             ),
         ),
     ),
     pretraining_classes=masked_lm_classes("NomicBert", WITHOUT_POOLER),
     task_classes=task_classes("NomicBert", SEQUENCES_AND_TOKENS),
-    config_keys={**BERT.config_keys, **ROTARY_KEYS},
+    config_keys={**BERT.config_keys, **rotary.ROTARY_KEYS},
     fixed={"gated": True, "biasless": ("attention", "inner", "output")},
-    spelling=spelling(1000.0),
+    spelling=rotary.spelling(1000.0),
     defaults={
         "hidden_act": "silu",
         "hidden_dropout_prob": 0.0,
@@ -113,7 +108,7 @@ NOMIC_BERT = Family(
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    buffers=BUFFERS,
+    buffers=rotary.BUFFERS,
     # The released head has only the weights.
     optional_tensors=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),
 )

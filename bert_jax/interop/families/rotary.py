@@ -20,10 +20,17 @@ POST_NORM = f"""{ATTENTION}
 norm attention_layer_norm post_attention_layernorm
 norm output_layer_norm post_mlp_layernorm
 """
-LLAMA_LAYER = f"""{ATTENTION}
+_GATED = """
 dense intermediate mlp.gate_proj
 dense gate mlp.up_proj
 dense output mlp.down_proj
+"""
+LLAMA_LAYER = ATTENTION + _GATED
+POST_NORM_GATED = POST_NORM + _GATED
+# The tables of embeddings in memory and in files.
+TABLES = """
+table word_embeddings word_embeddings.weight
+table token_type_embeddings token_type_embeddings.weight
 """
 # The first parts of names of the layers without biases, if all projections have none.
 BIASLESS = ("attention", "gate", "intermediate", "output")
