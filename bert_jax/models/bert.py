@@ -71,7 +71,7 @@ class BertEncoder(nn.Module):
             sequences_per_row,
         )
         hidden_BxLxD = self.encoder(
-            self._projected(embedded_BxLxE),
+            self.embedded(embedded_BxLxE),
             attention_mask_BxL,
             deterministic,
             sequences_per_row=sequences_per_row,
@@ -82,8 +82,8 @@ class BertEncoder(nn.Module):
             hidden_BxLxD, attention_mask_BxL, deterministic, cls_positions_BxP
         )
 
-    def _projected(self, embedded_BxLxE: jax.Array) -> jax.Array:
-        """Returns the input of the first block, hidden_BxLxD."""
+    def embedded(self, embedded_BxLxE: jax.Array) -> jax.Array:
+        """Returns the input of the first block, hidden_BxLxD, for the output of the embeddings."""
         if self.config.embedding_width == self.config.hidden_size:
             return embedded_BxLxE
         hidden_BxLxD = self.embeddings_project(embedded_BxLxE)
@@ -102,6 +102,6 @@ class BertEncoder(nn.Module):
         embedded_BxLxE = self.embeddings(
             input_ids_BxL, token_type_ids_BxL, deterministic, numbers_BxL=numbers_BxL
         )
-        hidden_BxLxD = self._projected(embedded_BxLxE)
+        hidden_BxLxD = self.embedded(embedded_BxLxE)
         blocks = self.encoder(hidden_BxLxD, attention_mask_BxL, deterministic, all_layers=True)
         return [hidden_BxLxD, *blocks]
