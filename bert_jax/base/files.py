@@ -115,8 +115,13 @@ def write_json(path: epath.PathLike, values: Any) -> None:
     write_whole(checked_path(path, "the file to write"), text.encode())
 
 
-def read_json(path: Path | epath.Path) -> dict[str, Any]:
-    """Reads a file that holds one JSON object; raises UserError if it holds something else."""
+def read_json(path: Path | epath.Path, *, optional: bool = False) -> dict[str, Any]:
+    """Reads a file that holds one JSON object; raises UserError if it holds something else.
+
+    With `optional`, a file that does not exist is an empty object.
+    """
+    if optional and not path.exists():
+        return {}
     with naming(path):
         values = json.loads(epath.Path(path).read_bytes())
         if not isinstance(values, dict):

@@ -43,7 +43,6 @@ class Bert:
 
     Attributes:
       source: The path that the model was read from.
-      config: The model's hyperparameters.
       max_length: The largest number of tokens in a text; longer texts are truncated with a warning.
       embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
         of a directory of sentence-transformers.
@@ -306,14 +305,12 @@ class Bert:
         return [tokenizer.join(*sides, max_length=max_length) for sides in parts]
 
     def _warn(self, rows: Sequence[TokenRow], length: int) -> None:
-        """Warns of rows that are truncated to a length, and of unknown tokens."""
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
             warnings.warn(f"{which} truncated to {length} tokens", stacklevel=4)
         self.warn_about_unknown(rows)
 
     def warn_about_unknown(self, rows: Sequence[TokenRow]) -> None:
-        """Warns if half of the tokens are unknown."""
         ids = np.concatenate([row.input_ids_L for row in rows] or [[]])
         fraction = self.tokenizer.unknown_fraction(ids)
         if fraction >= 0.5:

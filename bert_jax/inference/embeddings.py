@@ -55,7 +55,8 @@ def score_pairs(
     for prefix, values_N in (("", similarity_N), (BASELINE_PREFIX, baseline_N)):
         found = regression_scores(scores_N, values_N)
         results |= {f"{prefix}{name}": found[name] for name in SCORES}
-    return {**results, "num_pairs": len(first), **_settings(embedding)}
+    settings = {"pooling": embedding.pooling, "max_length": embedding.max_length}
+    return {**results, "num_pairs": len(first), **settings}
 
 
 def score_retrieval(
@@ -85,12 +86,9 @@ def score_retrieval(
         **{f"{retrieval.BASELINE_PREFIX}{name}": value for name, value in baseline.items()},
         "num_queries": len(data.queries),
         "num_documents": len(data.documents),
-        **_settings(embedding),
+        "pooling": embedding.pooling,
+        "max_length": embedding.max_length,
     }
-
-
-def _settings(embedding: Embedding) -> dict[str, Any]:
-    return {"pooling": embedding.pooling, "max_length": embedding.max_length}
 
 
 def embed(

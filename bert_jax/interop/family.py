@@ -1,7 +1,7 @@
 """The description of a model family for import and export."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +44,8 @@ class PreTrainingClass(NamedTuple):
     """
 
     name: str
-    terms: tuple[str, ...]
-    weights: tuple[str, ...]
+    terms: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ("bert/",)
     causal: bool = False
     pipeline: str = ""
 
@@ -55,13 +55,11 @@ class TaskClass(NamedTuple):
 
     Attributes:
       output: The names of the output layer.
-      pipeline: The `pipeline_tag` of a model card.
       pooler: The names of the pooler's dense layer, if they are not the family's.
     """
 
     name: str
     output: Names
-    pipeline: str
     pooler: Names | None = None
 
     @property
@@ -70,43 +68,60 @@ class TaskClass(NamedTuple):
         return [self.output, *([self.pooler] if self.pooler else [])]
 
 
+# The prefixes of an encoder's weights without the pooler.
+WITHOUT_POOLER = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
+# The output layer of the class for each head of fine-tuning.
+_OUTPUTS = {
+    "sequence_classification": "classifier",
+    "token_classification": "classifier",
+    "question_answering": "qa_outputs",
+    "multiple_choice": "classifier",
+}
 # The heads for which many families have a class.
 SEQUENCES_AND_TOKENS = ("sequence_classification", "token_classification")
 
 
+def masked_lm_class(name: str) -> PreTrainingClass:
+    return PreTrainingClass(name, ("masked_lm",), (*WITHOUT_POOLER, "mlm/"), pipeline="fill-mask")
+
+
+def masked_lm_classes(
+    prefix: str, weights: tuple[str, ...] = ("bert/",)
+) -> tuple[PreTrainingClass, PreTrainingClass]:
+    """Makes RobertaForMaskedLM and RobertaModel, for example; the latter has these weights."""
+    model = PreTrainingClass(f"{prefix}Model", weights=weights)
+    return masked_lm_class(f"{prefix}ForMaskedLM"), model
+
+
 def task_classes(
     prefix: str,
-    heads: Sequence[str] = (),
-    *,
-    classifier: str = "classifier",
+    heads: Iterable[str] = _OUTPUTS,
+    outputs: Mapping[str, str] | None = None,
     poolers: Mapping[str, str] | None = None,
 ) -> dict[str, TaskClass]:
     """Makes the class for each head of fine-tuning.
 
     Args:
       prefix: The start of the class names: "Bert" in BertForTokenClassification.
-      heads: The heads for which there is a class; empty for all.
-      classifier: The output layer in the class for sequences.
+      heads: The heads for which there is a class.
+      outputs: Maps heads to the output layer, if it has another name than in most families.
       poolers: Maps heads to the pooler's dense layer, for classes where the head
         has that layer instead of the encoder.
     """
-    outputs = {
-        "sequence_classification": (classifier, "text-classification"),
-        "token_classification": ("classifier", "token-classification"),
-        "question_answering": ("qa_outputs", "question-answering"),
-        "multiple_choice": ("classifier", "multiple-choice"),
-    }
-    classes = {}
-    for head in heads or outputs:
-        output, pipeline = outputs[head]
-        pooler = (poolers or {}).get(head)
-        classes[head] = TaskClass(
+    outputs, poolers = {**_OUTPUTS, **(outputs or {})}, poolers or {}
+    return {
+        head: TaskClass(
             f"{prefix}For{head.title().replace('_', '')}",
-            Names("classifier/", "", f"output dense {output}"),
-            pipeline,
-            pooler=Names("bert/pooler/", "", f"dense dense {pooler}") if pooler else None,
+            Names("classifier/", "", f"output dense {outputs[head]}"),
+            Names("bert/pooler/", "", f"dense dense {poolers[head]}") if head in poolers else None,
         )
-    return classes
+        for head in heads
+    }
+
+
+def same_keys(keys: str) -> dict[str, str]:
+    """Maps the keys of `config.model` in a text to keys of a config.json with the same names."""
+    return {key: key for key in keys.split()}
 
 
 class Spelling(NamedTuple):
@@ -156,9 +171,8 @@ class Family:
       constants: Keys of a config.json and the one value that the family supports.
       written: Keys and values that are written to every config.json.
       token_ids: Maps keys of a config.json to the attributes of a tokenizer that they repeat.
-      encoder_prefixes: Prefixes of the names of an encoder's tensors in either program.
-      base_prefixes: Prefixes of the same names in a file of the bare encoder, where names lack
-        the first of `encoder_prefixes`.
+      encoder_prefixes: Prefixes of the names of an encoder's tensors in either program. Names in a
+        file of the bare encoder lack the first.
       renamed: Maps regular expressions for parts of names in older files to the current parts.
       renamed_keys: Maps keys of an older config.json to the current ones.
       required_weights: Flat names of weights that all classes of the family have.
@@ -184,7 +198,6 @@ class Family:
     other_names: Sequence[Sequence[Names]] = ()
     recipe: str = ""
     tokenizer: str = "BertTokenizer"
-    base_prefixes: tuple[str, ...] = ()
     optional_config_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     config_offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     value_names: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)

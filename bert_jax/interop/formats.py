@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from etils import epath
@@ -11,14 +10,9 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop import generator
-from bert_jax.interop.google import describe_google, is_google, read_google
-from bert_jax.interop.huggingface import (
-    describe_huggingface,
-    is_huggingface,
-    read_huggingface,
-    write_huggingface,
-)
-from bert_jax.interop.native import describe_native, is_native, read_native, write_native
+from bert_jax.interop.google import is_google, read_google
+from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
+from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import ENCODER
 from bert_jax.training.workdir import CHECKPOINTS, CONFIG, checkpoint_folder
@@ -63,12 +57,7 @@ def describe(path: str | Path) -> Pretrained:
     """
     path = files.checked_path(path, "the model to read")
     path = _directory_or_prefix(path if files.is_remote(path) else path.absolute())
-    return _by_kind(
-        path,
-        native=describe_native,
-        huggingface=describe_huggingface,
-        google=describe_google,
-    )
+    return _read(path, with_weights=False)
 
 
 def _read_remote(path: epath.Path, lowercase: bool | None, family: str) -> Pretrained:
@@ -97,33 +86,24 @@ def _read_remote(path: epath.Path, lowercase: bool | None, family: str) -> Pretr
     return dataclasses.replace(pretrained, source=str(path), warnings=warnings)
 
 
-def _read(path: Path | epath.Path, lowercase: bool | None, family: str) -> Pretrained:
+def _read(
+    path: Path | epath.Path,
+    lowercase: bool | None = None,
+    family: str = "",
+    with_weights: bool = True,
+) -> Pretrained:
     if lowercase is not None and (is_native(path) or is_huggingface(path)):
         raise UserError(f"{path} has a setting for lower-casing; leave --lowercase out")
-    return _by_kind(
-        path,
-        native=partial(read_native, family_name=family),
-        huggingface=partial(read_huggingface, family_name=family),
-        google=partial(read_google, lowercase=lowercase, family_name=family),
-    )
-
-
-def _by_kind(
-    path: Path | epath.Path,
-    native: Callable[..., Pretrained],
-    huggingface: Callable[..., Pretrained],
-    google: Callable[..., Pretrained],
-) -> Pretrained:
-    """Calls the function for the kind of the model at a path, or for each of its two parts."""
     if is_native(path):
-        return native(path)
+        return read_native(path, family, with_weights)
     with files.naming(path):
         if is_huggingface(path):
-            return huggingface(path)
+            return read_huggingface(path, family, with_weights)
         if is_google(path):
-            return google(path)
-        if all(is_huggingface(path / part) for part in generator.PARTS):
-            return generator.merge(*(huggingface(path / part) for part in generator.PARTS))
+            return read_google(path, family, with_weights, lowercase)
+        parts = [path / name for name in generator.PARTS]
+        if all(map(is_huggingface, parts)):
+            return generator.merge(*(read_huggingface(p, family, with_weights) for p in parts))
     if not path.exists():
         raise UserError(
             f"{path} does not exist; give the model's directory or checkpoint, or download it from "

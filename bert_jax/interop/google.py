@@ -3,7 +3,6 @@
 TensorFlow is imported only when a checkpoint is opened, because the import takes seconds.
 """
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 
@@ -28,32 +27,27 @@ def is_google(path: Path) -> bool:
     return _index(path).is_file() or (path / CONFIG).is_file()
 
 
-def read_google(path: Path, lowercase: bool | None = None, family_name: str = "") -> Pretrained:
+def read_google(
+    path: Path, family_name: str = "", with_weights: bool = True, lowercase: bool | None = None
+) -> Pretrained:
     """Reads a TF1 checkpoint, given by its directory or its prefix; see `formats.read`."""
-    described = describe_google(path, family_name)
-    family, shape = load_family(described.family), described.model_config
-    prefix = _prefix(path)
-    names = foreign_names(family.names, "google", shape.num_groups)
-    shapes = expected_shapes(shape, described.terms)
-    tensors = _checkpoint_tensors(prefix)
-    weights, warnings = collect_weights(tensors, names, shapes, family, prefix)
-    vocabulary = prefix.parent / VOCABULARY_FILE
-    return dataclasses.replace(
-        described,
-        weights=weights,
-        tokenizer=read_google_vocabulary(vocabulary, lowercase) if vocabulary.exists() else None,
-        warnings=warnings,
-    )
-
-
-def describe_google(path: Path, family_name: str = "") -> Pretrained:
-    """Reads the config of a TF1 checkpoint; see `formats.describe`."""
-    family_name = family_name or DEFAULT
+    prefix = path if _index(path).is_file() else _only_checkpoint(path)
+    family_name, file = family_name or DEFAULT, prefix.parent / CONFIG
     family = _google_family(family_name)
-    file = _prefix(path).parent / CONFIG
     model = read_model_keys(files.read_json(file), family.config_keys, file)
     terms = read_terms({}, family, model["causal"])
-    return Pretrained(str(path), model, family=family_name, terms=terms)
+    pretrained = Pretrained(str(path), model, family=family_name, terms=terms)
+    if not with_weights:
+        return pretrained
+    shape = pretrained.model_config
+    names = foreign_names(family.names, "google", shape.num_groups)
+    found = collect_weights(
+        _checkpoint_tensors(prefix), names, expected_shapes(shape, terms), family, prefix
+    )
+    pretrained.weights, pretrained.warnings = found
+    if (vocabulary := prefix.parent / VOCABULARY_FILE).exists():
+        pretrained.tokenizer = read_google_vocabulary(vocabulary, lowercase)
+    return pretrained
 
 
 def _google_family(name: str) -> Family:
@@ -68,7 +62,6 @@ def _google_family(name: str) -> Family:
 
 
 def _checkpoint_tensors(prefix: Path) -> dict[str, Tensor]:
-    """Returns the model's variables."""
     from bert_jax.base.lean_tensorflow import tf
 
     reader = tf.train.load_checkpoint(str(prefix))
@@ -77,10 +70,6 @@ def _checkpoint_tensors(prefix: Path) -> dict[str, Tensor]:
         for name, shape in sorted(reader.get_variable_to_shape_map().items())
         if not name.endswith(_TRAINING_VARIABLES)
     }
-
-
-def _prefix(path: Path) -> Path:
-    return path if _index(path).is_file() else _only_checkpoint(path)
 
 
 def _index(prefix: Path) -> Path:

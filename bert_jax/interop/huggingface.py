@@ -60,17 +60,22 @@ def is_huggingface(path: Path) -> bool:
     return any((path / name).exists() for name in _WEIGHT_FILES)
 
 
-def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
+def read_huggingface(path: Path, family_name: str = "", with_weights: bool = True) -> Pretrained:
     """Reads a model with its pre-training heads or its task head; see `formats.read`."""
-    described = describe_huggingface(path, family_name)
+    described = _described(path, family_name)
+    if not with_weights:
+        return described
     config, family = files.read_json(path / CONFIG), load_family(described.family)
     model, terms = described.model, described.terms
     head, warnings = {}, described.warnings
     with _open_weights(path) as (file, tensors):
-        tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
+        tensors = _with_current_names(tensors, family)
         model.update(family.read_buffers(tensors, BertConfig(**model), file))
         _drop_repeated(tensors, family, file)
-        _drop_zero_tables(tensors, family, model)
+        for key, name in family.zero_tables.items():
+            if name in tensors and model[key] == 1 and not tensors[name].read().any():
+                del tensors[name]
+                model[key] = 0
         tables = spelled_names(family, tensors)
         names = foreign_names(tables, "huggingface", BertConfig(**model).max_blocks)
         try:
@@ -100,7 +105,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     )
 
 
-def describe_huggingface(path: Path, family_name: str = "") -> Pretrained:
+def _described(path: Path, family_name: str) -> Pretrained:
     """Reads the config of a directory; see `formats.describe`."""
     config = files.read_json(path / CONFIG)
     # Files from the first year of transformers have no model_type; all of them are BERTs.
@@ -140,7 +145,9 @@ def write_huggingface(
     if pretrained.head:
         _check_head(pretrained, family)
         task_class = family.task_classes[pretrained.head]
-        class_name, pipeline = task_class.name, task_class.pipeline
+        is_text = pretrained.head == "sequence_classification"
+        pipeline = "text-classification" if is_text else pretrained.head.replace("_", "-")
+        class_name = task_class.name
         names |= foreign_names(task_class.names, "huggingface", 0)
     else:
         chosen = family.pretraining_class(model["causal"], pretrained.terms)
@@ -163,12 +170,9 @@ def write_huggingface(
     tensors |= family.written_buffers(pretrained.model_config)
     # transformers refuses a file without the name of a framework.
     save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
-    config = {
-        "architectures": [class_name],
-        "model_type": family.model_types[0],
-        **keys,
-        **(_head_config(pretrained) if pretrained.head else {}),
-    }
+    config = {"architectures": [class_name], "model_type": family.model_types[0], **keys}
+    if pretrained.head:
+        config |= _head_config(pretrained)
     if pretrained.tokenizer:
         write_huggingface_tokenizer(pretrained.tokenizer, path, family, pretrained.max_length)
     write_training(pretrained, path)
@@ -182,7 +186,6 @@ def write_huggingface(
 
 
 def _check_head(pretrained: Pretrained, family: Family) -> None:
-    """Raises UserError if `transformers` has no class for a fine-tuned model."""
     problem = ""
     if pretrained.model["causal"] and TASK_MODELS[pretrained.head].POOLED:
         problem = "is causal and pools the last token"
@@ -252,12 +255,19 @@ def _labels(config: Mapping[str, Any], head: str, num_labels: int) -> dict[str, 
     return {"labels": tuple(str(names[k]) for k in keys), "multi_label": kind == _MULTI_LABEL}
 
 
-def _current_name(name: str, family: Family) -> str:
-    """Converts a tensor's name in an older or bare file to its current name, with its prefix."""
-    for old, new in family.renamed.items():
-        name = re.sub(old, new, name)
-    is_bare = name.startswith(family.base_prefixes)
-    return family.encoder_prefixes[0] + name if is_bare else name
+def _with_current_names(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """Gives the tensors of an older or bare file their current names, with the encoder's prefix."""
+    prefix = family.encoder_prefixes[0]
+    tables = (table for tables in (family.names, *family.other_names) for table in tables)
+    names = [theirs.name for theirs in foreign_names(tables, "huggingface", 1).values()]
+    names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    parts = tuple({name.partition(".")[0] + "." for name in names})
+    current = {}
+    for name, tensor in tensors.items():
+        for old, new in family.renamed.items():
+            name = re.sub(old, new, name)
+        current[prefix + name if name.startswith(parts) else name] = tensor
+    return current
 
 
 def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> None:
@@ -276,14 +286,6 @@ def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> No
             tensors[original] = tensors.pop(copy)
         elif not np.array_equal(tensors.pop(copy).read(), tensors[original].read()):
             raise UserError(f"{file}: {copy} differs from {original}, to which it must be tied")
-
-
-def _drop_zero_tables(tensors: dict[str, Tensor], family: Family, model: dict[str, Any]) -> None:
-    """Drops tables of one row of zeros, and sets their number of rows in `model` to 0."""
-    for key, name in family.zero_tables.items():
-        if name in tensors and model[key] == 1 and not tensors[name].read().any():
-            del tensors[name]
-            model[key] = 0
 
 
 @contextmanager

@@ -113,13 +113,10 @@ def _results(terms: Any, results: dict[str, Any] | None) -> dict[str, Any]:
 
 def _table(facts: dict[str, Any]) -> str:
     """Makes a table of the facts that have a value; empty without one."""
-    cells = {key: _cell(value) for key, value in facts.items()}
-    rows = [f"| {key} | {cell} |" for key, cell in cells.items() if cell]
+    rows = []
+    for key, value in facts.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        text = ", ".join("" if x is None else str(x) for x in values)
+        if cell := " ".join(_FOLDERS.sub("", text).replace("|", "\\|").split()):
+            rows.append(f"| {key} | {cell} |")
     return "\n".join(["| | |", "|---|---|", *rows] if rows else [])
-
-
-def _cell(value: Any) -> str:
-    """Formats a value for one cell; empty for None and for an empty value."""
-    values = value if isinstance(value, list | tuple) else [value]
-    text = ", ".join("" if x is None else str(x) for x in values)
-    return " ".join(_FOLDERS.sub("", text).replace("|", "\\|").split())

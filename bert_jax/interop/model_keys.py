@@ -144,7 +144,7 @@ def write_family_keys(
         if theirs not in unwritten
     }
     config |= {key: config[original] for key, original in family.repeated_keys.items()}
-    config |= family.written
+    config |= {"torch_dtype": "float32", **family.written}
     if family.spelling:
         config |= family.spelling.write(shape)
     for ours, theirs in family.optional_config_keys.items():

@@ -5,6 +5,7 @@ bert_jax does. Our attention kernels, [D, A, K] and [A, K, D], have a separate a
 heads; both other programs merge A and K.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +57,8 @@ SHORTHANDS = {
         ("vector", "_bias", ".bias", "/bias"),
     ),
 }
+# "matrix", "table+2" or "heads@0/3"; see `Names.rows`.
+_KIND = re.compile(r"(\w+)(?:\+(\d+))?(?:@(\d+)/(\d+))?").fullmatch
 
 
 class ForeignTensor(NamedTuple):
@@ -110,12 +113,10 @@ def foreign_names(
             continue
         for line in filter(None, table.rows.splitlines()):
             kind, *columns = line.split()
-            kind, _, part = kind.partition("@")
-            part, _, parts = part.partition("/")
+            kind, unused_rows, part, parts = _KIND(kind).groups()
             for layout, *ends in SHORTHANDS.get(kind, ((kind, "", "", ""),)):
                 if ends[1] == ".bias" and columns[0].split("/")[0] in table.biasless:
                     continue
-                layout, _, unused_rows = layout.partition("+")
                 merged, transposed = LAYOUTS[layout]
                 ours = table.ours + columns[0] + ends[0]
                 theirs = prefix + columns[column] + ends[column]
@@ -124,9 +125,9 @@ def foreign_names(
                         theirs.format(i),
                         merged,
                         program in transposed,
-                        int(unused_rows or 0),
-                        int(part or 0),
-                        int(parts or 1),
+                        unused_rows=int(unused_rows or 0),
+                        part=int(part or 0),
+                        parts=int(parts or 1),
                     )
     return names
 

@@ -41,10 +41,15 @@ def is_native(path: Path | epath.Path) -> bool:
     return any((directory / name).is_dir() for name in _CHECKPOINTS)
 
 
-def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
+def read_native(
+    path: Path | epath.Path, family_name: str = "", with_weights: bool = True
+) -> Pretrained:
     """Reads the best or newest checkpoint of a work directory, or the one that `path` names."""
     directory, folder, step = _split(path)
-    config, described = workdir.load_config(directory), describe_native(path, family_name)
+    config = workdir.load_config(directory)
+    described = _described(path, directory, config, family_name or config.family)
+    if not with_weights:
+        return described
     model_config = BertConfig(**config.model)
     model: nn.Module = PreTrainingModel(model_config, make_terms(described.terms))
     if config.get("head") == "embedding":
@@ -70,11 +75,10 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
     )
 
 
-def describe_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
-    """Reads the config of a work directory; see `formats.describe`."""
-    directory = _split(path)[0]
-    config = workdir.load_config(directory)
-    family_name, values = family_name or config.family, config_lib.to_dict(config)
+def _described(
+    path: Path | epath.Path, directory: Path | epath.Path, config: ConfigDict, family_name: str
+) -> Pretrained:
+    values = config_lib.to_dict(config)
     head: dict[str, Any] = {}
     if workdir.is_finetuning(config) and config.head == "embedding":
         own = config.embedding
@@ -157,8 +161,7 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
         results["max_seq_length"] = stage_of(resolve_stages(config), step).max_seq_length
     values = _without_folders(config_lib.to_dict(config))
     training = {"step": step, "config": values, "corpus": corpus, "results": results}
-    initial = directory / workdir.INITIAL_TRAINING
-    return training | files.read_json(initial) if initial.exists() else training
+    return training | files.read_json(directory / workdir.INITIAL_TRAINING, optional=True)
 
 
 def _without_folders(values: Any) -> Any:

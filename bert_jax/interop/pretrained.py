@@ -96,7 +96,6 @@ class Pretrained:
         self.cut_padding()
 
     def needed_tokenizer(self) -> Tokenizer:
-        """Returns the tokenizer; raises UserError if the source has none."""
         if self.tokenizer is None:
             raise UserError(
                 f"{self.source} has no tokenizer; python -m bert_jax.convert --input={self.source} "
@@ -226,11 +225,9 @@ def read_terms(
 
 def read_training(directory: Path) -> dict[str, Any]:
     """Reads how a model was trained; empty if its directory has no TRAINING file."""
-    path = directory / TRAINING
-    return files.read_json(path) if path.exists() else {}
+    return files.read_json(directory / TRAINING, optional=True)
 
 
 def write_training(pretrained: Pretrained, directory: Path) -> None:
-    """Writes how the model was trained, if that is known."""
     if pretrained.training:
         files.write_json(directory / TRAINING, pretrained.training)

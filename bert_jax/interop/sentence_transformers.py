@@ -48,7 +48,6 @@ class Embedding(NamedTuple):
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """The prompts by name."""
         return self.library["prompts"]
 
     def with_prompts(self, **prompts: str | None) -> Self:
@@ -68,33 +67,32 @@ class Embedding(NamedTuple):
 
 def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
     """Reads the settings of a directory; returns them, and a warning for each unsupported part."""
-    embedding, warnings = Embedding(), []
     if not (path / _MODULES).exists():
-        return embedding, []
-    settings = files.read_json(path / _SETTINGS) if (path / _SETTINGS).exists() else {}
-    tokenizer = files.read_json(path / _TOKENIZER) if (path / _TOKENIZER).exists() else {}
+        return Embedding(), []
+    settings = files.read_json(path / _SETTINGS, optional=True)
+    tokenizer = files.read_json(path / _TOKENIZER, optional=True)
     # sentence-transformers 6 writes only the tokenizer's, which is about 1e30 without a limit.
-    if length := settings.get("max_seq_length") or tokenizer.get("model_max_length"):
-        embedding = embedding._replace(max_length=int(length))
-    embedding = embedding._replace(lowercase=bool(settings.get("do_lower_case")))
-    if (path / _LIBRARY).exists():
-        library = _DEFAULTS | files.read_json(path / _LIBRARY)
-        name, similarity = library["default_prompt_name"], library["similarity_fn_name"]
-        embedding = embedding._replace(
-            prompt=library["prompts"][name] if name else "",
-            dimension=library.get("truncate_dim"),
-            library=library,
-        )
-        if similarity in SIMILARITIES:
-            embedding = embedding._replace(similarity=similarity)
-        elif similarity:
-            warnings.append(f"its similarity, {similarity}, is not supported: vectors' cosine is")
+    length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
+    library = _DEFAULTS | files.read_json(path / _LIBRARY, optional=True)
+    name, similarity = library["default_prompt_name"], library["similarity_fn_name"]
+    embedding = Embedding(
+        max_length=int(length) if length else None,
+        lowercase=bool(settings.get("do_lower_case")),
+        prompt=library["prompts"][name] if name else "",
+        dimension=library.get("truncate_dim"),
+        library=library,
+    )
+    warnings = []
+    if similarity in SIMILARITIES:
+        embedding = embedding._replace(similarity=similarity)
+    elif similarity:
+        warnings.append(f"its similarity, {similarity}, is not supported: vectors' cosine is")
     for module in json.loads((path / _MODULES).read_bytes()):
         kind = module["type"].rpartition(".")[2]
         if kind == "Pooling":
-            config_path = files.inside(path, module["path"], path / _MODULES) / "config.json"
-            config = files.read_json(config_path) if config_path.exists() else {}
-            mode = _pooling_mode(config) if config_path.exists() else None
+            folder = files.inside(path, module["path"], path / _MODULES)
+            config = files.read_json(folder / "config.json", optional=True)
+            mode = _pooling_mode(config) if config else None
             if embedding.prompt and not config.get("include_prompt", True):
                 warnings.append("its pooling leaves out the prompt, which is not supported")
             if mode is None:

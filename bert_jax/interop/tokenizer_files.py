@@ -56,7 +56,6 @@ class TokenizerClass:
       options: Maps keys of a tokenizer_config.json to options of the tokenizer, and to the values
         that they have if the file lacks these keys.
       fixed: More keys, with the only values that can be read.
-      written: More keys, with the values that are written.
       vocabulary_file: The name of the vocabulary's main file; empty for our own name. BPE_FILE and
         its merges.txt are written beside tokenizer.json.
       is_fast: Whether the class can have a tokenizer.json.
@@ -69,7 +68,6 @@ class TokenizerClass:
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, tuple[str, Any]] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     vocabulary_file: str = ""
     is_fast: bool = True
     exact: Mapping[str, Any] | None = dataclasses.field(default_factory=dict)
@@ -91,12 +89,6 @@ _WORDPIECE = TokenizerClass(
     "wordpiece",
     "bert",
     options={"do_lower_case": ("lowercase", True)},
-    written={
-        "do_basic_tokenize": True,
-        "never_split": None,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
-    },
     exact={"max_input_chars_per_word": 100},
 )
 _FAIRSEQ_SENTENCEPIECE = TokenizerClass(
@@ -110,7 +102,6 @@ _BYTE_BPE = TokenizerClass(
     "byte_bpe",
     "roberta",
     options={"add_prefix_space": ("add_prefix_space", False)},
-    written={"errors": "replace", "trim_offsets": True},
     vocabulary_file=BPE_FILE,
 )
 # The class that reads everything from tokenizer.json.
@@ -174,7 +165,6 @@ def write_huggingface_tokenizer(
         "tokenizer_class": class_name if tokenizer_class.keeps_ids(tokenizer) else ANY_TOKENIZER,
         **{key: tokenizer.options[ours] for key, (ours, _) in tokenizer_class.options.items()},
         **tokenizer_class.fixed,
-        **tokenizer_class.written,
         # It removes spaces before punctuation, which only WordPiece adds.
         "clean_up_tokenization_spaces": tokenizer_class.kind == "wordpiece",
         "model_input_names": [
@@ -207,8 +197,7 @@ def read_huggingface_tokenizer(
     Returns:
       The tokenizer, None if there is none; and a sentence for each setting that is guessed.
     """
-    config_path = directory / CONFIG_FILE
-    config = files.read_json(config_path) if config_path.exists() else {}
+    config = files.read_json(directory / CONFIG_FILE, optional=True)
     notes: list[str] = []
     if (directory / OPTIONS_FILE).exists():
         tokenizer = tokenizers.load(directory)
@@ -224,13 +213,11 @@ def read_huggingface_tokenizer(
 def _read_added_tokens(directory: Path, config: dict[str, Any]) -> dict[int, AddedToken]:
     """Reads the added tokens of a directory by their ids, from all files that may have them."""
     added = {}
-    if (path := directory / ADDED_FILE).exists():
-        specials_path = directory / SPECIALS_FILE
-        specials = files.read_json(specials_path) if specials_path.exists() else {}
-        listed = specials.get("additional_special_tokens") or ()
-        special = {t["content"] if isinstance(t, dict) else t for t in listed}
-        for content, i in files.read_json(path).items():
-            added[int(i)] = token_of(content, {"special": content in special})
+    specials = files.read_json(directory / SPECIALS_FILE, optional=True)
+    listed = specials.get("additional_special_tokens") or ()
+    special = {t["content"] if isinstance(t, dict) else t for t in listed}
+    for content, i in files.read_json(directory / ADDED_FILE, optional=True).items():
+        added[int(i)] = token_of(content, {"special": content in special})
     for i, token in (config.get("added_tokens_decoder") or {}).items():
         added[int(i)] = token_of(token["content"], token)
     if (path := directory / LIBRARY_FILE).exists():
@@ -263,16 +250,14 @@ def _read_tokenizer(
 
 def tokenizer_class_of(directory: Path) -> str:
     """Reads the tokenizer class from a directory's configs, without "Fast"; empty if none."""
-    paths = [path for name in (CONFIG_FILE, "config.json") if (path := directory / name).exists()]
-    names = (files.read_json(path).get("tokenizer_class") for path in paths)
+    paths = (directory / name for name in (CONFIG_FILE, "config.json"))
+    names = (files.read_json(path, optional=True).get("tokenizer_class") for path in paths)
     return next(filter(None, names), "").removesuffix("Fast")
 
 
 def _class_with_specials(path: Path, usual: str) -> str:
     """Returns the first class whose special tokens a tokenizer.json has, the usual one first."""
-    if not path.exists():
-        return usual
-    added = files.read_json(path).get("added_tokens") or ()
+    added = files.read_json(path, optional=True).get("added_tokens") or ()
     found = {token["content"] for token in added}
     return next(
         (
@@ -318,7 +303,6 @@ def _read_wordpiece(
 
 
 def _check_keys(config: dict[str, Any], values: Mapping[str, Any], path: Path) -> None:
-    """Refuses a tokenizer_config.json with other values of these keys."""
     for key, value in values.items():
         if config.get(key) not in (None, value):
             raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value}")
@@ -368,7 +352,6 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
 
 
 def _refuse_other_rules(theirs: dict[str, Any], ours: dict[str, Any], path: Path) -> None:
-    """Refuses a tokenizer.json whose rules differ from ours."""
     for section in ("model", "normalizer", "pre_tokenizer"):
         for key, value in ours[section].items():
             if key == "vocab":

@@ -24,7 +24,6 @@ class SelfAttention(nn.Module):
     shards.
 
     Attributes:
-      config: The model's hyperparameters.
       is_local: Whether a position attends only to those in a window around it.
     """
 
@@ -44,7 +43,6 @@ class SelfAttention(nn.Module):
         """Returns [B, L, D] in `config.dtype`.
 
         Args:
-          hidden_BxLxD: The block's input.
           bias_Bx1xQxL: float32 from `attention_bias`; Q is 1 or L. It includes the window.
           deterministic: True turns off the dropout of probabilities.
           ends_BxP: int32 from `sequence_ends`, if the sequences of a row are all that the bias

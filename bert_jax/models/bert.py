@@ -62,7 +62,7 @@ class BertEncoder(nn.Module):
           `cls_positions_BxP`, pooled_BxPxD.
         """
         sequences_per_row = 1 if cls_positions_BxP is None else cls_positions_BxP.shape[1]
-        hidden_BxLxD = self.embedded(
+        embedded_BxLxE = self.embeddings(
             input_ids_BxL,
             token_type_ids_BxL,
             deterministic,
@@ -71,7 +71,10 @@ class BertEncoder(nn.Module):
             sequences_per_row,
         )
         hidden_BxLxD = self.encoder(
-            hidden_BxLxD, attention_mask_BxL, deterministic, sequences_per_row=sequences_per_row
+            self.embedded(embedded_BxLxE),
+            attention_mask_BxL,
+            deterministic,
+            sequences_per_row=sequences_per_row,
         )
         if not self.has_pooler:
             return hidden_BxLxD, None
@@ -79,43 +82,8 @@ class BertEncoder(nn.Module):
             hidden_BxLxD, attention_mask_BxL, deterministic, cls_positions_BxP
         )
 
-    def decode(
-        self,
-        input_ids_BxT: jax.Array,
-        attention_mask_BxT: jax.Array,
-        source_BxLxD: jax.Array,
-        source_mask_BxL: jax.Array,
-        *,
-        deterministic: bool,
-    ) -> jax.Array:
-        """Returns the states of the decoder, hidden_BxTxD; see `Decoder`."""
-        return self.decoder(
-            input_ids_BxT,
-            attention_mask_BxT,
-            source_BxLxD,
-            source_mask_BxL,
-            self.embeddings.table_WxE,
-            deterministic,
-        )
-
-    def embedded(
-        self,
-        input_ids_BxL: jax.Array,
-        token_type_ids_BxL: jax.Array,
-        deterministic: bool,
-        position_ids_BxL: jax.Array | None = None,
-        numbers_BxL: jax.Array | None = None,
-        sequences_per_row: int = 1,
-    ) -> jax.Array:
-        """Returns the input of the first block, hidden_BxLxD; see `BertEmbeddings`."""
-        embedded_BxLxE = self.embeddings(
-            input_ids_BxL,
-            token_type_ids_BxL,
-            deterministic,
-            position_ids_BxL,
-            numbers_BxL,
-            sequences_per_row,
-        )
+    def embedded(self, embedded_BxLxE: jax.Array) -> jax.Array:
+        """Returns the input of the first block, hidden_BxLxD, for the output of the embeddings."""
         if self.config.embedding_width == self.config.hidden_size:
             return embedded_BxLxE
         hidden_BxLxD = self.embeddings_project(embedded_BxLxE)
@@ -130,11 +98,10 @@ class BertEncoder(nn.Module):
         deterministic: bool,
     ) -> list[jax.Array]:
         """Returns all hidden_BxLxD: the input of the first block, then each block's output."""
-        embedded_BxLxD = self.embedded(
-            input_ids_BxL,
-            token_type_ids_BxL,
-            deterministic,
-            numbers_BxL=(attention_mask_BxL > 0).astype(jnp.int32),
+        numbers_BxL = (attention_mask_BxL > 0).astype(jnp.int32)
+        embedded_BxLxE = self.embeddings(
+            input_ids_BxL, token_type_ids_BxL, deterministic, numbers_BxL=numbers_BxL
         )
-        blocks = self.encoder(embedded_BxLxD, attention_mask_BxL, deterministic, all_layers=True)
-        return [embedded_BxLxD, *blocks]
+        hidden_BxLxD = self.embedded(embedded_BxLxE)
+        blocks = self.encoder(hidden_BxLxD, attention_mask_BxL, deterministic, all_layers=True)
+        return [hidden_BxLxD, *blocks]

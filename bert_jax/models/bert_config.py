@@ -299,17 +299,14 @@ class BertConfig:
 
     @property
     def key_value_heads(self) -> int:
-        """The number of heads of keys and values."""
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
     def has_embedding_norm(self) -> bool:
-        """Whether a LayerNorm follows the embeddings."""
         return self.norm != "all_pre_and_final"
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether a LayerNorm follows the last block."""
         return self.norm in ("pre_and_final", "all_pre_and_final")
 
     @property
@@ -332,7 +329,6 @@ class BertConfig:
         return layer * self.num_groups // self.num_hidden_layers
 
     def is_local(self, layer: int) -> bool:
-        """Returns whether a layer's attention has a window."""
         return layer % self.global_every != 0
 
     @property

@@ -37,7 +37,6 @@ class Decoder(nn.Module):
           attention_mask_BxT: int32, 0 at padding.
           source_BxLxD, source_mask_BxL: The encoder's output and its mask.
           table_WxE: The word embeddings, which encoder and decoder share.
-          deterministic: True for evaluation: no dropout.
         """
         c = self.config
         positions = self.param(

@@ -125,11 +125,9 @@ class Encoder(nn.Module):
         """Returns the last block's output, [B, L, D] in `config.dtype`.
 
         Args:
-          hidden_BxLxD: The input of the first block.
           attention_mask_BxL: int32, 1 at real tokens, 0 at padding. If several sequences share a
             row, the number of its sequence at each token; the numbers ascend from 1, and padding
             is at the end of the row. Tokens attend only to tokens of their own sequence.
-          deterministic: True for evaluation: no dropout.
           all_layers: Whether to return a list of the outputs of all blocks.
           sequences_per_row: The largest number in `attention_mask_BxL`.
         """

@@ -107,16 +107,7 @@ _MIN_LENGTH = 128
 _EACH_KEY, _EACH_QUERY = ("batch", None), ("batch", "activation_heads", None)
 _TWO_EACH_QUERY = (*_EACH_QUERY, None)
 # The logical axes of the inputs of the kernels. The forward kernel has the first six.
-_IN_AXES = [
-    ALL_HEADS,
-    ALL_HEADS,
-    ALL_HEADS,
-    _EACH_KEY,
-    EACH_HEAD,
-    EACH_HEAD,
-    ALL_HEADS,
-    _TWO_EACH_QUERY,
-]
+_IN_AXES = [ALL_HEADS] * 3 + [_EACH_KEY, EACH_HEAD, EACH_HEAD, ALL_HEADS, _TWO_EACH_QUERY]
 _LOWEST = jnp.finfo(jnp.float32).min
 
 

@@ -53,11 +53,12 @@ class PreTrainingModel(nn.Module):
             cls_positions_BxP=batch.get("cls_positions"),
         )
         if self.config.num_decoder_layers:
-            states_BxTxD = self.bert.decode(
+            states_BxTxD = self.bert.decoder(
                 *(batch[name] for name in self.DECODER_INPUTS),
                 hidden_BxLxD,
                 batch["attention_mask"],
-                deterministic=deterministic,
+                self.bert.embeddings.table_WxE,
+                deterministic,
             )
             batch = {**batch, "decoder_states": states_BxTxD}
         return {t.name: t.outputs(self, hidden_BxLxD, pooled_BxD, batch) for t in self.terms}
@@ -102,8 +103,6 @@ class Generator(nn.Module):
           embedded_BxLxE: The output of the embeddings.
           attention_mask_BxL, sequences_per_row: See `Encoder`.
           positions_BxM: int32 positions to predict.
-          table_WxE: The word embeddings.
-          deterministic: True for evaluation: no dropout.
         """
         hidden_BxLxD = embedded_BxLxE
         if self.config.embedding_width != self.config.hidden_size:

@@ -33,7 +33,6 @@ class RetroMaeDecoder(nn.Module):
           embedded_BxLxD: The output of the embeddings for the original tokens.
           positions_LxD: The position embeddings, without LayerNorm.
           visible_BxLxL: bool, the tokens (last axis) that each position sees.
-          deterministic: True for evaluation: no dropout.
         """
         sentence_Bx1xD = sentence_BxD[:, None].astype(self.config.dtype)
         states_BxLxD = jnp.concatenate([sentence_Bx1xD, embedded_BxLxD[:, 1:]], axis=1)

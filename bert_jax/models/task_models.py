@@ -91,12 +91,10 @@ class TaskModel(nn.Module):
         ids_BxL, _, mask_BxL = inputs
         last_Bx1 = jnp.sum(mask_BxL, axis=1, keepdims=True) - 1
         end_Bx1 = jnp.take_along_axis(ids_BxL, last_Bx1, axis=1)
-        hidden_BxLxD = self.bert.decode(
-            jnp.concatenate([end_Bx1, ids_BxL[:, :-1]], axis=1),
-            mask_BxL,
-            source_BxLxD,
-            mask_BxL,
-            deterministic=deterministic,
+        shifted_BxL = jnp.concatenate([end_Bx1, ids_BxL[:, :-1]], axis=1)
+        table_WxE = self.bert.embeddings.table_WxE
+        hidden_BxLxD = self.bert.decoder(
+            shifted_BxL, mask_BxL, source_BxLxD, mask_BxL, table_WxE, deterministic
         )
         if not self.POOLED:
             return hidden_BxLxD, None
@@ -150,12 +148,7 @@ TASK_MODELS: dict[str, type[TaskModel]] = {
 }
 
 
-def num_outputs(head: str, num_labels: int) -> int:
-    """Returns the width of a head's output layer."""
-    fixed = {"question_answering": 2, "multiple_choice": 1}
-    return fixed.get(head, max(1, num_labels))
-
-
 def make_task_model(head: str, num_labels: int, config: BertConfig) -> Any:
     """Builds the model of a head (a key of TASK_MODELS); `num_labels` 0 means regression."""
-    return TASK_MODELS[head](config, num_outputs(head, num_labels))
+    fixed = {"question_answering": 2, "multiple_choice": 1}
+    return TASK_MODELS[head](config, fixed.get(head, max(1, num_labels)))

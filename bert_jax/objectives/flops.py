@@ -40,14 +40,11 @@ def pretraining_flops_per_sequence(
 
 def encoder_flops(config: BertConfig, length: float, mean_square: float | None) -> float:
     """Computes the FLOPs of all blocks and of the projection of embeddings, forward."""
-    layers = range(config.num_hidden_layers)
-    blocks = sum(_block(config, length, mean_square, layer) for layer in layers)
-    return _embeddings(config, length) + blocks
-
-
-def _embeddings(config: BertConfig, length: int) -> int:
-    width = config.embedding_width
-    return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
+    layers, width = range(config.num_hidden_layers), config.embedding_width
+    flops = sum(_block(config, length, mean_square, layer) for layer in layers)
+    if width != config.hidden_size:
+        flops += 2 * length * width * config.hidden_size
+    return flops
 
 
 def _block(

@@ -97,7 +97,6 @@ class Term(abc.ABC):
           model: The bound model; see `outputs`. `model.make_rng("sample")` gives a key, which is
             fixed in evaluation.
           batch: All fields, as the terms before this one left them.
-          deterministic: True for evaluation: no dropout.
         """
         return batch
 
@@ -191,3 +190,13 @@ def with_tokens(
     """Puts new ids at some positions of each row [B, ...]; positions that are used are distinct."""
     change_M = jnp.where(is_used_M, new_M - ids_L[positions_M], 0)
     return ids_L.at[positions_M].add(change_M)
+
+
+def original_ids(batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Returns the ids before the corruption, int32 [B, L]."""
+    return with_tokens(
+        batch["input_ids"],
+        batch["masked_lm_positions"],
+        batch["masked_lm_ids"],
+        batch["masked_lm_weights"] > 0,
+    )

@@ -34,7 +34,6 @@ class WeightedTerms:
 
     @property
     def metrics(self) -> list[Metric]:
-        """The metrics of all terms, in order."""
         return [metric for term in self.terms for metric in term.metrics]
 
     @property

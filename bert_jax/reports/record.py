@@ -54,7 +54,6 @@ class Run(NamedTuple):
         return self.metrics[label].text(self.value(label))
 
     def baseline(self, label: str) -> float | None:
-        """Returns the value of a metric's baseline, if it has one."""
         return self.values.get(self.metrics[label].baseline)
 
 
@@ -69,9 +68,8 @@ def read_runs(directory: epath.PathLike) -> list[Run]:
 
 def read_run(directory: epath.PathLike) -> Run:
     config, path = workdir.load_config(directory), epath.Path(directory)
-    lines, results = read_metrics(path), {}
-    if (path / workdir.RESULTS).exists():
-        results = files.read_json(path / workdir.RESULTS)
+    lines = read_metrics(path)
+    results = files.read_json(path / workdir.RESULTS, optional=True)
     if workdir.is_finetuning(config):
         splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
         baseline = splits.pop(BASELINE, {})

@@ -67,5 +67,4 @@ def described(token: AddedToken) -> dict[str, str | bool]:
 
 
 def token_of(content: str, flags: Mapping[str, Any]) -> AddedToken:
-    """Returns a token with the flags of a file."""
     return AddedToken(content, **{flag: bool(flags[flag]) for flag in FLAGS if flag in flags})

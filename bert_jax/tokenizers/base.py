@@ -53,12 +53,9 @@ class SpecialTokens(NamedTuple):
 
 
 SPECIAL_TOKENS = SpecialTokens()
+_FAIRSEQ = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 _ROBERTA = SpecialTokens(
-    "<pad>",
-    "<unk>",
-    "<s>",
-    "</s>",
-    "<mask>",
+    *_FAIRSEQ,
     num_separators=2,
     num_segments=1,
     mask_takes_space=True,
@@ -78,23 +75,13 @@ CONVENTIONS = {
     # The dictionary of XLM and FlauBERT. transformers opens a sequence with <s>, the authors with
     # </s>.
     "xlm": SpecialTokens(
-        "<pad>",
-        "<unk>",
-        "<s>",
-        "</s>",
+        *_FAIRSEQ[:4],
         "<special1>",
         num_segments=1,
         first=("<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))),
     ),
     # The ids of HerBERT; pairs have BERT's form.
-    "herbert": SpecialTokens(
-        "<pad>",
-        "<unk>",
-        "<s>",
-        "</s>",
-        "<mask>",
-        first=("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
-    ),
+    "herbert": SpecialTokens(*_FAIRSEQ, first=("<s>", "<pad>", "</s>", "<unk>", "<mask>")),
     # The last tokens before the placeholders in the vocabulary of ModernBERT and Ettin.
     "modernbert": SPECIAL_TOKENS._replace(
         num_segments=1,
@@ -290,7 +277,6 @@ class Tokenizer(abc.ABC):
         files.write_whole(directory / OPTIONS_FILE, text.encode())
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        """Writes the files of the vocabulary into a directory."""
         for name, content in self.vocabulary_files.items():
             files.write_whole(directory / name, content)
 
@@ -442,6 +428,5 @@ def tokens_by_id(ids: Mapping[str, int], size: int = 0) -> list[str]:
 def require_special_tokens(
     tokens: Collection[str], special_tokens: SpecialTokens, path: epath.PathLike
 ) -> None:
-    """Raises UserError if the vocabulary lacks special tokens."""
     if missing := [token for token in special_tokens.spellings if token not in tokens]:
         raise UserError(f"the vocabulary {path} has no {' '.join(missing)}, which BERT needs")

@@ -22,16 +22,9 @@ from bert_jax.tokenizers.base import (
 from bert_jax.tokenizers.tokenizer_json import JsonTokenizer
 
 VOCABULARY_FILE = "vocab.txt"
+_LETTERS = "LAGVSERTIDPKQNFYMHWCXBUZO.-"
 # The vocabulary of ESM-2. ESM-C has "|", a break between chains, in place of <null_1>.
-ESM_TOKENS = [
-    "<cls>",
-    "<pad>",
-    "<eos>",
-    "<unk>",
-    *"LAGVSERTIDPKQNFYMHWCXBUZO.-",
-    "<null_1>",
-    "<mask>",
-]
+ESM_TOKENS = ["<cls>", "<pad>", "<eos>", "<unk>", *_LETTERS, "<null_1>", "<mask>"]
 
 
 class ProteinTokenizer(JsonTokenizer):

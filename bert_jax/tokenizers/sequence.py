@@ -38,7 +38,6 @@ class SequenceTemplate:
     num_segments: int = 2
 
     def num_special(self, *, is_pair: bool) -> int:
-        """Counts the special tokens of a sequence."""
         return len(self.before) + len(self.between) * is_pair + len(self.after)
 
     def second_offset(self, a_length: int) -> int:

@@ -129,7 +129,6 @@ class FastBpeTokenizer(Tokenizer):
 def read_fastbpe(
     path: epath.Path | Path, codes_path: epath.Path | Path
 ) -> tuple[dict[str, bytes], list[str], Merges]:
-    """Reads a vocab.txt and a bpe.codes."""
     tokens = [line.strip().rpartition(" ")[0] for line in vocabulary_lines(path)]
     contents = {FASTBPE_FILE: path.read_bytes(), CODES_FILE: codes_path.read_bytes()}
     return contents, tokens, read_merges(codes_path)
@@ -192,7 +191,6 @@ class MosesBpeTokenizer(Tokenizer):
 def read_moses(
     path: epath.Path | Path, merges_path: epath.Path | Path, *, special_tokens: SpecialTokens
 ) -> tuple[list[str], Merges]:
-    """Reads a vocab.json and its merges.txt."""
     tokens = tokens_by_id(json.loads(path.read_bytes()))
     require_special_tokens(tokens, special_tokens, path)
     return tokens, read_merges(merges_path)

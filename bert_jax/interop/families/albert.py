@@ -1,9 +1,8 @@
 """ALBERT: a BERT with narrow embeddings and shared layers, under other names."""
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
+from bert_jax.interop.family import Family, Names, PreTrainingClass, masked_lm_classes, task_classes
 
-# layout or shorthand, our name, Hugging Face's
 _LAYER = """
 heads attention/query attention.query
 heads attention/key attention.key
@@ -19,7 +18,6 @@ dense transform dense
 norm layer_norm LayerNorm
 vector output_bias bias
 """
-_BODY = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
 
 ALBERT = Family(
     title="ALBERT",
@@ -44,13 +42,7 @@ ALBERT = Family(
             weights=("bert/", "mlm/", "sop/"),
             pipeline="fill-mask",
         ),
-        PreTrainingClass(
-            "AlbertForMaskedLM",
-            terms=("masked_lm",),
-            weights=(*_BODY, "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("AlbertModel", terms=(), weights=("bert/",)),
+        *masked_lm_classes("Albert"),
     ),
     task_classes=task_classes("Albert"),
     tokenizer="AlbertTokenizer",
@@ -66,14 +58,9 @@ ALBERT = Family(
     constants={"position_embedding_type": "absolute", "inner_group_num": 1},
     # transformers also applies classifier_dropout_prob before the sentence-order head, where the
     # authors' program has no dropout.
-    written={
-        "inner_group_num": 1,
-        "classifier_dropout_prob": 0.1,
-        "torch_dtype": "float32",
-    },
+    written={"inner_group_num": 1, "classifier_dropout_prob": 0.1},
     token_ids={"bos_token_id": "cls_id", "pad_token_id": "pad_id", "eos_token_id": "sep_id"},
     encoder_prefixes=("albert.",),
-    base_prefixes=BERT.base_prefixes,
     required_weights=("bert/embeddings_project/kernel",),
     tied={
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",

@@ -29,11 +29,6 @@ _CROSS = _attention("cross_attention", "encoder_attn")
 
 # The heads that `transformers` has classes for.
 TASKS = ("sequence_classification", "question_answering")
-_TASK_CLASSES = task_classes(
-    "Bart",
-    classifier="classification_head.out_proj",
-    poolers={"sequence_classification": "classification_head.dense"},
-)
 
 BART = Family(
     title="BART",
@@ -48,16 +43,16 @@ BART = Family(
     ),
     pretraining_classes=(
         PreTrainingClass(
-            "BartForConditionalGeneration",
-            terms=("denoising",),
-            weights=("bert/embeddings/", "bert/encoder/", "bert/decoder/"),
-            pipeline="text2text-generation",
+            "BartForConditionalGeneration", ("denoising",), pipeline="text2text-generation"
         ),
-        PreTrainingClass(
-            "BartModel", terms=(), weights=("bert/embeddings/", "bert/encoder/", "bert/decoder/")
-        ),
+        PreTrainingClass("BartModel"),
     ),
-    task_classes={head: _TASK_CLASSES[head] for head in TASKS},
+    task_classes=task_classes(
+        "Bart",
+        TASKS,
+        outputs={"sequence_classification": "classification_head.out_proj"},
+        poolers={"sequence_classification": "classification_head.dense"},
+    ),
     tokenizer="BartTokenizer",
     config_keys={
         "vocab_size": "vocab_size",
@@ -73,11 +68,7 @@ BART = Family(
         "initializer_range": "init_std",
     },
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-5},
-    defaults={
-        "decoder_layers": 12,
-        "attention_dropout": 0.0,
-        "max_position_embeddings": 1024,
-    },
+    defaults={"decoder_layers": 12, "attention_dropout": 0.0, "max_position_embeddings": 1024},
     # Some are keys of old versions of transformers, which could describe other models with them.
     constants={
         "is_encoder_decoder": True,
@@ -92,16 +83,6 @@ BART = Family(
         "decoder_attention_heads": "encoder_attention_heads",
         "decoder_ffn_dim": "encoder_ffn_dim",
     },
-    written={
-        "is_encoder_decoder": True,
-        "scale_embedding": False,
-        "activation_dropout": 0.0,
-        "encoder_layerdrop": 0.0,
-        "decoder_layerdrop": 0.0,
-        "classifier_dropout": 0.0,
-        "torch_dtype": "float32",
-        "use_cache": True,
-    },
     token_ids={
         "bos_token_id": "cls_id",
         "pad_token_id": "pad_id",
@@ -110,7 +91,6 @@ BART = Family(
         "forced_eos_token_id": "sep_id",
     },
     encoder_prefixes=("model.",),
-    base_prefixes=("shared.", "encoder.", "decoder."),
     required_weights=("bert/decoder/position_embeddings",),
     tied={
         "model.encoder.embed_tokens.weight": "model.shared.weight",

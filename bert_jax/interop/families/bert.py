@@ -2,7 +2,15 @@
 
 import dataclasses
 
-from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
+from bert_jax.interop.family import (
+    WITHOUT_POOLER,
+    Family,
+    Names,
+    PreTrainingClass,
+    masked_lm_class,
+    same_keys,
+    task_classes,
+)
 
 # layout or shorthand, our name, Hugging Face's, Google's
 _EMBEDDINGS = """
@@ -50,29 +58,23 @@ BERT = Family(
             weights=("bert/", "mlm/", "nsp/"),
             pipeline="fill-mask",
         ),
-        PreTrainingClass(
-            "BertForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
-            pipeline="fill-mask",
-        ),
+        masked_lm_class("BertForMaskedLM"),
         PreTrainingClass(
             "BertLMHeadModel",
             terms=("next_token",),
-            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
+            weights=(*WITHOUT_POOLER, "mlm/"),
             causal=True,
             pipeline="text-generation",
         ),
-        PreTrainingClass("BertModel", terms=(), weights=("bert/",)),
-        PreTrainingClass("BertModel", terms=(), weights=("bert/",), causal=True),
+        PreTrainingClass("BertModel"),
+        PreTrainingClass("BertModel", causal=True),
     ),
     task_classes=task_classes("Bert"),
-    config_keys={key: key for key in _CONFIG_KEYS.split()},
+    config_keys=same_keys(_CONFIG_KEYS),
     optional_config_keys={"causal": "is_decoder"},
     constants={"position_embedding_type": "absolute", "add_cross_attention": False},
-    written={"torch_dtype": "float32", "use_cache": True},
+    written={"use_cache": True},
     encoder_prefixes=("bert.", "bert/"),
-    base_prefixes=("embeddings.", "encoder.", "pooler."),
     # Checkpoints translated from TensorFlow in the first year of transformers.
     renamed={r"LayerNorm\.gamma": "LayerNorm.weight", r"LayerNorm\.beta": "LayerNorm.bias"},
     tied={

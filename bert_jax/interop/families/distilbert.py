@@ -1,8 +1,7 @@
 """DistilBERT: a BERT without token types or a pooler, under other names."""
 
-from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
+from bert_jax.interop.family import Family, Names, masked_lm_classes, task_classes
 
-# layout or shorthand, our name, Hugging Face's
 _EMBEDDINGS = """
 table word_embeddings word_embeddings.weight
 table position_embeddings position_embeddings.weight
@@ -45,15 +44,7 @@ DISTILBERT = Family(
         Names("bert/encoder/layer_{}/", "distilbert.transformer.layer.{}.", _LAYER),
         Names("mlm/", "", _LANGUAGE_MODEL),
     ),
-    pretraining_classes=(
-        PreTrainingClass(
-            "DistilBertForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("DistilBertModel", terms=(), weights=("bert/",)),
-    ),
+    pretraining_classes=masked_lm_classes("DistilBert"),
     # `pre_classifier` is the dense layer of our pooler, with another activation.
     task_classes=task_classes(
         "DistilBert",
@@ -73,9 +64,7 @@ DISTILBERT = Family(
         "tie_weights_": True,
         "qa_dropout": 0.0,
         "seq_classif_dropout": 0.1,
-        "torch_dtype": "float32",
     },
     encoder_prefixes=("distilbert.",),
-    base_prefixes=("embeddings.", "transformer."),
     tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
 )

@@ -1,9 +1,15 @@
 """ELECTRA: a discriminator and a generator, which are two separate models in `transformers`."""
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
+from bert_jax.interop.family import (
+    WITHOUT_POOLER,
+    Family,
+    Names,
+    PreTrainingClass,
+    masked_lm_classes,
+    task_classes,
+)
 
-# layout or shorthand, our name, Hugging Face's
 _DETECTION = """
 dense transform dense
 output output/dense dense_prediction
@@ -18,8 +24,6 @@ _ENCODER = tuple(
     for table in BERT.names
     if table.ours.startswith(("bert/embeddings/", "bert/encoder/"))
 )
-# The encoder has no pooler; some task heads have a dense layer instead.
-_BODY = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
 # The layer of ElectraForMultipleChoice.
 _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 
@@ -34,20 +38,13 @@ ELECTRA = Family(
         Names("mlm/", "", _LANGUAGE_MODEL),
     ),
     pretraining_classes=(
-        PreTrainingClass(
-            "ElectraForPreTraining", terms=("replaced_token",), weights=(*_BODY, "rtd/")
-        ),
-        PreTrainingClass(
-            "ElectraForMaskedLM",
-            terms=("masked_lm",),
-            weights=(*_BODY, "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("ElectraModel", terms=(), weights=_BODY),
+        PreTrainingClass("ElectraForPreTraining", ("replaced_token",), (*WITHOUT_POOLER, "rtd/")),
+        *masked_lm_classes("Electra"),
     ),
     task_classes=task_classes(
         "Electra",
-        classifier="classifier.out_proj",
+        outputs={"sequence_classification": "classifier.out_proj"},
+        # The encoder has no pooler; some task heads have a dense layer instead.
         poolers={
             "sequence_classification": "classifier.dense",
             "multiple_choice": "sequence_summary.summary",
@@ -61,7 +58,6 @@ ELECTRA = Family(
     constants={**BERT.constants, "is_decoder": False, **_SUMMARY},
     written={**BERT.written, **_SUMMARY, "summary_last_dropout": 0.1},
     encoder_prefixes=("electra.",),
-    base_prefixes=("embeddings.", "embeddings_project.", "encoder."),
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     buffers=("electra.embeddings.position_ids",),
 )

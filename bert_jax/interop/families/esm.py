@@ -15,18 +15,19 @@ import numpy as np
 
 from bert_jax.base.errors import UserError
 from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.roberta import MASKED_LM, TWO_LAYERS
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     Family,
     Names,
-    PreTrainingClass,
     Spelling,
+    masked_lm_classes,
+    same_keys,
     task_classes,
 )
 from bert_jax.models import BertConfig
 
 _EMBEDDINGS = "table word_embeddings word_embeddings.weight"
-# layout or shorthand, our name, Hugging Face's
 _LAYER = """
 norm attention_layer_norm attention.LayerNorm
 heads attention/query attention.self.query
@@ -37,10 +38,10 @@ norm output_layer_norm LayerNorm
 dense intermediate intermediate.dense
 dense output output.dense
 """
-_LANGUAGE_MODEL = """
-dense transform dense
-norm layer_norm layer_norm
-vector output_bias bias
+_CONFIG_KEYS = """
+vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_dropout_prob
+attention_probs_dropout_prob max_position_embeddings initializer_range layer_norm_eps rope_theta
+token_dropout mask_token_id rope_dtype
 """
 _POSITIONS = "position_embedding_type"
 _CONSTANTS = {_POSITIONS: "rotary", "emb_layer_norm_before": False, "is_folding_model": False}
@@ -105,46 +106,22 @@ ESM = Family(
         Names("bert/encoder/layer_{}/", "esm.encoder.layer.{}.", _LAYER),
         Names("bert/encoder/", "esm.encoder.", "norm layer_norm emb_layer_norm_after"),
         Names("bert/", "esm.", "dense pooler/dense pooler.dense"),
-        Names("mlm/", "lm_head.", _LANGUAGE_MODEL),
+        MASKED_LM,
     ),
-    pretraining_classes=(
-        PreTrainingClass(
-            "EsmForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("EsmModel", terms=(), weights=("bert/",)),
-    ),
-    task_classes=task_classes(
-        "Esm",
-        SEQUENCES_AND_TOKENS,
-        classifier="classifier.out_proj",
-        poolers={"sequence_classification": "classifier.dense"},
-    ),
+    pretraining_classes=masked_lm_classes("Esm"),
+    task_classes=task_classes("Esm", SEQUENCES_AND_TOKENS, **TWO_LAYERS),
     tokenizer="EsmTokenizer",
-    config_keys={
-        **{
-            key: key
-            for key in BERT.config_keys
-            # The activation of the class is always gelu.
-            if key not in ("hidden_act", "type_vocab_size")
-        },
-        "rope_theta": "rope_theta",
-        "token_dropout": "token_dropout",
-        "mask_token_id": "mask_token_id",
-        "rope_dtype": "rope_dtype",
-    },
+    # The activation of the class is always gelu.
+    config_keys=same_keys(_CONFIG_KEYS),
     # The class has the fraction of its training, 15 % times 80 %, in its code.
     value_names={"token_dropout": {0.0: False, 0.12: True}},
     fixed={"norm": "all_pre_and_final", "type_vocab_size": 0},
     spelling=Spelling(_read, _write, ("mask_token_id", "rope_dtype")),
     defaults={"max_position_embeddings": 1026},
     constants=_CONSTANTS | {"is_decoder": False, "add_cross_attention": False},
-    written=_CONSTANTS | {"esmfold_config": None, "torch_dtype": "float32", "vocab_list": None},
+    written=_CONSTANTS | {"esmfold_config": None, "vocab_list": None},
     token_ids={"mask_token_id": "mask_id", "pad_token_id": "pad_id"},
     encoder_prefixes=("esm.",),
-    base_prefixes=("embeddings.", "encoder.", "pooler.", "contact_head.", "rotary_embeddings."),
     renamed=BERT.renamed,
     tied={
         "lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight",
@@ -152,5 +129,5 @@ ESM = Family(
     },
     read_buffers=_read_buffers,
     written_buffers=_buffers,
-    buffers=(r".*\.inv_freq", r".*\.position_ids", r"esm\.contact_head\..*"),
+    buffers=(r".*\.inv_freq", r".*\.position_ids", r"(esm\.)?contact_head\..*"),
 )

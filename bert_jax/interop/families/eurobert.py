@@ -3,25 +3,20 @@
 Without a `classifier_pooling`, a config.json means late: the mean of the logits of all tokens.
 """
 
-from bert_jax.interop.families.rotary import ATTENTION, BUFFERS, ROTARY_KEYS, rotary
+from bert_jax.interop.families import rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     Family,
     Names,
-    PreTrainingClass,
+    masked_lm_classes,
+    same_keys,
     task_classes,
 )
 
-# layout or shorthand, our name, Hugging Face's
-_LAYER = f"""{ATTENTION}
+_LAYER = f"""{rotary.LLAMA_LAYER}
 vector attention_layer_norm/scale input_layernorm.weight
 vector output_layer_norm/scale post_attention_layernorm.weight
-dense intermediate mlp.gate_proj
-dense gate mlp.up_proj
-dense output mlp.down_proj
 """
-_CONSTANTS = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
-
 _classes = task_classes("EuroBert", SEQUENCES_AND_TOKENS)
 # The layer before the output layer, which only the class for sequences has.
 _classes["sequence_classification"] = _classes["sequence_classification"]._replace(
@@ -38,36 +33,18 @@ EUROBERT = Family(
             "bert/encoder/layer_{}/",
             "model.layers.{}.",
             _LAYER,
-            biasless=("attention", "gate", "intermediate", "output"),
+            biasless=rotary.BIASLESS,
         ),
         Names("bert/encoder/layer_norm/", "model.norm.", "vector scale weight"),
         Names("mlm/", "lm_head.", "table output_embeddings weight"),
     ),
-    pretraining_classes=(
-        PreTrainingClass(
-            "EuroBertForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("EuroBertModel", terms=(), weights=("bert/",)),
-    ),
+    pretraining_classes=masked_lm_classes("EuroBert"),
     task_classes=_classes,
     tokenizer="EuroBertTokenizer",
     config_keys={
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_hidden_layers",
-        "num_attention_heads": "num_attention_heads",
-        "num_key_value_heads": "num_key_value_heads",
-        "intermediate_size": "intermediate_size",
-        "hidden_act": "hidden_act",
-        "attention_probs_dropout_prob": "attention_dropout",
-        "max_position_embeddings": "max_position_embeddings",
-        "initializer_range": "initializer_range",
+        **rotary.LLAMA_KEYS,
+        **same_keys("num_key_value_heads classifier_pooling"),
         "layer_norm_eps": "rms_norm_eps",
-        "classifier_pooling": "classifier_pooling",
-        **ROTARY_KEYS,
     },
     value_names={"classifier_pooling": {"late": "late", "mean": "mean", "cls": "bos"}},
     fixed={
@@ -81,7 +58,7 @@ EUROBERT = Family(
         "tied_decoder": False,
         "hidden_dropout_prob": 0.0,
     },
-    spelling=rotary(10_000.0),
+    spelling=rotary.spelling(10_000.0),
     defaults={
         "hidden_act": "silu",
         "attention_dropout": 0.0,
@@ -90,15 +67,9 @@ EUROBERT = Family(
     },
     # The key of the authors' code.
     renamed_keys={"clf_pooling": "classifier_pooling"},
-    constants=_CONSTANTS,
-    written=_CONSTANTS | {"pretraining_tp": 1, "torch_dtype": "float32"},
-    token_ids={
-        "bos_token_id": "cls_id",
-        "eos_token_id": "sep_id",
-        "mask_token_id": "mask_id",
-        "pad_token_id": "pad_id",
-    },
+    constants=rotary.LLAMA_CONSTANTS,
+    written=rotary.LLAMA_CONSTANTS | {"pretraining_tp": 1},
+    token_ids=rotary.LLAMA_TOKEN_IDS,
     encoder_prefixes=("model.",),
-    buffers=BUFFERS,
-    base_prefixes=("embed_tokens.", "layers.", "norm."),
+    buffers=rotary.BUFFERS,
 )

@@ -1,8 +1,14 @@
 """FlauBERT: the blocks of XLM, post-LN or pre-norm, with a language-model head of one layer."""
 
-from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
+from bert_jax.interop.family import (
+    SEQUENCES_AND_TOKENS,
+    Family,
+    Names,
+    PreTrainingClass,
+    masked_lm_class,
+    task_classes,
+)
 
-# layout or shorthand, our name, Hugging Face's
 _EMBEDDINGS = """
 table word_embeddings embeddings.weight
 table position_embeddings position_embeddings.weight
@@ -31,12 +37,17 @@ _CONFIG_KEYS = {
     "initializer_range": "init_std",
     "layer_norm_eps": "layer_norm_eps",
 }
-_SUMMARY = {
-    "summary_type": "first",
-    "summary_use_proj": True,
-    "summary_activation": None,
-    "summary_proj_to_labels": True,
-}
+
+_classes = task_classes(
+    "Flaubert",
+    # FlaubertForMultipleChoice has two output layers.
+    (*SEQUENCES_AND_TOKENS, "question_answering"),
+    outputs={"sequence_classification": "sequence_summary.summary"},
+)
+# FlaubertForQuestionAnswering predicts the end of an answer from its start.
+_classes["question_answering"] = _classes["question_answering"]._replace(
+    name="FlaubertForQuestionAnsweringSimple"
+)
 
 FLAUBERT = Family(
     title="FlauBERT",
@@ -48,33 +59,10 @@ FLAUBERT = Family(
         Names("mlm/", "pred_layer.proj.", "vector output_bias bias"),
     ),
     pretraining_classes=(
-        PreTrainingClass(
-            "FlaubertWithLMHeadModel",
-            terms=("masked_lm",),
-            weights=("bert/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("FlaubertModel", terms=(), weights=("bert/",)),
+        masked_lm_class("FlaubertWithLMHeadModel"),
+        PreTrainingClass("FlaubertModel"),
     ),
-    # FlaubertForMultipleChoice has two output layers, and FlaubertForQuestionAnswering predicts the
-    # end of an answer from its start.
-    task_classes={
-        "sequence_classification": TaskClass(
-            "FlaubertForSequenceClassification",
-            Names("classifier/", "", "output dense sequence_summary.summary"),
-            "text-classification",
-        ),
-        "token_classification": TaskClass(
-            "FlaubertForTokenClassification",
-            Names("classifier/", "", "output dense classifier"),
-            "token-classification",
-        ),
-        "question_answering": TaskClass(
-            "FlaubertForQuestionAnsweringSimple",
-            Names("classifier/", "", "output dense qa_outputs"),
-            "question-answering",
-        ),
-    },
+    task_classes=_classes,
     tokenizer="FlaubertTokenizer",
     config_keys=_CONFIG_KEYS,
     value_names={
@@ -83,17 +71,15 @@ FLAUBERT = Family(
     },
     fixed={"type_vocab_size": 0, "head_transform": False, "pooler_act": "none"},
     multiples={"intermediate_size": ("hidden_size", 4)},
-    constants={"asm": False, "causal": False, "is_encoder": True, "n_langs": 1, **_SUMMARY},
-    # In transformers, sinusoidal_embeddings affects only initial values.
-    written={
+    constants={
         "asm": False,
         "causal": False,
         "is_encoder": True,
         "n_langs": 1,
-        "sinusoidal_embeddings": False,
-        **_SUMMARY,
-        "summary_first_dropout": 0.1,
-        "torch_dtype": "float32",
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": None,
+        "summary_proj_to_labels": True,
     },
     token_ids={
         "bos_token_id": "cls_id",
@@ -106,15 +92,6 @@ FLAUBERT = Family(
         "mask_index": "mask_id",
     },
     encoder_prefixes=("transformer.",),
-    base_prefixes=(
-        "embeddings.",
-        "position_embeddings.",
-        "layer_norm_emb.",
-        "attentions.",
-        "layer_norm1.",
-        "ffns.",
-        "layer_norm2.",
-    ),
     tied={"pred_layer.proj.weight": "transformer.embeddings.weight"},
     buffers=("transformer.position_ids",),
 )

@@ -4,22 +4,18 @@
 It has separate ones in memory, which `save_original_format=False` writes.
 """
 
+from bert_jax.interop.families import rotary
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
+    WITHOUT_POOLER,
     Family,
     Names,
-    PreTrainingClass,
+    masked_lm_classes,
     task_classes,
 )
 
-# layout or shorthand, our name, Hugging Face's
-_EMBEDDINGS = """
-table word_embeddings word_embeddings.weight
-table token_type_embeddings token_type_embeddings.weight
-norm layer_norm LayerNorm
-"""
+_EMBEDDINGS = f"{rotary.TABLES}norm layer_norm LayerNorm"
 _LAYER = """
 heads@0/3 attention/query attention.qkv_proj
 heads@1/3 attention/key attention.qkv_proj
@@ -30,11 +26,6 @@ dense@0/2 gate mlp.up_gate_proj
 dense@1/2 intermediate mlp.up_gate_proj
 dense output mlp.down_proj
 norm output_layer_norm mlp_ln
-"""
-_NATIVE_LAYER = f"""{POST_NORM}
-dense gate mlp.up_proj
-dense intermediate mlp.gate_proj
-dense output mlp.down_proj
 """
 _LANGUAGE_MODEL = """
 dense transform dense
@@ -65,25 +56,22 @@ GTE = Family(
     other_names=(
         (
             *_COMMON,
-            Names("bert/encoder/layer_{}/", "gte.layers.{}.", _NATIVE_LAYER, biasless=_BIASLESS),
+            Names(
+                "bert/encoder/layer_{}/",
+                "gte.layers.{}.",
+                rotary.POST_NORM_GATED,
+                biasless=_BIASLESS,
+            ),
             Names("mlm/", "lm_head.", _NATIVE_LANGUAGE_MODEL),
         ),
     ),
-    pretraining_classes=(
-        PreTrainingClass(
-            "GteForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("GteModel", (), ("bert/embeddings/", "bert/encoder/")),
-    ),
+    pretraining_classes=masked_lm_classes("Gte", WITHOUT_POOLER),
     task_classes=task_classes("Gte", SEQUENCES_AND_TOKENS),
     tokenizer="XLMRobertaTokenizer",
-    config_keys={**BERT.config_keys, **ROTARY_KEYS},
+    config_keys={**BERT.config_keys, **rotary.ROTARY_KEYS},
     # The activation of the masked-LM head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "gated": True, "biasless": ("inner",)},
-    spelling=rotary(160_000.0),
+    spelling=rotary.spelling(160_000.0),
     defaults={
         "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": 8192,
@@ -95,10 +83,9 @@ GTE = Family(
         "position_embedding_type": "rope",
         "tie_word_embeddings": True,
     },
-    written={"tie_word_embeddings": True, "torch_dtype": "float32"},
+    written={"tie_word_embeddings": True},
     encoder_prefixes=("gte.",),
-    base_prefixes=("embeddings.", "encoder.", "layers.", "pooler."),
     renamed={r"^new\.": "gte."},
-    buffers=BUFFERS,
+    buffers=rotary.BUFFERS,
     tied={"lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight"},
 )

@@ -4,24 +4,14 @@
 `save_original_format=False` writes.
 """
 
+import dataclasses
+
+from bert_jax.interop.families import rotary
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.roberta import ROBERTA
-from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
-from bert_jax.interop.family import (
-    SEQUENCES_AND_TOKENS,
-    Family,
-    Names,
-    PreTrainingClass,
-    task_classes,
-)
+from bert_jax.interop.families.roberta import MASKED_LM, ROBERTA, TWO_LAYERS
+from bert_jax.interop.family import SEQUENCES_AND_TOKENS, Names, masked_lm_classes, task_classes
 
 _EMBEDDINGS = "roberta.embeddings."
-# layout or shorthand, our name, Hugging Face's
-_TABLES = """
-table word_embeddings word_embeddings.weight
-table token_type_embeddings token_type_embeddings.weight
-"""
-# layout or shorthand, our name, Hugging Face's
 _LAYER = """
 heads@0/3 attention/query mixer.Wqkv
 heads@1/3 attention/key mixer.Wqkv
@@ -32,20 +22,20 @@ dense intermediate mlp.fc1
 dense output mlp.fc2
 norm output_layer_norm norm2
 """
-_NATIVE_LAYER = f"""{POST_NORM}
+_NATIVE_LAYER = f"""{rotary.POST_NORM}
 dense intermediate mlp.fc1
 dense output mlp.fc2
 """
 _COMMON = (
-    Names("bert/embeddings/", _EMBEDDINGS, _TABLES),
+    Names("bert/embeddings/", _EMBEDDINGS, rotary.TABLES),
     Names("bert/", "roberta.", "dense pooler/dense pooler.dense"),
-    next(names for names in ROBERTA.names if names.ours == "mlm/"),
+    MASKED_LM,
 )
 
-JINA_V3 = Family(
+# The recipe is that of XLM-R's model and objective.
+JINA_V3 = dataclasses.replace(
+    ROBERTA,
     title="Jina v3",
-    # XLM-R's model and objective.
-    recipe="roberta",
     model_types=("jina_embeddings_v3",),
     names=(
         *_COMMON,
@@ -59,36 +49,16 @@ JINA_V3 = Family(
             Names("bert/encoder/layer_{}/", "roberta.layers.{}.", _NATIVE_LAYER),
         ),
     ),
-    pretraining_classes=(
-        PreTrainingClass(
-            "JinaEmbeddingsV3ForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("JinaEmbeddingsV3Model", terms=(), weights=("bert/",)),
-    ),
+    pretraining_classes=masked_lm_classes("JinaEmbeddingsV3"),
     task_classes=task_classes(
-        "JinaEmbeddingsV3",
-        (*SEQUENCES_AND_TOKENS, "question_answering"),
-        classifier="classifier.out_proj",
-        poolers={"sequence_classification": "classifier.dense"},
+        "JinaEmbeddingsV3", (*SEQUENCES_AND_TOKENS, "question_answering"), **TWO_LAYERS
     ),
     tokenizer="XLMRobertaTokenizer",
-    config_keys={**BERT.config_keys, **ROTARY_KEYS},
-    # The activation of the masked-LM head is always gelu, regardless of hidden_act.
-    fixed={"hidden_act": "gelu", "pooler_dropout_prob": 0.1},
-    spelling=rotary(20_000.0),
+    config_keys={**BERT.config_keys, **rotary.ROTARY_KEYS},
+    config_offsets={},
+    spelling=rotary.spelling(20_000.0),
     defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 8194, "type_vocab_size": 1},
     constants={"tie_word_embeddings": True},
-    written={"tie_word_embeddings": True, "torch_dtype": "float32"},
-    token_ids=ROBERTA.token_ids,
-    encoder_prefixes=("roberta.",),
-    base_prefixes=("embeddings.", "emb_ln.", "encoder.", "layers.", "pooler."),
-    tied={
-        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
-    buffers=BUFFERS,
-    zero_tables={"type_vocab_size": "roberta.embeddings.token_type_embeddings.weight"},
+    written={"tie_word_embeddings": True},
+    buffers=rotary.BUFFERS,
 )

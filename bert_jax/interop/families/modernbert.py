@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.base.errors import UserError
-from bert_jax.interop.family import Family, Names, PreTrainingClass, Spelling, task_classes
+from bert_jax.interop.family import (
+    Family,
+    Names,
+    Spelling,
+    masked_lm_classes,
+    same_keys,
+    task_classes,
+)
 from bert_jax.models import BertConfig
 
-# layout or shorthand, our name, Hugging Face's
 _EMBEDDINGS = """
 table word_embeddings tok_embeddings.weight
 vector layer_norm/scale norm.weight
@@ -33,6 +39,10 @@ _LANGUAGE_MODEL = """
 matrix transform/kernel head.dense.weight
 vector layer_norm/scale head.norm.weight
 vector output_bias decoder.bias
+"""
+_SAME_KEYS = """
+vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size
+max_position_embeddings initializer_range local_rope_theta local_attention classifier_pooling
 """
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 # The defaults of transformers' ModernBertConfig.
@@ -109,37 +119,17 @@ MODERNBERT = Family(
         Names("bert/encoder/layer_norm/", "model.final_norm.", "vector scale weight"),
         Names("mlm/", "", _LANGUAGE_MODEL),
     ),
-    pretraining_classes=(
-        PreTrainingClass(
-            "ModernBertForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("ModernBertModel", terms=(), weights=("bert/",)),
-    ),
-    task_classes={
-        head: task_class._replace(output=Names("classifier/", "", "output dense classifier"))
-        for head, task_class in task_classes("ModernBert").items()
-    },
+    pretraining_classes=masked_lm_classes("ModernBert"),
+    task_classes=task_classes("ModernBert", outputs={"question_answering": "classifier"}),
     tokenizer="ModernBertTokenizer",
     config_keys={
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_hidden_layers",
-        "num_attention_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
+        **same_keys(_SAME_KEYS),
         "hidden_act": "hidden_activation",
         "hidden_dropout_prob": "embedding_dropout",
         "attention_probs_dropout_prob": "attention_dropout",
-        "max_position_embeddings": "max_position_embeddings",
-        "initializer_range": "initializer_range",
         "layer_norm_eps": "norm_eps",
         "rope_theta": "global_rope_theta",
-        "local_rope_theta": "local_rope_theta",
-        "local_attention": "local_attention",
         "global_every": "global_attn_every_n_layers",
-        "classifier_pooling": "classifier_pooling",
     },
     value_names={"classifier_pooling": {"cls": "cls", "mean": "mean"}},
     # The activation of the masked-LM head is always gelu, regardless of hidden_activation.
@@ -158,7 +148,7 @@ MODERNBERT = Family(
         "norm_eps": 1e-5,
     },
     constants=_CONSTANTS,
-    written=_CONSTANTS | {"mlp_dropout": 0.0, "torch_dtype": "float32"},
+    written=_CONSTANTS | {"mlp_dropout": 0.0},
     token_ids={
         "bos_token_id": "cls_id",
         "cls_token_id": "cls_id",
@@ -167,6 +157,5 @@ MODERNBERT = Family(
         "pad_token_id": "pad_id",
     },
     encoder_prefixes=("model.",),
-    base_prefixes=("embeddings.", "layers.", "final_norm."),
     tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
 )

@@ -5,23 +5,18 @@
 with which NomicBertForMaskedLM would leave the encoder random, and have other keys in config.json.
 """
 
+from bert_jax.interop.families import rotary
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.rotary import BUFFERS, POST_NORM, ROTARY_KEYS, rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
+    WITHOUT_POOLER,
     Family,
     Names,
-    PreTrainingClass,
+    masked_lm_classes,
     task_classes,
 )
 
 _EMBEDDINGS = "nomic_bert.embeddings."
-# layout or shorthand, our name, Hugging Face's
-_TABLES = """
-table word_embeddings word_embeddings.weight
-table token_type_embeddings token_type_embeddings.weight
-"""
-# layout or shorthand, our name, Hugging Face's
 _LAYER = """
 heads@0/3 attention/query attn.Wqkv
 heads@1/3 attention/key attn.Wqkv
@@ -33,20 +28,13 @@ dense intermediate mlp.fc12
 dense output mlp.fc2
 norm output_layer_norm norm2
 """
-_NATIVE_LAYER = f"""{POST_NORM}
-dense gate mlp.up_proj
-dense intermediate mlp.gate_proj
-dense output mlp.down_proj
-"""
 _LANGUAGE_MODEL = """
 dense transform transform.dense
 norm layer_norm transform.layer_norm
 vector output_bias bias
 """
-# The first parts of names of layers without biases.
-_BIASLESS = ("attention", "gate", "intermediate", "output")
 _COMMON = (
-    Names("bert/embeddings/", _EMBEDDINGS, _TABLES),
+    Names("bert/embeddings/", _EMBEDDINGS, rotary.TABLES),
     Names("bert/", "nomic_bert.", "dense pooler/dense pooler.dense"),
     Names("mlm/", "cls.predictions.", _LANGUAGE_MODEL),
 )
@@ -59,7 +47,10 @@ NOMIC_BERT = Family(
         *_COMMON,
         Names("bert/embeddings/", "nomic_bert.", "norm layer_norm emb_ln"),
         Names(
-            "bert/encoder/layer_{}/", "nomic_bert.encoder.layers.{}.", _LAYER, biasless=_BIASLESS
+            "bert/encoder/layer_{}/",
+            "nomic_bert.encoder.layers.{}.",
+            _LAYER,
+            biasless=rotary.BIASLESS,
         ),
     ),
     other_names=(
@@ -67,23 +58,18 @@ NOMIC_BERT = Family(
             *_COMMON,
             Names("bert/embeddings/", _EMBEDDINGS, "norm layer_norm LayerNorm"),
             Names(
-                "bert/encoder/layer_{}/", "nomic_bert.layers.{}.", _NATIVE_LAYER, biasless=_BIASLESS
+                "bert/encoder/layer_{}/",
+                "nomic_bert.layers.{}.",
+                rotary.POST_NORM_GATED,
+                biasless=rotary.BIASLESS,
             ),
         ),
     ),
-    pretraining_classes=(
-        PreTrainingClass(
-            "NomicBertForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass("NomicBertModel", (), ("bert/embeddings/", "bert/encoder/")),
-    ),
+    pretraining_classes=masked_lm_classes("NomicBert", WITHOUT_POOLER),
     task_classes=task_classes("NomicBert", SEQUENCES_AND_TOKENS),
-    config_keys={**BERT.config_keys, **ROTARY_KEYS},
+    config_keys={**BERT.config_keys, **rotary.ROTARY_KEYS},
     fixed={"gated": True, "biasless": ("attention", "inner", "output")},
-    spelling=rotary(1000.0),
+    spelling=rotary.spelling(1000.0),
     defaults={
         "hidden_act": "silu",
         "hidden_dropout_prob": 0.0,
@@ -116,15 +102,13 @@ NOMIC_BERT = Family(
         "rotary_scaling_factor": None,
         "use_rms_norm": False,
     },
-    written={"torch_dtype": "float32"},
     encoder_prefixes=("nomic_bert.",),
-    base_prefixes=("embeddings.", "emb_ln.", "encoder.", "layers.", "pooler."),
     renamed={r"^bert\.": "nomic_bert."},
     tied={
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    buffers=BUFFERS,
+    buffers=rotary.BUFFERS,
     # The released head has only the weights.
     optional_tensors=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),
 )

@@ -7,17 +7,17 @@ import dataclasses
 from typing import Any
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
+from bert_jax.interop.family import Family, Names, masked_lm_classes, task_classes
 
 # Positions count from pad_token_id + 1, so the first two rows of the table are not used.
 _POSITION_OFFSET = 2
 
-# layout or shorthand, our name, Hugging Face's
 _LANGUAGE_MODEL = """
 dense transform dense
 norm layer_norm layer_norm
 vector output_bias bias
 """
+MASKED_LM = Names("mlm/", "lm_head.", _LANGUAGE_MODEL)
 _ENCODER = tuple(
     table._replace(
         huggingface=table.huggingface.replace("bert.", "roberta."),
@@ -28,20 +28,18 @@ _ENCODER = tuple(
 )
 
 
+# The class for sequences has the pooler's dense layer, which its encoder lacks.
+TWO_LAYERS = {
+    "outputs": {"sequence_classification": "classifier.out_proj"},
+    "poolers": {"sequence_classification": "classifier.dense"},
+}
+
+
 def _classes(prefix: str) -> dict[str, Any]:
     """Makes the attributes of a `Family` whose class names start with `prefix`."""
-    masked_lm = PreTrainingClass(
-        f"{prefix}ForMaskedLM",
-        terms=("masked_lm",),
-        weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
-        pipeline="fill-mask",
-    )
-    model = PreTrainingClass(f"{prefix}Model", terms=(), weights=("bert/",))
-    # The head for sequences has the pooler's dense layer, which the encoder of this class lacks.
-    poolers = {"sequence_classification": "classifier.dense"}
     return {
-        "pretraining_classes": (masked_lm, model),
-        "task_classes": task_classes(prefix, classifier="classifier.out_proj", poolers=poolers),
+        "pretraining_classes": masked_lm_classes(prefix),
+        "task_classes": task_classes(prefix, **TWO_LAYERS),
     }
 
 
@@ -49,7 +47,7 @@ ROBERTA = Family(
     title="RoBERTa",
     recipe="roberta",
     model_types=("roberta",),
-    names=(*_ENCODER, Names("mlm/", "lm_head.", _LANGUAGE_MODEL)),
+    names=(*_ENCODER, MASKED_LM),
     **_classes("Roberta"),
     tokenizer="RobertaTokenizer",
     config_keys=BERT.config_keys,
@@ -60,7 +58,6 @@ ROBERTA = Family(
     written=BERT.written,
     token_ids={"bos_token_id": "cls_id", "pad_token_id": "pad_id", "eos_token_id": "sep_id"},
     encoder_prefixes=("roberta.",),
-    base_prefixes=BERT.base_prefixes,
     tied={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.base.errors import UserError
-from bert_jax.interop.family import Spelling
+from bert_jax.interop.family import Spelling, same_keys
 from bert_jax.models import BertConfig
 
 # The names of attention in memory: shorthand, our name, Hugging Face's.
@@ -20,13 +20,44 @@ POST_NORM = f"""{ATTENTION}
 norm attention_layer_norm post_attention_layernorm
 norm output_layer_norm post_mlp_layernorm
 """
+_GATED = """
+dense intermediate mlp.gate_proj
+dense gate mlp.up_proj
+dense output mlp.down_proj
+"""
+LLAMA_LAYER = ATTENTION + _GATED
+POST_NORM_GATED = POST_NORM + _GATED
+# The tables of embeddings in memory and in files.
+TABLES = """
+table word_embeddings word_embeddings.weight
+table token_type_embeddings token_type_embeddings.weight
+"""
+# The first parts of names of the layers without biases, if all projections have none.
+BIASLESS = ("attention", "gate", "intermediate", "output")
 # Tensors of older files, which follow from the config.
 BUFFERS = (r".*inv_freq",)
-# Keys of `config.model` with the names that `rotary` gives them.
-ROTARY_KEYS = {"rope_theta": "rope_theta", "rope_scale": "rope_scale"}
+# Keys of `config.model` with the names that `spelling` gives them.
+ROTARY_KEYS = same_keys("rope_theta rope_scale")
+_SAME_KEYS = """
+vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act
+max_position_embeddings initializer_range
+"""
+# What a config.json of Llama's parts has.
+LLAMA_KEYS = {
+    **same_keys(_SAME_KEYS),
+    "attention_probs_dropout_prob": "attention_dropout",
+    **ROTARY_KEYS,
+}
+LLAMA_CONSTANTS = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
+LLAMA_TOKEN_IDS = {
+    "bos_token_id": "cls_id",
+    "eos_token_id": "sep_id",
+    "mask_token_id": "mask_id",
+    "pad_token_id": "pad_id",
+}
 
 
-def rotary(theta: float) -> Spelling:
+def spelling(theta: float) -> Spelling:
     """Makes the spelling of `rope_parameters`, with `rope_theta` and `rope_scaling` of older files.
 
     Args:

@@ -33,9 +33,6 @@ def make_terms(
       names: Keys of TERMS, or "MODULE:NAME".
       options: Values for the fields of the terms, such as the keys of `config.objective`. Fields
         without a value keep their defaults. No option may affect the parameters of a head.
-
-    Raises:
-      UserError: There is no such term.
     """
     terms = []
     for name in names:

@@ -27,11 +27,8 @@ class Denoising(TextPrediction):
     needs_decoder = True
 
     def heads(self, config):
-        """Returns none: the decoder is a part of the model.
-
-        Raises:
-          UserError: The model has no decoder. (A stored config or config.json may say so.)
-        """
+        """Returns none: the decoder is a part of the model."""
+        # A stored config or config.json may say so.
         if not config.num_decoder_layers:
             raise UserError("config.model.num_decoder_layers is 0; the term denoising needs more")
         return {}

@@ -11,7 +11,14 @@ from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
 from bert_jax.models.pretraining_model import Generator as GeneratorModel
 from bert_jax.objectives.language_model import MaskedTokenPrediction, language_model_metrics
-from bert_jax.objectives.term import Metric, Term, loss_and_accuracy, token_weights, with_tokens
+from bert_jax.objectives.term import (
+    Metric,
+    Term,
+    loss_and_accuracy,
+    original_ids,
+    token_weights,
+    with_tokens,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +124,11 @@ class ReplacedToken(Term):
         return {"rtd": ReplacedTokenHead(config)}
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
-        """Returns logits_BxL, float32, and is_replaced_BxL, bool."""
-        return model.rtd(hidden_BxLxD), _is_replaced(batch)
+        """Returns logits_BxL, float32, and is_replaced_BxL, bool.
+
+        A sample that equals the original token is not replaced.
+        """
+        return model.rtd(hidden_BxLxD), batch["input_ids"] != original_ids(batch)
 
     def total(self, batch):
         return jnp.sum(batch["attention_mask"])
@@ -149,15 +159,3 @@ class ReplacedToken(Term):
     def head_flops(self, config, length, num_predictions):
         # The product for one output is negligible.
         return 2 * length * config.hidden_size**2
-
-
-def _is_replaced(batch):
-    """Finds the tokens that differ from the original ones, bool [B, L].
-
-    A sample that equals the original token is not replaced.
-    """
-    ids_BxL, positions_BxM = batch["input_ids"], batch["masked_lm_positions"]
-    new_BxM = jnp.take_along_axis(ids_BxL, positions_BxM, axis=1)
-    is_changed_BxM = (new_BxM != batch["masked_lm_ids"]) & (batch["masked_lm_weights"] > 0)
-    count = jax.vmap(lambda zeros_L, at_M, one_M: zeros_L.at[at_M].add(one_M))
-    return count(jnp.zeros_like(ids_BxL), positions_BxM, is_changed_BxM.astype(jnp.int32)) > 0

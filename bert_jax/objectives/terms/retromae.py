@@ -16,7 +16,7 @@ from bert_jax.objectives.language_model import (
     language_model_head_flops,
     language_model_metrics,
 )
-from bert_jax.objectives.term import example_weights, with_tokens
+from bert_jax.objectives.term import example_weights, original_ids
 
 # The fraction of the other tokens of the text that a position does not see.
 HIDDEN_FRACTION = 0.5
@@ -36,11 +36,6 @@ class RetroMAE(TextPrediction):
     metrics = language_model_metrics("retromae", "RetroMAE")
 
     def heads(self, config):
-        """Returns the decoder and the head of masked LM.
-
-        Raises:
-          UserError: The model has no position embeddings of its width.
-        """
         if config.rope_theta or config.embedding_width != config.hidden_size:
             raise UserError(
                 f"config.model.rope_theta is {config.rope_theta} and config.model.embedding_size "
@@ -50,11 +45,7 @@ class RetroMAE(TextPrediction):
         return {"mlm": LanguageModelHead(config), "retromae": RetroMaeDecoder(config)}
 
     def prepare(self, model, batch, *, deterministic):
-        """Adds the decoder's inputs: `retromae_embeddings` [B, L, D], `retromae_visible` [B, L, L].
-
-        Raises:
-          UserError: Several sequences share a row.
-        """
+        """Adds the decoder's `retromae_embeddings` [B, L, D] and `retromae_visible` [B, L, L]."""
         if "cls_positions" in batch:
             raise UserError(
                 "the term retromae reads one sequence a row: set config.data.max_pairs_per_row=1"
@@ -108,16 +99,6 @@ class RetroMAE(TextPrediction):
         width, inner = config.hidden_size, config.intermediate_size
         block = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
         return block + length * language_model_head_flops(config)
-
-
-def original_ids(batch: dict[str, jax.Array]) -> jax.Array:
-    """Returns the ids before the corruption, int32 [B, L]."""
-    return with_tokens(
-        batch["input_ids"],
-        batch["masked_lm_positions"],
-        batch["masked_lm_ids"],
-        batch["masked_lm_weights"] > 0,
-    )
 
 
 def text_weights(batch: dict[str, jax.Array]) -> jax.Array:
