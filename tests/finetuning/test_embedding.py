@@ -267,7 +267,6 @@ def test_twenty_steps_are_those_of_sentence_transformers():
     ("values", "words"),
     [
         ({"train.batch_size": 1}, "the other rows of a batch are the negatives"),
-        ({"embedding.scale": 0.0}, "config.embedding.scale is 0.0; it must be above 0"),
         ({"embedding.dims": (0, 4, 4)}, "dims is .*: each width must be there once"),
         ({"embedding.dim_weights": (1.0, 2.0, 3.0)}, "dim_weights is .* one weight for each of"),
         (
