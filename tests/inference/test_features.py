@@ -94,14 +94,6 @@ def test_blank_lines_and_null_are_ignored(bert, tmp_path):
     )
 
 
-def test_truncated_texts_are_counted_and_named(bert, tmp_path):
-    source = write_texts(tmp_path / "texts.jsonl", ["a", "b " * 60, "c", "d " * 50])
-    message = f"2 of 4 texts are truncated to 20 tokens; the first is {source}:2$"
-    with pytest.warns(UserWarning, match=message):
-        write(bert, source, tmp_path / "f.npz", pooling="tokens", max_length=20)
-    assert np.diff(read_npz(tmp_path / "f.npz")["offsets"]).tolist() == [3, 20, 3, 20]
-
-
 def test_windows_with_a_stride_and_blank_texts_which_are_cls_sep(bert, tmp_path, recwarn):
     texts = ["a b c d e f g h i j", "", " ", "\0", "c"]
     source = write_texts(tmp_path / "texts.jsonl", texts)

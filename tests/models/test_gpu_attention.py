@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from benchmarks import gpu_attention as sweep
 from bert_jax.models import BertConfig, gpu_attention
 from bert_jax.models import attention as attention_module
 from bert_jax.models.dropout import mask_keys
@@ -174,13 +173,3 @@ def test_both_forms_have_kernels_for_all_rows(monkeypatch, depth):
         for length, window in ((64, None), (512, None), (1024, 64), (8192, None)):
             form = gpu_attention.find_form(depth, length, window)
             assert form.is_measured != is_second
-
-
-@pytest.mark.slow
-def test_the_sweep_prints_errors_and_a_table(capsys):
-    sweep.main(["--interpret"])
-    lines = capsys.readouterr().out.splitlines()
-    (best,) = (line for line in lines if line.startswith("  best: errors"))
-    assert all(0 < float(error) < 2**-7 for error in best.split()[2:])
-    depth, length, is_local, form = eval(lines[-1].strip().rstrip(","), vars(gpu_attention))
-    assert (depth, length, is_local) == (16, 128, True) and not form.is_measured
