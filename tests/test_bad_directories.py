@@ -4,20 +4,11 @@ import shutil
 
 import pytest
 
-from bert_jax import prepare
-from bert_jax.pretraining import evaluation
 from bert_jax.pretraining import train as pretrain
 from bert_jax.training import start
 from tests import runs
 from tests.refusals import one_sentence
 from tests.small_run import small_run, write_documents
-
-
-def test_failed_start_does_not_claim_the_directory(tmp_path, refusal):
-    wrong = small_run(f"{tmp_path}/nothing/*.txt")
-    assert "no file matches" in refusal(lambda: pretrain.train(wrong, tmp_path / "run"))
-    right = small_run(f"{tmp_path}/something/*.txt")
-    assert start.check(tmp_path / "run", right) == []
 
 
 def test_a_name_that_orbax_reads_as_a_pattern(texts, tmp_path, refusal):
@@ -66,13 +57,6 @@ class TestOthersDirectories:
         assert sentence == f"another process is training in {copy}"
         assert pretrain.train(small_run(texts), copy)["step"] == 6
 
-    def test_another_corpus_is_refused(self, copy, texts, tmp_path, refusal):
-        other = tmp_path / "store"
-        data = small_run(write_documents(tmp_path / "other", 5)).data
-        prepare.prepare(data, 200, other)
-        sentence = refusal(lambda: pretrain.train(small_run("sotu", data__store=str(other)), copy))
-        assert "began with another corpus: its splits.heldout" in sentence
-
     def test_other_text_is_refused_before_it_is_prepared(self, copy, tmp_path, refusal):
         shutil.rmtree(copy / "data")
         other = small_run(write_documents(tmp_path / "other", 5))
@@ -90,13 +74,3 @@ class TestOthersDirectories:
         for file in (finished / name).rglob("*") if path.is_dir() else ():
             if file.is_file() and file.name != "metadata.json":
                 assert (copy / file.relative_to(finished)).read_bytes() == file.read_bytes()
-
-    def test_evaluating_a_directory_without_a_run_is_refused(self, copy, tmp_path, refusal):
-        (tmp_path / "empty").mkdir()
-        for directory in (tmp_path / "empty", tmp_path / "nothing"):
-            sentence = refusal(lambda directory=directory: evaluation.evaluate_workdir(directory))
-            assert "is not a work directory" in sentence and str(directory) in sentence
-        shutil.rmtree(copy / "checkpoints")
-        sentence = refusal(lambda: evaluation.evaluate_workdir(copy))
-        assert "has no checkpoint yet" in sentence
-        assert not (copy / "checkpoints").exists()

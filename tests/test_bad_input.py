@@ -21,16 +21,9 @@ def test_a_refused_run_leaves_no_directory(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_flags_for_pretrained_models_are_refused_for_finetuned_ones(tmp_path):
-    (tmp_path / "config.json").write_text('{"task": "table"}')
-    message = command("evaluate", f"--workdir={tmp_path}", "--data=x.tsv", "--max_sequences=9")
-    assert "--max_sequences has no effect on the score of a fine-tuned model" in message
-
-
 def test_a_single_document_is_enough(tmp_path):
     (tmp_path / "a.txt").write_text("One small file. It has three sentences. That is all.")
-    run = small_run(f"{tmp_path}/a.txt", model__vocab_size=60)
-    results = pretrain.train(run, tmp_path / "run")
+    results = pretrain.train(small_run(f"{tmp_path}/a.txt"), tmp_path / "run")
     assert results["step"] == 6 and results["nsp_loss"] > 0 and results["num_sequences"] > 0
 
 
@@ -67,12 +60,6 @@ class TestFewAndShortDocuments:
         assert "no document was held out" in process.stdout
         assert json.loads((directory / "results.json").read_text())["step"] == 6
 
-    def test_evaluates_the_ends_of_the_documents(self, tmp_path, capfd):
-        config = small_run(write_documents(tmp_path / "texts", 3))
-        results = pretrain.train(config, tmp_path / "run")
-        assert results["num_sequences"] > 0 and results["mlm_loss"] > 0
-        assert "the ends of 3 documents held out" in capfd.readouterr().out
-
     def test_evaluation_needs_text(self, finished, refusal):
         message = refusal(lambda: evaluation.evaluate_workdir(finished[0]))
         assert "held out no documents" in message and "--data=GLOB" in message
@@ -95,8 +82,3 @@ class TestFewAndShortDocuments:
         # `evaluate --data` has no key for the text.
         assert words in message and "data.input" not in message
         assert sorted(finished[0].rglob("*")) == before
-
-
-def test_flags_for_other_text_need_other_text(tmp_path):
-    message = command("evaluate", f"--workdir={tmp_path}", "--format=lines")
-    assert message == "--format has no effect without --data; leave it out"

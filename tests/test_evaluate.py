@@ -22,6 +22,7 @@ from tests.batches.fakes import (
     make_documents,
     make_tokenizer,
 )
+from tests.refusals import command
 from tests.small import small_config
 
 VOCAB_SIZE = 98
@@ -187,3 +188,21 @@ def test_results_are_shown_beside_their_baselines(trainer, params, store, counts
         f"masked-LM accuracy {results['mlm_accuracy']:.1%}, "
         f"next-sentence accuracy {accuracy:.1%}"
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--format=lines", "--format has no effect without --data; leave it out"),
+        ("--pooling=cls", "--pooling has no effect without --sts and --retrieval"),
+        ("--sts=x --query_prompt=y", "--query_prompt has no effect without --retrieval"),
+        ("--sts=x --data=y", "--data has no effect with --sts and --retrieval"),
+        ("--sts=x --retrieval=y", "--retrieval has no effect with --sts"),
+        ("--sts=nowhere.tsv", "nowhere.tsv: No such file"),
+        ("--retrieval=nowhere", "nowhere/corpus.jsonl: No such file or directory"),
+        ("--data=x.tsv --max_sequences=9", "has no effect on the score of a fine-tuned model"),
+    ],
+)
+def test_mistakes_in_the_flags(flags, words, tmp_path):
+    (tmp_path / "config.json").write_text('{"task": "table"}')
+    assert words in command("evaluate", f"--workdir={tmp_path}", *flags.split())

@@ -160,26 +160,6 @@ def test_given_vocabulary(store, speeches, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_a_finished_store_does_not_need_the_vocabulary_again(store, speeches, tmp_path):
-    vocab = tmp_path / "vocab.txt"
-    vocab.write_bytes((store[1] / "tokenizer" / "vocab.txt").read_bytes())
-    data = options(speeches, vocab=str(vocab))
-    metadata = make(data, tmp_path / "store")
-    other = tmp_path / "moved.txt"
-    vocab.rename(other)
-    assert make(data, tmp_path / "store") == metadata
-    assert make(options(speeches, vocab=str(other)), tmp_path / "store") == metadata
-    with pytest.raises(UserError, match="config.data.vocab: .*third.txt"):
-        make(options(speeches, vocab=str(tmp_path / "third.txt")), tmp_path / "store")
-    with pytest.raises(UserError, match="data.vocab: .*No such file or directory.*vocab.txt"):
-        make(data, tmp_path / "other")
-    with pytest.raises(UserError, match="data.vocab='', not 'sha256:"):
-        make(options(speeches, vocab=str(other)), store[1])
-    vocab.write_text(other.read_text() + "more\n")
-    with pytest.raises(UserError, match="data.vocab='sha256:.*', not 'sha256:"):
-        make(data, tmp_path / "store")
-
-
 def test_sentencepiece(speeches, tmp_path):
     data = options(speeches, tokenizer="sentencepiece", sentencepiece_type="bpe")
     metadata = make(data, tmp_path / "a")

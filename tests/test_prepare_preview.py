@@ -2,7 +2,6 @@
 
 import pytest
 
-from bert_jax.base.errors import UserError
 from bert_jax.prepare import _print_documents
 from tests.stores import options
 from tests.text.test_wikipedia import ARTICLE, END, HEAD
@@ -37,24 +36,3 @@ def test_tokens_and_long_documents(tmp_path, capsys):
     assert first == f"{tmp_path}/a.txt:1: 22 sentences"
     assert [second.strip(), third.strip()] == ["one ##s .", "one [UNK]"]
     assert more.strip() == "... and 2 more"
-
-
-def test_a_table_is_one_long_sentence(tmp_path, capsys):
-    (tmp_path / "a.txt").write_text("word " * 2000)
-    _print_documents(options(tmp_path / "a.txt"), 1)
-    _, sentence, _ = capsys.readouterr().out.splitlines()
-    assert sentence == f"    {'word ' * 60}... (9,699 more)"
-
-
-def test_the_formats_of_several_files(tmp_path, capsys):
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text(TWO)
-    _print_documents(options(tmp_path), 2)
-    assert f" read {tmp_path / 'a.txt'} and 1 more as " in capsys.readouterr().out
-    _print_documents(options(tmp_path), 3)
-    assert f" read {tmp_path / 'a.txt'} and 2 more as " in capsys.readouterr().out
-
-
-def test_standard_input_is_refused():
-    with pytest.raises(UserError, match="no file matches '-'"):
-        _print_documents(options("-"), 1)

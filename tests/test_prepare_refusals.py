@@ -103,7 +103,6 @@ def test_a_cased_vocabulary_is_refused_with_lower_casing(tmp_path):
     [
         ([], "--output=DIR is missing"),
         (["--outptu=OUT"], "unknown flag --outptu; did you mean --output?"),
-        (["--output=OUT", "--tokenizer=morse"], "config.data.tokenizer is 'morse'"),
         (["--output=/dev/null/store"], "/dev/null/store: Not a directory"),
         (["--output=OUT", "--", "--region=x"], "unexpected argument '--region=x': flags are"),
     ],

@@ -66,6 +66,7 @@ OPENS = {
     "report": "report --workdir=downloaded/copy --output=page.html",
     "inspect": "inspect --workdir=downloaded/copy",
     "main": "main --workdir=downloaded/copy",
+    "continue": "main --config=continue:downloaded/copy --workdir=new",
 }
 KEYS = ("family", "objective.terms", "data.rows", "data.corruption")
 
@@ -76,6 +77,7 @@ KEYS = ("family", "objective.terms", "data.rows", "data.corruption")
         *(("main", key, "run") for key in KEYS if key != "objective.terms"),
         *((command, "objective.terms", "run") for command in OPENS if command != "inspect"),
         ("inspect", "data.rows", "run"),
+        *(("continue", key, "hf") for key in ("data.rows", "data.corruption")),
         *((command, "objective.terms", "hf") for command in ("predict", "convert", "finetune")),
     ],
 )
@@ -87,10 +89,13 @@ def test_no_command_runs_code_that_a_stored_file_names(command, key, name, folde
     assert not (folder / "ran").exists()
 
 
-@pytest.mark.parametrize("flag", ["--part", "--config.family"])
-def test_a_part_that_the_command_names_is_imported(flag, folder):
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [("main", "--part"), ("main", "--config.family"), ("continue", "--part")],
+)
+def test_a_part_that_the_command_names_is_imported(command, flag, folder):
     attack(folder, "family", "run")
-    _, errors = run(folder, f"main --workdir=downloaded/copy {flag}={PAYLOAD}")
+    _, errors = run(folder, f"{OPENS[command]} {flag}={PAYLOAD}")
     assert "which cannot be imported: module 'downloaded.payload' has no" in errors
     (folder / "ran").unlink()
 

@@ -6,7 +6,6 @@ import pytest
 from bert_jax.text.named_sources import repeats
 from tests.batches.fakes import FakeStore, make_documents
 from tests.batches.small_stream import stream
-from tests.batches.test_stream import equal
 
 # English is about ten times as large as Bulgarian.
 DOCUMENTS = [
@@ -90,19 +89,3 @@ def test_readings_of_a_block_in_an_epoch_differ():
     ]
     assert len(readings) == counts.max()
     assert len({plan.is_random_N.tobytes() + plan.b_start_N.tobytes() for plan in readings}) > 1
-
-
-def test_hosts_interruptions_and_weights():
-    weights = {"source_weights": ("en=1,bg=1",)}
-    full = mixed(**weights)
-    uninterrupted = list(full.batches(0, 120))
-    assert full.position(119)["epoch"] >= 1
-    hosts = [mixed(shards=(i,), num_shards=3, **weights).batches(0, 120) for i in range(3)]
-    for step, batch in enumerate(uninterrupted):
-        parts = [next(host) for host in hosts]
-        assert equal(batch, {k: np.concatenate([p[k] for p in parts]) for k in batch})
-        if step % 50 == 49:
-            position = full.position(step)
-            resumed = mixed(**weights).batches(step, 1, position)
-            assert equal(next(resumed), batch)
-            assert equal(next(mixed(**weights).batches(step, 1)), batch)

@@ -141,10 +141,6 @@ def test_only_the_parts_of_a_window_are_opened():
     assert set(many.opened) <= set(np.concatenate(windows[7:10]).tolist())
 
 
-def test_a_stream_may_have_no_batches():
-    assert list(stream().batches(5, 0)) == []
-
-
 def evaluate(max_sequences=0, **changes):
     hosts = {k: changes.pop(k) for k in ("shards", "num_shards") if k in changes}
     spec = dataclasses.replace(SPEC, **changes)
@@ -173,13 +169,19 @@ def test_evaluation_is_one_fixed_epoch(uninterrupted, max_sequences):
         assert equal(plain, uninterrupted[0])
 
 
-def test_evaluation_does_not_depend_on_the_masks_of_training():
-    changes = {
-        "masked_lm_prob": 0.05,
-        "mask_fractions": (1.0, 0.0, 0.0),
-        "max_predictions_per_seq": 2,
-    }
-    for batch, other in zip(evaluate(), evaluate(**changes), strict=True):
+@pytest.mark.parametrize(
+    ("values", "others"),
+    [
+        ({}, {"max_predictions_per_seq": 2}),
+        (
+            {"rows": "whole_sentences", "corruption": "denoising"},
+            {"poisson_lambda": 9.0, "permute_sentence_ratio": 0.0},
+        ),
+    ],
+)
+def test_evaluation_does_not_depend_on_the_masks_of_training(values, others):
+    changes = values | others | {"masked_lm_prob": 0.05, "mask_fractions": (1.0, 0.0, 0.0)}
+    for batch, other in zip(evaluate(**values), evaluate(**changes), strict=True):
         assert equal(batch, other)
 
 
@@ -200,8 +202,10 @@ def test_evaluation_over_hosts_and_batch_sizes():
 
 
 IN_PARTS = FakeStore(DOCUMENTS, cuts=(4, 5, 19))
+OF_TWO_SOURCES = FakeStore(DOCUMENTS, cuts=(15, 25), sources=("en", "en", "bg"))
 VARIANTS = {
     "parts": {"store": IN_PARTS},
+    "sources": {"store": OF_TWO_SOURCES, "source_weights": ("en=1,bg=1",)},
     "parts_roberta": {
         "store": IN_PARTS,
         "rows": "full_sentences",

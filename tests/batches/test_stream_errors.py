@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.base.errors import UserError
-from bert_jax.batches.rows.pairs import PairRows
 from tests.batches.fakes import FakeStore
 from tests.batches.small_stream import DOCUMENTS, stream
 
@@ -41,12 +39,3 @@ class BrokenStore(FakeStore):
 def test_an_unreadable_store_raises_its_own_error():
     with pytest.raises(OSError, match="tokens-00000.bin"):
         list(stream(BrokenStore(DOCUMENTS)).batches(0, 50))
-
-
-def test_error_while_planning_is_raised_unchanged(monkeypatch):
-    def fail(self, epoch, window):
-        raise UserError("the index is gone")
-
-    monkeypatch.setattr(PairRows, "plan", fail)
-    with pytest.raises(UserError, match="the index is gone"):
-        list(stream().batches(0, 50))

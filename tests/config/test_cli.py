@@ -183,8 +183,7 @@ def test_config_files_with_mistakes(tmp_path, line, message):
 def test_an_error_in_a_config_file_shows_its_line(tmp_path):
     path = tmp_path / "a.py"
     path.write_text(CONFIG.format(line="int('x')"))
-    command = [sys.executable, "-m", "bert_jax", f"--config={path}"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = runs.run([sys.executable, "-m", "bert_jax", f"--config={path}"])
     assert done.returncode == 1
     assert done.stderr.startswith("error: ValueError: invalid literal for int() with base 10: 'x'")
     assert done.stderr.endswith(f" ({path}:5; --traceback shows more)\n")
@@ -355,14 +354,6 @@ def test_sigterm_removes_temporary_files():
     assert (result.returncode, result.stdout, result.stderr) == (143, "cleaned up\n", "")
 
 
-def test_configs_are_loaded_by_name():
-    config = bert_jax.load_config("roberta:tiny")
-    config.train.num_steps = 7
-    assert config.family == "roberta" and config.train.num_steps == 7
-    with pytest.raises(UserError, match="did you mean tiny"):
-        bert_jax.train("tinny", "unused")
-
-
 def test_commands_and_configs_are_listed(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bert_jax"])
     __main__.main()
@@ -385,15 +376,13 @@ def test_commands_and_configs_are_listed(capsys, monkeypatch):
     ],
 )
 def test_keys_are_explained(key, words):
-    command = [sys.executable, "-m", "bert_jax", f"--explain={key}"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = runs.run([sys.executable, "-m", "bert_jax", f"--explain={key}"])
     assert (done.returncode == 0) == (key != "lr")
     assert all(text in done.stdout + done.stderr for text in words), done
 
 
 def test_a_config_is_printed_in_full():
-    command = [sys.executable, "-m", "bert_jax", "--config=tiny", "--config.seed=7"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = runs.run([sys.executable, "-m", "bert_jax", "--config=tiny", "--config.seed=7"])
     assert (done.returncode, done.stderr) == (0, "")
     printed = dict(line.removeprefix("config.").split(" = ") for line in done.stdout.splitlines())
     expected = bert_jax.load_config("tiny")

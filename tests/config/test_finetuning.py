@@ -28,9 +28,6 @@ def test_defaults_are_valid(task):
         ("mrpc", {"data__input": ""}, "config.data.input is '': set it to"),
         ("table", {"task": "rte"}, "is rte, but the config file is for another task"),
         ("mrpc", {"task": "squad"}, "is squad, but the config file is for another task"),
-        ("mrpc", {"task": "squat"}, "config.task is 'squat'; it must be one of cola, "),
-        ("mrpc", {"sweep__learning_rates": (0.0,)}, "config.sweep.learning_rates"),
-        ("ner", {"mesh__data": 0}, "config.mesh.data is 0"),
     ],
 )
 def test_refusals(task, values, words):

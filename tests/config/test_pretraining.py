@@ -74,8 +74,6 @@ FASTBPE = {
             "of heads must divide the width",
         ),
         ({"model__type_vocab_size": 1}, "such rows have two token types"),
-        ({"mesh__data": 0}, "config.mesh.data is 0; it must be above 0, or -1"),
-        ({"mesh__fsdp": -2}, "config.mesh.fsdp is -2; it must be at least 0, or -1"),
         ({"init_from": "a", "resume_from": "b"}, "config.init_from is 'a' and config.resume_from"),
         ({"objective__weights": (1.0,)}, "config.objective.weights is (1.0,)"),
         ({"objective__terms": (), "objective__weights": ()}, "there must be one term"),

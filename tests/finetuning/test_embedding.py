@@ -266,7 +266,6 @@ def test_twenty_steps_are_those_of_sentence_transformers():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"embedding.scale": 0.0}, "config.embedding.scale is 0.0; it must be above 0"),
         ({"embedding.dims": (0, 4, 4)}, "dims is .*: each width must be there once"),
         ({"embedding.dim_weights": (1.0, 2.0, 3.0)}, "dim_weights is .* one weight for each of"),
         (

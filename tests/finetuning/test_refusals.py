@@ -25,7 +25,6 @@ def test_bad_rows_with_their_line(bert, data, tmp_path):
     "values, words",
     [
         ({"data.max_seq_length": 41}, "longer than the 40 positions"),
-        ({"data.max_seq_length": 4}, "config.data.max_seq_length is 4; it must be at least 5"),
         ({"train.num_epochs": 0.01}, "one batch of config.train.batch_size=8"),
         ({"train.gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
         (

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import time
-import warnings
 from contextlib import closing
 
 import jax
@@ -17,7 +16,6 @@ import pytest
 
 import bert_jax
 from bert_jax import config as config_lib
-from bert_jax import convert
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.finetuning import run, task_setup
@@ -198,19 +196,6 @@ class TestUninterruptedRun:
         assert formats.read(tmp_path / "best").training["step"] == STEPS
         with pytest.raises(UserError, match="/-1 does not exist"):
             formats.read(tmp_path / "best", step=-1)
-
-    def test_export_to_transformers_keeps_the_labels(self, uninterrupted, data, tmp_path):
-        convert.convert(str(uninterrupted), str(tmp_path / "hf"), "huggingface")
-        config = json.loads((tmp_path / "hf" / "config.json").read_text())
-        assert config["architectures"] == ["BertForSequenceClassification"]
-        assert config["id2label"] == {"0": "no", "1": "yes"}
-        assert "accuracy" in (tmp_path / "hf" / "README.md").read_text()
-        # The export gives the same answers and has the same maximum length.
-        with warnings.catch_warnings(action="error"):
-            ours, theirs = bert_jax.load(uninterrupted), bert_jax.load(tmp_path / "hf")
-        text = (data / "test.tsv").read_text().splitlines()[1].split("\t")[0]
-        assert theirs.classify(text) == ours.classify(text)
-        assert theirs.max_length == ours.max_length == 16
 
 
 class TestInterruptedRun:

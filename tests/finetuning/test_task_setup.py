@@ -193,18 +193,6 @@ def test_steps_and_epochs(files):
         assert stage.max_seq_length == 16
 
 
-def test_missing_inputs_are_named(files):
-    for key in ("init_from", "data.input"):
-        with pytest.raises(UserError, match=f"config.{key} is '':"):
-            begin(files, **{key.replace(".", "__"): ""})
-    (files / "hf" / "vocab.txt").unlink()
-    (files / "hf" / "tokenizer.json").unlink()
-    with pytest.raises(
-        UserError, match="has no tokenizer; python -m bert_jax.convert --input=.* --vocab"
-    ):
-        begin(files)
-
-
 def test_untrained_positions_give_a_warning(files, capsys):
     """Weights from bert_jax contain the config of the run that trained them."""
     config = small_config()

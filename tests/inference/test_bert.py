@@ -290,18 +290,6 @@ def test_padding_of_the_vocabulary_is_never_predicted(bert):
     assert padded.fill_mask("a [MASK]", top_k=28) == bert.fill_mask("a [MASK]", top_k=28)
 
 
-def test_a_model_is_loaded_by_its_path_and_step(bert, tmp_path):
-    formats.write(make_pretrained(), tmp_path / "native", "bert_jax")
-    loaded = bert_jax.load(tmp_path / "native", step=0)
-    assert loaded.source.endswith("0")
-    assert loaded.fill_mask("a [MASK] c") == bert.fill_mask("a [MASK] c")
-    with pytest.raises(UserError, match="no complete checkpoint of step 7"):
-        bert_jax.load(tmp_path / "native", step=7)
-    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
-    with pytest.raises(UserError, match="7 does not exist"):
-        bert_jax.load(tmp_path / "hf", step=7)
-
-
 def test_weights_that_give_nan_are_refused():
     pretrained = make_pretrained()
     pretrained.weights["bert/encoder/layer_1/output/bias"][3] = np.nan

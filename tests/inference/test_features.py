@@ -48,16 +48,6 @@ def read_npz(path):
         return dict(file)
 
 
-def test_stride(bert, tmp_path, recwarn):
-    texts = ["a b c d e f g h i j", "a b"]
-    source = write_texts(tmp_path / "texts.jsonl", texts)
-    options = {"max_length": 6, "stride": 3}
-    assert write(bert, source, tmp_path / "f.npz", pooling="mean", **options) == 2
-    assert not recwarn.list
-    expected = bert.encode(texts, **options)
-    np.testing.assert_allclose(read_npz(tmp_path / "f.npz")["features"], expected, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("layers", "pooling"),
     [
@@ -104,20 +94,12 @@ def test_blank_lines_and_null_are_ignored(bert, tmp_path):
     )
 
 
-def test_truncated_texts_are_counted_and_named(bert, tmp_path):
-    source = write_texts(tmp_path / "texts.jsonl", ["a", "b " * 60, "c", "d " * 50])
-    message = f"2 of 4 texts are truncated to 20 tokens; the first is {source}:2$"
-    with pytest.warns(UserWarning, match=message):
-        write(bert, source, tmp_path / "f.npz", pooling="tokens", max_length=20)
-    assert np.diff(read_npz(tmp_path / "f.npz")["offsets"]).tolist() == [3, 20, 3, 20]
-
-
-@pytest.mark.parametrize("stride", [pytest.param(None, marks=pytest.mark.slow), 3])
-def test_blank_texts_have_the_features_of_cls_sep(bert, tmp_path, stride):
-    texts = ["a b", "", " ", "\0", "c"]
+def test_windows_with_a_stride_and_blank_texts_which_are_cls_sep(bert, tmp_path, recwarn):
+    texts = ["a b c d e f g h i j", "", " ", "\0", "c"]
     source = write_texts(tmp_path / "texts.jsonl", texts)
-    options = {"pooling": "mean", "stride": stride, "max_length": 9}
+    options = {"pooling": "mean", "stride": 3, "max_length": 9}
     assert write(bert, source, tmp_path / "f.npz", **options) == 5
+    assert not recwarn.list
     features_NxD = read_npz(tmp_path / "f.npz")["features"]
     np.testing.assert_allclose(features_NxD, bert.encode(texts, **options), atol=1e-5)
     (row,) = bert.rows(["a"])

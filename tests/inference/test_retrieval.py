@@ -12,7 +12,6 @@ from bert_jax.tasks.retrieval import make_retrieval, retrieval_scores, similarit
 from tests import runs
 from tests.golden.inputs import real_package
 from tests.interop.small_bert import make_pretrained
-from tests.refusals import command
 from tests.tasks.test_retrieval import write
 
 DOCUMENTS = {"a": "the cab", "b": "a b c d", "c": "e f g", "d": "h i j", "e": "j j a"}
@@ -63,15 +62,6 @@ def test_the_command(tmp_path):
     assert "1 queries without a relevant document are left out" in printed
     for name in ("ndcg@10", "bm25_ndcg@10", "map@100", "recall@3"):
         assert f"{results[name]:.4f}" in printed
-
-
-def test_flags_that_do_not_fit():
-    for arguments, words in (
-        (["--sts=x", "--query_prompt=y"], "--query_prompt has no effect without --retrieval"),
-        (["--retrieval=x", "--sts=y"], "--retrieval has no effect with --sts"),
-        (["--retrieval=nowhere"], "nowhere/corpus.jsonl: No such file or directory"),
-    ):
-        assert words in command("evaluate", "--workdir=w", *arguments)
 
 
 @pytest.mark.slow

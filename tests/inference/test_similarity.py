@@ -16,7 +16,6 @@ from bert_jax.tasks.retrieval import read_pairs
 from tests import runs
 from tests.golden.inputs import real_package
 from tests.interop.small_bert import make_pretrained
-from tests.refusals import command
 
 HEADER = "genre\tsentence1\tsentence2\tscore\n"
 ROWS = [
@@ -108,15 +107,6 @@ def test_the_command(folder, tmp_path):
     assert results["pooling"] == "mean" and results["num_pairs"] == 5
     for name in ("spearman", "common_tokens_spearman"):
         assert f"{results[name]:.4f}" in printed
-
-
-def test_flags_that_do_not_fit():
-    for arguments, words in (
-        (["--pooling=cls"], "--pooling has no effect without --sts and --retrieval"),
-        (["--sts=x", "--data=y"], "--data has no effect with --sts and --retrieval"),
-        (["--sts=nowhere.tsv"], "nowhere.tsv: No such file"),
-    ):
-        assert words in command("evaluate", "--workdir=w", *arguments)
 
 
 @pytest.mark.slow

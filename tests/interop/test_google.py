@@ -49,11 +49,6 @@ def test_the_optimizers_variables_are_ignored(google):
     assert same_weights(pretrained.weights, make_pretrained().weights)
 
 
-def test_google_needs_tensorflow(google, without_tensorflow):
-    with pytest.raises(ModuleNotFoundError, match="tensorflow"):
-        formats.read(google)
-
-
 def test_the_variables_of_google(google):
     from bert_jax.base.lean_tensorflow import tf
 

@@ -98,11 +98,6 @@ def test_padding_changes_nothing(params, batch):
     np.testing.assert_allclose(before["mlm"], after["mlm"], atol=1e-5, rtol=1e-5)
 
 
-def test_three_layers_in_two_groups():
-    config = dataclasses.replace(PLAIN, num_hidden_layers=3, layer_groups=2)
-    assert [config.group_of(i) for i in range(3)] == [0, 0, 1]
-
-
 def test_the_activation_of_the_pooler(params, batch):
     tanh, other = (
         jax.jit(functools.partial(encoder.apply, deterministic=True))(

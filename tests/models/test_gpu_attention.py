@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from benchmarks import gpu_attention as sweep
 from bert_jax.models import BertConfig, gpu_attention
 from bert_jax.models import attention as attention_module
-from bert_jax.models.dropout import keeps, mask_keys
+from bert_jax.models.dropout import mask_keys
 from bert_jax.models.encoder import Encoder
 from tests.models.test_fused_attention import RATE, make_case, relative, written_out
 from tests.small import ones_in_norms, randomized
@@ -86,26 +85,6 @@ def test_queries_see_their_own_sequence_and_window(form, depth, length, window):
     expected = output_and_gradients(plain, weight * is_real)
     for one, other in zip(found, expected, strict=True):
         assert relative(one, other) < 2**-18
-
-
-@pytest.mark.parametrize("form", [MEASURED, SECOND])
-def test_the_kernels_drop_the_probabilities_that_plain_attention_drops(form):
-    """With a unit matrix as values, the output is the probabilities."""
-    length = 128
-    query, key = (jax.random.normal(jax.random.key(i), (1, length, length)) for i in range(2))
-    value, mask = jnp.eye(length)[None], jnp.ones((1, length), jnp.int32)
-    keys = mask_keys(jax.random.key(7), (1, 1))
-    options = {"depth": length, "rate": RATE, "form": form, "interpret": True}
-
-    def attention(value):
-        return gpu_attention.fused_attention(query, key, value, mask, keys, **options)[0]
-
-    index = jnp.arange(length * length, dtype=jnp.int32).reshape(length, length)
-    kept = keeps(index, (keys[0][0, 0], keys[1][0, 0]), RATE)
-    output, gradient_of = jax.vjp(attention, value)
-    assert jnp.array_equal(output != 0, kept)
-    # The gradient of the values is the transpose of the same probabilities.
-    assert jnp.array_equal(gradient_of(jnp.eye(length))[0][0] != 0, kept.T)
 
 
 @pytest.mark.parametrize("window", [None, 50])
@@ -194,13 +173,3 @@ def test_both_forms_have_kernels_for_all_rows(monkeypatch, depth):
         for length, window in ((64, None), (512, None), (1024, 64), (8192, None)):
             form = gpu_attention.find_form(depth, length, window)
             assert form.is_measured != is_second
-
-
-@pytest.mark.slow
-def test_the_sweep_prints_errors_and_a_table(capsys):
-    sweep.main(["--interpret"])
-    lines = capsys.readouterr().out.splitlines()
-    (best,) = (line for line in lines if line.startswith("  best: errors"))
-    assert all(0 < float(error) < 2**-7 for error in best.split()[2:])
-    depth, length, is_local, form = eval(lines[-1].strip().rstrip(","), vars(gpu_attention))
-    assert (depth, length, is_local) == (16, 128, True) and not form.is_measured

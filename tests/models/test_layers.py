@@ -28,31 +28,20 @@ def gradients(function, *inputs):
     return jax.jit(jax.grad(loss, tuple(range(len(inputs)))))(*inputs)
 
 
-def test_layer_norm_gradients_match_flax():
-    x, scale, bias = 3 + 2 * normal((4, 5, 64)), normal((64,), seed=1), normal((64,), seed=2)
+@pytest.mark.parametrize(
+    ("kind", "module", "names"),
+    [("layer", nn.LayerNorm, ("scale", "bias")), ("rms", nn.RMSNorm, ("scale",))],
+)
+def test_outputs_and_gradients_of_norms_match_flax(kind, module, names):
+    inputs = 3 + 2 * normal((4, 5, 64)), *(normal((64,), seed=i) for i in range(len(names)))
 
     def run(module):
-        return lambda x, scale, bias: module.apply({"params": {"scale": scale, "bias": bias}}, x)
+        return lambda x, *values: module.apply({"params": dict(zip(names, values, strict=True))}, x)
 
-    ours, theirs = run(LayerNorm(CONFIG)), run(nn.LayerNorm(epsilon=CONFIG.layer_norm_eps))
-    np.testing.assert_allclose(ours(x, scale, bias), theirs(x, scale, bias), atol=1e-5)
-    for one, other in zip(
-        gradients(ours, x, scale, bias), gradients(theirs, x, scale, bias), strict=True
-    ):
-        np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
-
-
-def test_rms_norm_gradients_match_flax():
-    """RMSNorm has no bias, and its statistics are not those of LayerNorm."""
-    x, scale = 3 + 2 * normal((4, 5, 64)), normal((64,), seed=1)
-
-    def run(module):
-        return lambda x, scale: module.apply({"params": {"scale": scale}}, x)
-
-    ours = run(LayerNorm(dataclasses.replace(CONFIG, norm_kind="rms")))
-    theirs = run(nn.RMSNorm(epsilon=CONFIG.layer_norm_eps))
-    np.testing.assert_allclose(ours(x, scale), theirs(x, scale), atol=1e-5)
-    for one, other in zip(gradients(ours, x, scale), gradients(theirs, x, scale), strict=True):
+    ours = run(LayerNorm(dataclasses.replace(CONFIG, norm_kind=kind)))
+    theirs = run(module(epsilon=CONFIG.layer_norm_eps))
+    np.testing.assert_allclose(ours(*inputs), theirs(*inputs), atol=1e-5)
+    for one, other in zip(gradients(ours, *inputs), gradients(theirs, *inputs), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
-from bert_jax.models.heads import pooled_token
 from bert_jax.models.task_models import make_task_model
 from tests.small import random_params
 
@@ -58,12 +57,6 @@ def test_a_sequence_is_classified_by_the_pooler():
     _, pooled_BxD = encode(params, has_pooler=True)
     np.testing.assert_allclose(logits, affine(pooled_BxD, params), rtol=1e-5, atol=1e-6)
     assert built("sequence_classification", num_labels=0)[0].num_outputs == 1, "a number"
-
-
-def test_a_causal_model_pools_the_last_real_token():
-    hidden_BxLxD = RNG.normal(size=(4, 9, 12)).astype(np.float32)
-    pooled_BxD = pooled_token(dataclasses.replace(CONFIG, causal=True), hidden_BxLxD, MASK_BxL)
-    np.testing.assert_array_equal(pooled_BxD, hidden_BxLxD[np.arange(4), [8, 4, 6, 2]])
 
 
 def test_late_pooling_is_the_mean_of_the_logits_of_all_tokens():

@@ -13,6 +13,7 @@ from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.weighted import WeightedTerms
 from tests.batches.fakes import FakeStore, make_documents, make_spec, make_tokenizer
 from tests.batches.single_rows import single_rows
+from tests.interop import small_bert
 from tests.models.common import PLAIN
 from tests.objectives.common import GivenSamples
 from tests.small import flat, random_params
@@ -43,51 +44,22 @@ FAMILIES = {
     "modernbert": (
         ("masked_lm",),
         {"rows": "fitted_documents", "corruption": "modernbert"},
-        {
-            "num_hidden_layers": 2,
-            "hidden_size": 24,
-            "norm": "pre_and_final",
-            "biases": False,
-            "gated": True,
-            "type_vocab_size": 0,
-            "rope_theta": 50.0,
-            "local_rope_theta": 20.0,
-            "local_attention": 6,
-            "global_every": 2,
-        },
+        small_bert.FAMILIES["modernbert"]
+        | {"hidden_size": 24, "num_hidden_layers": 2, "global_every": 2},
     ),
     # The rows have no, few and many masks.
     "esm": (
         ("masked_lm",),
         {"rows": "fitted_documents", "corruption": "ettin"},
-        {
-            "norm": "all_pre_and_final",
-            "token_dropout": 0.12,
-            "mask_token_id": 4,
-            "type_vocab_size": 0,
-            "hidden_size": 24,
-            "rope_theta": 50.0,
-        },
+        small_bert.FAMILIES["esm"]
+        | {"hidden_size": 24, "vocab_size": VOCABULARY, "mask_token_id": 4},
     ),
     "eurobert": (
         ("masked_lm",),
         {"rows": "fitted_documents", "corruption": "ettin"},
-        {
-            "hidden_size": 24,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "norm": "all_pre_and_final",
-            "norm_kind": "rms",
-            "biasless": ("attention", "decoder"),
-            "qk_norm": True,
-            "residual_depth": 3,
-            "gated": True,
-            "hidden_act": "silu",
-            "tied_decoder": False,
-            "type_vocab_size": 0,
-            "rope_theta": 50.0,
-            "rope_scale": 1.5,
-        },
+        small_bert.FAMILIES["eurobert"]
+        | {"hidden_size": 24, "num_attention_heads": 6, "vocab_size": VOCABULARY}
+        | {"qk_norm": True, "residual_depth": 3, "rope_scale": 1.5},
     ),
 }
 

@@ -98,11 +98,11 @@ def test_missing_processes_end_the_others(tmp_path):
     processes = start(
         tmp_path,
         2,
-        options={"join_seconds": 5},
+        options={"join_seconds": 3},
         flags=lambda number: [] if number else ["--num_processes=3"],
     )
     for status, _, err in finish(processes, 30):
-        assert status == 1 and err.startswith("error: not all processes of the run joined within 5")
+        assert status == 1 and err.startswith("error: not all processes of the run joined within 3")
         assert err.count("\n") == 1
 
 

@@ -50,21 +50,6 @@ def test_sharding_matches_the_golden_files(name, preset):
     )
 
 
-def test_golden_files_contain_the_expected_shardings():
-    """Checks some values by hand, because the code itself generates the golden files."""
-    large = read_json("sharding_large_fsdp_tp.json")
-    table = large["parameters"][TABLE]
-    assert table["shape"] == [30592, 1024] and table["divided_over"] == ["model", "fsdp"]
-    assert table["bytes_per_device"] == 30592 * 1024 * 4 / 4
-    query = large["parameters"]["bert/encoder/layer_*/attention/query_kernel"]
-    assert query["count"] == 24 and query["divided_over"] == ["fsdp", "model", ""]
-    whole = read_json("sharding_large_dp.json")["bytes_per_device"]
-    # The model has 336,226,108 parameters, plus 70 rows of padding with their biases.
-    assert whole == 4 * (336_226_108 + 70 * 1025)
-    fsdp = read_json("sharding_large_fsdp.json")
-    assert whole / 8 < fsdp["bytes_per_device"] < 1.01 * whole / 8
-
-
 def test_axes_of_the_model_match_the_axes_of_the_rules():
     config = BertConfig(98, 24, 1, 4, 40)
     boxed = jax.eval_shape(lambda: init_params(PreTrainingModel(config, make_terms()), 0))

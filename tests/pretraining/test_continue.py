@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from bert_jax import convert, load_config, prepare, tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config import flatten, to_dict, validate
+from bert_jax.config import flatten, validate
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
 from bert_jax.pretraining import evaluation, settings
@@ -23,7 +23,6 @@ from bert_jax.tokenizers.extension import replaced_pieces
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from tests.interop.small_bert import make_pretrained, make_tokenizer, same_weights
-from tests.refusals import command
 from tests.small_run import small_run, train_with_interruption, write_documents
 
 NEW_TEXT = (
@@ -243,34 +242,6 @@ class TestRecipe:
             UserError, match="no config belongs to .* with config.model.causal: write"
         ):
             recipe_of(pretrained)
-
-    @pytest.mark.parametrize(
-        "section, values",
-        [
-            ("data", {"rows": "planted:Part"}),
-            ("data", {"corruption": "planted:Part"}),
-            ("objective", {"terms": ("planted:Part",), "weights": (1.0,)}),
-        ],
-    )
-    def test_runs_no_code_that_a_stored_recipe_names(self, section, values, tmp_path, monkeypatch):
-        (tmp_path / "planted.py").write_text("raise SystemExit(9)")
-        monkeypatch.syspath_prepend(tmp_path)
-        config = load_config("tiny")
-        config[section].update(values)
-        pretrained = make_pretrained(max_position_embeddings=128)
-        pretrained.training["config"] = to_dict(config)
-        formats.write(pretrained, tmp_path / "source", "huggingface")
-        with pytest.raises(UserError, match="is 'planted:Part' in a stored file, which would run"):
-            load_config(f"continue:{tmp_path / 'source'}")
-
-    def test_imports_a_part_that_the_command_names(self, tmp_path):
-        config = load_config("tiny")
-        config.data.rows = "planted:Part"
-        pretrained = make_pretrained(max_position_embeddings=128)
-        pretrained.training["config"] = to_dict(config)
-        formats.write(pretrained, tmp_path / "source", "huggingface")
-        message = command("main", f"--config=continue:{tmp_path / 'source'}", "--part=planted:Part")
-        assert "config.data.rows is 'planted:Part', which cannot be imported: No module" in message
 
 
 @pytest.mark.slow

@@ -12,35 +12,6 @@ def tfds(tensorflow):
     return pytest.importorskip("tensorflow_datasets")
 
 
-@pytest.fixture
-def small_data_set(tfds, tmp_path, monkeypatch):
-    """Writes a real data set of 3 texts; returns its name."""
-    import numpy as np
-
-    with tfds.core.registered.skip_registration():
-
-        class SmallTexts(tfds.core.GeneratorBasedBuilder):
-            # Without this, TFDS would look for the package of this file.
-            __module__ = "small_texts"
-            VERSION = tfds.core.Version("1.2.0")
-
-            def _info(self):
-                features = tfds.features.FeaturesDict({"text": np.str_})
-                return tfds.core.DatasetInfo(builder=self, features=features)
-
-            def _split_generators(self, dl_manager):
-                return {"train": self._generate_examples()}
-
-            def _generate_examples(self):
-                for i in range(3):
-                    yield i, {"text": f"Number {i}."}
-
-    monkeypatch.setattr(
-        tfds, "builder", lambda name: SmallTexts(data_dir=str(tmp_path / "data_sets"))
-    )
-    return "small_texts"
-
-
 @pytest.mark.parametrize(
     "item, expected",
     [
@@ -65,6 +36,7 @@ def test_tfds(tfds):
 
     with tfds.testing.mock_data(as_dataset_fn=examples):
         corpus = Corpus("tfds:imdb_reviews")
+        assert corpus.fetch() is None
         assert [d.text for d in corpus.documents()] == ["One é.", "Two."]
         (source,) = corpus.sources
         assert source.pop("version").startswith("imdb_reviews/plain_text/")
@@ -72,17 +44,6 @@ def test_tfds(tfds):
         for field in ("body", "label"):
             with pytest.raises(UserError, match=f"no text in a field '{field}'; .*: text; write"):
                 list(Corpus(f"tfds:imdb_reviews:{field}").documents())
-
-
-def test_a_data_set_is_downloaded(small_data_set):
-    corpus, read = Corpus(f"tfds:{small_data_set}"), []
-    corpus.advance = read.append
-    assert corpus.fetch() is None
-    assert corpus.sources == [
-        {"tfds": "small_texts", "field": "text", "version": "small_texts/1.2.0"}
-    ]
-    assert sorted(d.text for d in corpus.documents()) == ["Number 0.", "Number 1.", "Number 2."]
-    assert sum(read) == pytest.approx(2.7e-5)
 
 
 def test_unknown_data_set(tfds):

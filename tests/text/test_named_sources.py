@@ -87,10 +87,3 @@ def test_weights_are_shares():
         "en": round(REPEAT_UNIT * 0.75 / 0.9),
         "bg": round(REPEAT_UNIT * 0.25 / 0.1),
     }
-
-
-def test_the_sum_of_weights_may_exceed_a_float():
-    assert repeats({"en": 10, "bg": 10}, 1.0, ("en=1e308,bg=1e308",)) == {
-        "en": REPEAT_UNIT,
-        "bg": REPEAT_UNIT,
-    }

@@ -71,13 +71,6 @@ def test_a_batch_gives_the_ids_of_each_text(trained):
         assert ids.tolist() == trained.encode_aligned(text)[0].tolist()
 
 
-def test_round_trip(trained):
-    (ids,) = trained.encode_batch(["The Senate and the House of Representatives"])
-    assert trained.decode(ids) == "the senate and the house of representatives"
-    with_specials = trained.decode([trained.cls_id, *ids, trained.sep_id, trained.mask_id])
-    assert with_specials == "[CLS] the senate and the house of representatives [SEP] [MASK]"
-
-
 def test_number_of_word_starts_is_the_number_of_words(trained):
     (ids,) = trained.encode_batch(["the unquestionable representatives agreed"])
     assert trained.is_word_start_V.dtype == bool

@@ -96,31 +96,14 @@ def test_packed_rows_count_the_tokens_of_each_sequence():
     assert work["flops"] == trainer.flops_per_step(of_run)
 
 
-def test_a_tasks_flops_by_hand():
-    """S 2, L 2, H 2, F 3, 5 labels: a block is 2*2*(4*4 + 2*2*3) + 4*4*2 = 144, the pooler 8,
-    the head 2*2*5 = 20 of a sequence and 40 of two tokens."""
-    small = BertConfig(7, 2, 2, 1, 3)
-
-    def flops(head):
-        return task_flops_per_sequence(make_task_model(head, 5, small), 2)
-
-    assert flops("sequence_classification") == 3 * (2 * 144 + 8 + 20)
-    assert flops("token_classification") == 3 * (2 * 144 + 40)
-
-
 @pytest.mark.parametrize(
     ("kind", "tera"),
     [
         ("TPU v2", 22.5),
-        ("TPU v5 lite", 197),
-        ("TPU v5p", 459),
-        ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA H100 PCIe", 756),
         # Unknown devices have no peak.
-        ("cpu", None),
         ("NVIDIA GeForce RTX 4090", None),
-        ("", None),
     ],
 )
 def test_peaks(kind, tera):

@@ -11,7 +11,7 @@ from flax.traverse_util import unflatten_dict
 
 from bert_jax.config import default_config
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.training.optimizer import decayed, make_optimizer, matrix_axes
+from bert_jax.training.optimizer import make_optimizer, matrix_axes
 from tests.golden.inputs import FOLDER
 from tests.small import flat, small_config
 
@@ -312,32 +312,3 @@ def test_which_parameters_muon_moves():
         for layer in ("layer_0", "layer_1")
         for name, value in expected.items()
     }
-
-
-def test_which_parameters_of_the_model_are_decayed():
-    params = make_trainer(small_config()).abstract_state().params
-    mask = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): value
-        for path, value in jax.tree_util.tree_leaves_with_path(decayed(params))
-    }
-    layers = ["layer_0", "layer_1"]
-    expected = {
-        *(f"bert/embeddings/{table}_embeddings" for table in ("word", "position", "token_type")),
-        *(
-            f"bert/encoder/{layer}/{kernel}"
-            for layer in layers
-            for kernel in (
-                *(f"attention/{name}_kernel" for name in ("query", "key", "value", "output")),
-                "intermediate/kernel",
-                "output/kernel",
-            )
-        ),
-        "bert/pooler/dense/kernel",
-        "mlm/transform/kernel",
-        "nsp/dense/kernel",
-    }
-    assert {name for name, value in mask.items() if value} == expected
-    rest = {name for name, value in mask.items() if not value}
-    assert all(name.endswith(("bias", "scale")) for name in rest)
-    # There are 8 such tensors outside the blocks and 10 in each.
-    assert len(rest) == 8 + 10 * len(layers), sorted(rest)

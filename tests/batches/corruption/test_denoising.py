@@ -7,13 +7,12 @@ import pytest
 
 from bert_jax.batches.corruption.denoising import Denoising, permuted_columns
 from bert_jax.batches.random_keys import random_key
-from bert_jax.batches.rows.segments import WholeSentenceRows
-from bert_jax.batches.stream import Stream, evaluation_batches
+from bert_jax.batches.stream import Stream
 from tests.batches.fakes import CLS, MASK, PAD, SEP, FakeStore, make_spec, make_tokenizer
 
 KEY = random_key(3)
 DOCUMENTS = [[3, 4, 2, 5, 1], [6, 6, 6], [1], [12, 2, 9, 1, 1, 3]] * 20
-STORE = FakeStore(DOCUMENTS)
+STORE = FakeStore(DOCUMENTS, cuts=(7, 30))
 TOKENIZER = make_tokenizer(5 + STORE.num_tokens)
 SPEC = make_spec(
     24,
@@ -110,24 +109,6 @@ def test_insertions_lengthen_a_row_up_to_its_room():
         assert 1 <= num_hidden <= np.ceil(0.3 * num_words)
 
 
-def test_evaluation_has_masks_of_its_own():
-    def batches(**changes):
-        spec = dataclasses.replace(SPEC, **changes)
-        return list(evaluation_batches(STORE, TOKENIZER, spec))
-
-    changes = {
-        "masked_lm_prob": 0.05,
-        "mask_fractions": (1.0, 0.0, 0.0),
-        "poisson_lambda": 9.0,
-        "permute_sentence_ratio": 0.0,
-    }
-    for batch, other in zip(batches(), batches(**changes), strict=True):
-        for name, values in batch.items():
-            np.testing.assert_array_equal(values, other[name])
-    trained = next(Stream(STORE, TOKENIZER, SPEC).batches(0, 1))
-    np.testing.assert_array_equal(batches()[0]["input_ids"], trained["input_ids"])
-
-
 @pytest.mark.parametrize("has_words", [False, True])
 def test_words_are_those_of_the_store_or_the_vocabulary(has_words):
     """A word of four tokens is hidden as a whole."""
@@ -147,15 +128,3 @@ def test_words_are_those_of_the_store_or_the_vocabulary(has_words):
         assert len(left) in (12, 16) and (np.bincount((left - 5) // 4, minlength=5) % 4 == 0).all()
         # Two words are hidden, or one if a span ends with the row, behind a mask for each span.
     assert {1, 2} <= set((corrupted == MASK).sum(axis=1))
-
-
-def test_rows_may_come_from_a_store_in_parts():
-    parts = FakeStore(DOCUMENTS, cuts=(7, 30))
-    for store in (STORE, parts):
-        rows = Stream(store, TOKENIZER, SPEC)
-        assert isinstance(rows.rows, WholeSentenceRows)
-        plan = rows.rows.plan(0, 0)
-        begins = rows._marked_rows["begins_sentence"].assemble(plan)["input_ids"] == 1
-        ids = rows.rows.assemble(plan)["input_ids"]
-        expected = np.isin(ids, 5 + store.sentence_starts[:-1])
-        np.testing.assert_array_equal(begins & (ids > MASK), expected)

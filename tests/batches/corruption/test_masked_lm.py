@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.batches.corruption import masked_lm
-from bert_jax.batches.corruption.choose import choose_groups, num_to_predict
+from bert_jax.batches.corruption.choose import num_to_predict
 from bert_jax.batches.corruption.masked_lm import MaskedTokens
 from bert_jax.batches.random_keys import draw_rows
 from tests.batches.fakes import CLS, MASK, PAD, SEP, make_spec, make_tokenizer
@@ -162,21 +162,6 @@ def test_shapes_dtypes_and_invariants(many):
     assert not (changed & ~chosen).any()
 
 
-def test_words_do_not_extend_across_sep():
-    rules = rules_for(60, whole=True, most=2, prob=0.3)
-    start = int(np.flatnonzero(rules.is_word_start_V[5:])[0]) + 5
-    piece = int(np.flatnonzero(~rules.is_word_start_V)[0])
-    ids = np.tile(np.array([CLS, start, SEP, piece, SEP], np.int32), (200, 1))
-    masked = mask_rows(ids, np.ones_like(ids), rules, KEY, 0)
-    positions, number = masked["masked_lm_positions"], masked["masked_lm_weights"].sum(axis=1)
-    assert (number == 2).all()
-    ids = np.tile(np.array([CLS, start, SEP, piece, SEP, PAD], np.int32), (2000, 1))
-    used = (ids != PAD).astype(np.int32)
-    one = mask_rows(ids, used, rules_for(60, whole=True, most=1), KEY, 0)
-    assert set(one["masked_lm_positions"][:, 0]) == {1, 3}
-    assert positions.max() == 3
-
-
 @pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize("name", ["BERT", "ROBERTA", "SPANS", "NGRAMS", "DISTILBERT"])
 def test_masks_do_not_depend_on_the_split(name, whole_words):
@@ -197,13 +182,6 @@ def test_masks_do_not_depend_on_the_split(name, whole_words):
         assert np.array_equal(value, np.concatenate([part[field] for part in parts])), field
     for other in (masked(slice(None), 1001), masked(slice(None), 1000, KEY + KEY)):
         assert not np.array_equal(other["masked_lm_positions"], whole["masked_lm_positions"])
-
-
-def test_rows_without_candidates():
-    nothing = np.zeros((3, 8), bool)
-    bits = draw_rows(KEY, 0, 3, 8)
-    assert not choose_groups(nothing, nothing, np.full(3, 2), bits).any()
-    assert choose_groups(nothing[:0], nothing[:0], np.zeros(0, int), bits[:0]).shape == (0, 8)
 
 
 @pytest.mark.parametrize("fractions", [(1, 0, 0), (0.8, 0.2, 0), (0, 0.2, 0.8)])

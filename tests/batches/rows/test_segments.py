@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.batches.rows.segments import FittedDocumentRows, SegmentRows, WholeSentenceRows
-from bert_jax.batches.stream import Stream, evaluation_batches
+from bert_jax.batches.stream import Stream
 from tests.batches.fakes import CLS, SEP, FakeStore, make_documents, make_spec, make_tokenizer
 
 
@@ -73,18 +73,6 @@ def test_whole_sentences_are_packed_as_in_spanbert():
     assert store.num_tokens > sum(length for _, length in found)  # Long sentences are left out.
 
 
-def test_short_targets_omit_no_whole_sentence():
-    store, tokenizer, spec, _ = rows_of(make_documents(seed=6), short_seq_prob=0.5)
-    rows = WholeSentenceRows(store, tokenizer, spec)
-    seen = np.zeros(store.num_tokens, int)
-    for plan in plans(rows):
-        for start, length in zip(*plan, strict=True):
-            assert length <= 62 and start in store.sentence_starts
-            seen[start : start + length] += 1
-    lengths = np.diff(store.sentence_starts)
-    assert (seen == np.repeat(lengths <= 62, lengths)).all() and not seen.all()
-
-
 def test_documents_are_cut_only_where_a_row_is_full():
     store, tokenizer, spec, _ = rows_of([[1] * 97, [70, 60], [5] * 25, [3], [62], [63]])
     rows = FittedDocumentRows(store, tokenizer, spec)
@@ -114,22 +102,3 @@ def test_fitted_rows_have_every_token_once_an_epoch_and_little_padding():
             assert piece[0] == CLS and piece[-1] == SEP
             assert (np.diff(piece[1:-1]) == 1).all()
             assert len(np.unique(store.document_of(piece[1:-1].astype(np.int64) - 5))) == 1
-
-
-def test_batches_are_cls_text_sep():
-    store, tokenizer, spec, _ = rows_of(make_documents(seed=4))
-    for batch in Stream(store, tokenizer, spec).batches(0, 12):
-        assert batch.keys() == {"input_ids", "token_type_ids", "attention_mask"}
-        assert not batch["token_type_ids"].any()
-        lengths = batch["attention_mask"].sum(axis=1)
-        for ids, length in zip(batch["input_ids"], lengths, strict=True):
-            text = ids[1 : length - 1]
-            assert ids[0] == CLS and ids[length - 1] == SEP and not ids[length:].any()
-            assert (np.diff(text) == 1).all()  # Ids are positions.
-
-
-def test_one_document_can_be_evaluated():
-    store, tokenizer, spec, _ = rows_of([[7] * 40])
-    batches = list(evaluation_batches(store, tokenizer, spec))
-    weights = np.concatenate([batch["example_weights"] for batch in batches])
-    assert 0 < weights.sum() <= len(weights) < weights.sum() + 4
