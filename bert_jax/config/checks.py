@@ -335,6 +335,11 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
 def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     own = config.embedding
     yield (
+        own.loss == "mnr" and config.train.batch_size == 1,
+        "train.batch_size embedding.loss",
+        "the other rows of a batch are the negatives; set a larger batch",
+    )
+    yield (
         own.symmetric and own.same_side,
         "embedding.symmetric embedding.same_side",
         "same_side includes the other; set only it",

@@ -266,6 +266,7 @@ def test_twenty_steps_are_those_of_sentence_transformers():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
+        ({"train.batch_size": 1}, "the other rows of a batch are the negatives"),
         ({"embedding.dims": (0, 4, 4)}, "dims is .*: each width must be there once"),
         ({"embedding.dim_weights": (1.0, 2.0, 3.0)}, "dim_weights is .* one weight for each of"),
         (

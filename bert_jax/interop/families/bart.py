@@ -83,6 +83,8 @@ BART = Family(
         "decoder_attention_heads": "encoder_attention_heads",
         "decoder_ffn_dim": "encoder_ffn_dim",
     },
+    # Programs that read config.json alone choose the kind of model by it.
+    written={"is_encoder_decoder": True},
     token_ids={
         "bos_token_id": "cls_id",
         "pad_token_id": "pad_id",
