@@ -121,11 +121,11 @@ def format_of(name: str, path: Any) -> str:
 def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
     format = format_of(name, path)
     if format == "SQuAD's JSON":
-        for where, context, raw in squad_data.read_file(path):
+        for where, context, raw in squad_data.read_file(path, BadRecords()):
             fields = {key: raw.get(key) for key in ("id", "question")}
             yield where, fields | {"context": context}
     elif format == "CoNLL":
-        for sentence in ner.read_file(path):
+        for sentence in ner.read_file(path, BadRecords()):
             yield sentence.where[0], {"words": sentence.words}
     elif format == "a table":
         rows = read_rows(path, (), BadRecords())

@@ -14,24 +14,11 @@ from scipy.special import softmax
 
 from bert_jax.base import files
 from bert_jax.tasks.example_task import ExampleTask
+from bert_jax.tasks.task import split_files
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords, reading_fields
-from bert_jax.text.readers import json_lines, open_text
-from bert_jax.text.tables import read_rows
+from bert_jax.text.tables import read_objects, read_rows
 
-_FILES = {
-    "train": ("train.csv", "train_rand_split.jsonl", "train.jsonl"),
-    "validation": (
-        "val.csv",
-        "dev.csv",
-        "validation.csv",
-        "dev_rand_split.jsonl",
-        "dev.jsonl",
-        "val.jsonl",
-        "validation.jsonl",
-    ),
-    "test": ("test.csv", "test_rand_split_no_answers.jsonl", "test.jsonl"),
-}
 _SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
 
@@ -39,16 +26,25 @@ class MultipleChoiceTask(ExampleTask):
     """SWAG, CommonsenseQA and files in their formats; see `Task`.
 
     A .csv file is in SWAG's format: columns sent1 (the context), sent2 (the beginning of the next
-    sentence), ending0 to ending3, and label, 0 to 3. A .jsonl file is in CommonsenseQA's format:
-    each line has an `id`, `question`, `choices` with their `label`s and `text`s, and `answerKey`.
-    The first version of that format, with `question.stem` and `question.choices`, is read too. The
-    choices of all questions must have the same labels as in the first question of the training
-    split.
+    sentence), ending0 to ending3, and label, 0 to 3. JSON lines, Parquet and Arrow are in this
+    format or in CommonsenseQA's: an `id`, a `question`, `choices` with their `label`s and `text`s,
+    and `answerKey`. The first version of that format, with `question.stem` and `question.choices`,
+    is read too. The choices of all questions must have the same labels as in the first question of
+    the training split.
     """
 
     head = "multiple_choice"
     metric = "accuracy"
-    file_names = _FILES
+    file_names = split_files(
+        "csv",
+        "jsonl",
+        "json",
+        "parquet",
+        "arrow",
+        train=("train_rand_split.jsonl",),
+        validation=("dev_rand_split.jsonl",),
+        test=("test_rand_split_no_answers.jsonl",),
+    )
 
     def find_labels(self) -> tuple[str, ...]:
         # Reading the first question sets them.
@@ -62,17 +58,18 @@ class MultipleChoiceTask(ExampleTask):
         is_test = split.startswith("test")
         if path.suffix.lower() == ".csv":
             needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
-            for row in self.part(split, read_rows(path, needed, bad_rows)):
-                with bad_rows.catching(row.where), reading_fields():
-                    yield self._example(str(row.number), *swag(row.values), is_test)
+            rows = read_rows(path, needed, bad_rows)
+            found = ((row.where, row.values) for row in rows)
         else:
-            with open_text(path) as (_, stream):
-                for line in self.part(split, json_lines(stream)):
-                    with bad_rows.catching(f"{path}:{line.number}"):
-                        values = line.parse()
-                        with reading_fields():
-                            example = values.get("id"), *commonsense_qa(values)
-                        yield self._example(*example, is_test)
+            found = read_objects(path, bad_rows)
+        for number, (where, values) in self.part(split, enumerate(found)):
+            with bad_rows.catching(where):
+                with reading_fields():
+                    if "sent1" in values:
+                        example = str(number), *swag(values)
+                    else:
+                        example = values.get("id"), *commonsense_qa(values)
+                yield self._example(*example, is_test)
 
     def score_predictions(
         self, rows: ExampleRows, predictions: np.ndarray, logits: np.ndarray | None

@@ -13,27 +13,19 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks import ner_tags
 from bert_jax.tasks.scores import class_scores, class_table
-from bert_jax.tasks.task import Task, json_objects
+from bert_jax.tasks.task import Task, split_files
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.named_sources import split_inputs
 from bert_jax.text.readers import read_text
+from bert_jax.text.tables import read_objects
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 # Files with these suffixes are in CoNLL's format, and those with the next two may be.
 _CONLL_SUFFIXES = (".conll", ".bio", ".iob")
 _PLAIN_SUFFIXES = (".txt", ".tsv")
-_JSON_SUFFIXES = (".jsonl", ".json")
-_SUFFIXES = (*_CONLL_SUFFIXES, *_PLAIN_SUFFIXES, *_JSON_SUFFIXES)
-_FILES = {
-    split: (*(f"{name}{suffix}" for name in names for suffix in _SUFFIXES), original)
-    for split, names, original in (
-        ("train", ("train",), "eng.train"),
-        ("validation", ("dev", "valid", "validation"), "eng.testa"),
-        ("test", ("test",), "eng.testb"),
-    )
-}
-# The names of words and tags in JSON lines.
+_OBJECT_SUFFIXES = (".jsonl", ".json", ".parquet", ".arrow")
+# The names of words and tags in JSON and tables.
 WORD_FIELDS = ("tokens", "words")
 _TAG_FIELDS = ("ner_tags", "ner", "tags", "pos_tags", "upos")
 _DOCUMENT_START = "-DOCSTART-"
@@ -151,17 +143,22 @@ class NerTask(Task):
 
     A file has one word per line with its tag in the last column, and a blank line after each
     sentence. Columns are separated by tabs, or by spaces in a line without tabs. Lines that
-    begin with -DOCSTART- are ignored. JSON lines have a sentence each, with lists of `tokens` and
-    `ner_tags`, as `datasets` exports them.
+    begin with -DOCSTART- are ignored. JSON lines, Parquet and Arrow have a sentence in each row,
+    with lists of `tokens` and `ner_tags`, as `datasets` exports them.
 
     Args:
-      source: A folder with train, dev (or valid, validation) and test, each .conll, .txt, .tsv,
-        .bio, .iob, .jsonl or .json, or CoNLL-2003's own eng.train, eng.testa, eng.testb; or
-        files, "train=FILE,validation=FILE,test=FILE".
+      source: A folder with train, dev (or valid, val, validation) and test, each .conll, .txt,
+        .tsv, .bio, .iob, .jsonl, .json, .parquet or .arrow, or CoNLL-2003's own eng.train,
+        eng.testa, eng.testb; or files, "train=FILE,validation=FILE,test=FILE".
     """
 
     head = "token_classification"
-    file_names = _FILES
+    file_names = split_files(
+        *(suffix[1:] for suffix in (*_CONLL_SUFFIXES, *_PLAIN_SUFFIXES, *_OBJECT_SUFFIXES)),
+        train=("eng.train",),
+        validation=("eng.testa",),
+        test=("eng.testb",),
+    )
 
     @property
     def has_entities(self) -> bool:
@@ -259,7 +256,7 @@ class NerTask(Task):
         # Unless the options name the types, any type of the training data is valid.
         gives_types = not self._options["types"] and split in (self.parts or ("train",))
         sentences = []
-        for sentence in self.part(split, read_file(source)):
+        for sentence in self.part(split, read_file(source, bad_rows)):
             tags = []
             try:
                 for word in zip(*sentence, strict=True):
@@ -299,10 +296,10 @@ class NerTask(Task):
         return tag
 
 
-def read_file(path: Any) -> Iterator[TaggedSentence]:
-    """Yields the sentences of a CoNLL or JSON-lines file, with the tags as the file spells them."""
-    if path.suffix.lower() in _JSON_SUFFIXES:
-        yield from _read_json(path)
+def read_file(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
+    """Yields the sentences of a file, with the tags as it spells them."""
+    if path.suffix.lower() in _OBJECT_SUFFIXES:
+        yield from _read_objects(path, bad_rows)
         return
     where: list[str] = []
     cells: list[list[str]] = []
@@ -336,9 +333,9 @@ def _columns(line: str) -> list[str]:
     return [cell for cell in line.split(" ") if cell]
 
 
-def _read_json(path: Any) -> Iterator[TaggedSentence]:
-    """Reads JSON lines with lists of words and tags; a test set may lack the tags."""
-    for where, values in json_objects(path):
+def _read_objects(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
+    """Reads lists of words and tags; a test set may lack the tags."""
+    for where, values in read_objects(path, bad_rows):
         words, tags = (
             next((values[name] for name in names if name in values), None)
             for names in (WORD_FIELDS, _TAG_FIELDS)

@@ -10,7 +10,7 @@ from bert_jax.base import files
 from bert_jax.tasks import squad_data
 from bert_jax.tasks.squad_answers import Ranking, rank_answers, score_1, score_2
 from bert_jax.tasks.squad_data import Windows
-from bert_jax.tasks.task import Task, find_files
+from bert_jax.tasks.task import Task, find_files, split_files
 from bert_jax.text.bad_records import BadRecords
 
 
@@ -19,8 +19,8 @@ class SquadTask(Task):
 
     Args:
       source: A folder with train-v1.1.json, dev-v1.1.json, test-v1.1.json (or v2.0), or with
-        train.jsonl, validation.jsonl and test.jsonl, as `datasets` exports them; or files as
-        "train=FILE,validation=FILE".
+        train, validation and test as `datasets` exports them (.json, .jsonl, .parquet, .arrow); or
+        files as "train=FILE,validation=FILE".
     """
 
     head = "question_answering"
@@ -28,17 +28,15 @@ class SquadTask(Task):
 
     def open_sources(self, source: str) -> dict[str, epath.Path]:
         version = self._options["version"]
-        names = {
-            "train": (f"train-v{version}.json", "train.json", "train.jsonl"),
-            "validation": (
-                f"dev-v{version}.json",
-                "dev.json",
-                "validation.json",
-                "dev.jsonl",
-                "validation.jsonl",
-            ),
-            "test": (f"test-v{version}.json", "test.json", "test.jsonl"),
-        }
+        names = split_files(
+            "json",
+            "jsonl",
+            "parquet",
+            "arrow",
+            train=[f"train-v{version}.json"],
+            validation=[f"dev-v{version}.json"],
+            test=[f"test-v{version}.json"],
+        )
         return find_files(source, names)
 
     def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> Windows:
@@ -46,7 +44,7 @@ class SquadTask(Task):
             # Questions on the same paragraph are alike.
             self.part(
                 split,
-                squad_data.read_file(source, self._options["version"]),
+                squad_data.read_file(source, bad_rows, self._options["version"]),
                 group=lambda question: question[1],
             ),
             self._tokenizer,

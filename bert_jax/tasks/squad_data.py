@@ -1,5 +1,6 @@
 """Reads, checks and tokenizes SQuAD's questions from its JSON files."""
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,10 +12,10 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tasks.task import json_objects
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords, reading_fields
 from bert_jax.text.readers import read_text
+from bert_jax.text.tables import read_objects
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 
@@ -47,19 +48,19 @@ class Question(NamedTuple):
 
 
 def read_file(
-    path: Path | epath.Path, version: str | None = None
+    path: Path | epath.Path, bad_rows: BadRecords, version: str | None = None
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yields the position, the context and the JSON of each question of a file, not yet checked.
 
-    The file is in the format of train-v1.1.json, or has JSON lines or an array of questions with a
-    context each, as `datasets` exports them.
+    The file is in the format of train-v1.1.json, or has questions with a context each, as
+    `datasets` exports them: JSON lines, an array in JSON, Parquet or Arrow.
     """
-    try:
-        content = json.loads(read_text(path))
-    except ValueError:
-        content = []
+    content = None
+    if path.suffix.lower() not in (".parquet", ".arrow"):
+        with contextlib.suppress(ValueError):
+            content = json.loads(read_text(path))
     if not (isinstance(content, dict) and "data" in content):
-        yield from _read_lines(path)
+        yield from _read_objects(path, bad_rows)
         return
     with files.naming(path):
         paragraphs = [
@@ -79,8 +80,8 @@ def read_file(
             yield f"{where}.qas[{k}]", context, raw
 
 
-def _read_lines(path: Path | epath.Path) -> Iterator[tuple[str, Any, Any]]:
-    for where, raw in json_objects(path):
+def _read_objects(path: Path | epath.Path, bad_rows: BadRecords) -> Iterator[tuple[Any, Any, Any]]:
+    for where, raw in read_objects(path, bad_rows):
         if isinstance(answers := raw.get("answers"), dict):
             pairs = zip(answers.get("text", ()), answers.get("answer_start", ()), strict=False)
             raw["answers"] = [{"text": text, "answer_start": start} for text, start in pairs]

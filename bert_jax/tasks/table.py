@@ -14,6 +14,7 @@ from scipy.special import expit, softmax
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask, as_number
+from bert_jax.tasks.task import split_files
 from bert_jax.tasks.token_rows import ExampleRows
 from bert_jax.text.bad_records import reading_fields
 from bert_jax.text.formats import TABLES
@@ -34,14 +35,7 @@ _REGRESSION = (
 # A column with more labels than this probably holds numbers, or is the wrong one.
 _MAX_LABELS = 10_000
 # The file names that each split of a table may have in a folder.
-FILE_NAMES = {
-    split: tuple(f"{name}.{suffix}" for name in names for suffix in TABLES)
-    for split, names in (
-        ("train", ("train",)),
-        ("validation", ("validation", "dev")),
-        ("test", ("test",)),
-    )
-}
+FILE_NAMES = split_files(*TABLES)
 
 
 class TableTask(SentenceTask):

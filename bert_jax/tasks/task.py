@@ -17,8 +17,22 @@ from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import INVALID_UTF8, BadRecords
-from bert_jax.text.readers import json_lines, open_text
 from bert_jax.tokenizers import Tokenizer
+
+# The usual names of the files of splits.
+_STEMS = {
+    "train": ("train",),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test",),
+}
+
+
+def split_files(*suffixes: str, **original: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Returns the names that the file of each split may have: original ones, and the usual."""
+    return {
+        split: (*original.get(split, ()), *(f"{stem}.{end}" for stem in stems for end in suffixes))
+        for split, stems in _STEMS.items()
+    }
 
 
 def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epath.Path]:
@@ -55,7 +69,7 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
         )
     found: dict[str, epath.Path] = {}
     for split, choices in names.items():
-        existing = [folder / name for name in choices if (folder / name).exists()]
+        existing = [path for name in choices for path in _places(folder, name) if path.exists()]
         # The diagnostic set of GLUE may be in several folders; those are copies.
         if len(existing) > 1 and existing[0].parent == existing[1].parent:
             raise UserError(
@@ -66,6 +80,17 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
         if existing:
             found[split] = existing[0]
     return found
+
+
+def _places(folder: epath.Path, name: str) -> list[epath.Path]:
+    """Returns where a file may be: in the folder, or where `datasets` and the Hub have it."""
+    stem, _, suffix = name.rpartition(".")
+    if suffix not in ("parquet", "arrow"):
+        return [folder / name]
+    # Splits of more than one file must be named.
+    only = f"00000-of-00001.{suffix}"
+    parts = (folder / f"{stem}-{only}", folder / "data" / f"{stem}-{only}")
+    return [folder / name, *parts, folder / stem / f"data-{only}"]
 
 
 def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epath.Path]:
@@ -80,15 +105,6 @@ def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, e
             )
         found[split] = files.checked_path(name, "config.data.input")
     return found
-
-
-def json_objects(path: epath.Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields FILE:LINE and each object of a file of JSON lines or of an array."""
-    with open_text(path) as (_, stream):
-        for line in json_lines(stream):
-            where = f"{path}:{line.number}"
-            with BadRecords().catching(where):
-                yield where, line.parse()
 
 
 # The fraction of the training examples that is held out if there is no validation split.

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -51,6 +52,29 @@ def read_rows(
         yield from table_rows(path, stream, format, needed, bad_rows, **options)
 
 
+def read_objects(
+    path: Path | epath.Path, bad_rows: BadRecords
+) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Yields where each object of a file begins, and the object with its nested values.
+
+    The name of the file tells its format: JSON lines, an array in JSON, Parquet or Arrow.
+    """
+    open_table = _OPENED.get(path.suffix.lower())
+    with open_text(path) as (_, stream):
+        if open_table:
+            schema, batches, first = open_table(stream, (), _WHOLE)
+            classes = _class_names(schema)
+            rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+            for number, row in enumerate(rows, first):
+                names = {key: _named(row[key], names) for key, names in classes.items()}
+                yield Place(str(path), number), row | names
+            return
+        for line in json_lines(stream):
+            where = Place(str(path), line.number)
+            with bad_rows.catching(where):
+                yield where, line.parse()
+
+
 def table_rows(
     path: object,
     stream: BinaryIO,
@@ -92,8 +116,7 @@ def table_rows(
         found = ((line.number, line) for line in json_lines(stream, piece.start, piece.stop))
         values_of = functools.partial(_json_values, needed=needed, lists=lists)
     elif format in ("parquet", "arrow"):
-        open_table = _arrow_table if format == "arrow" else _parquet_table
-        schema, batches, first = open_table(stream, needed, piece)
+        schema, batches, first = _OPENED[f".{format}"](stream, needed, piece)
         check(schema.names)
         columns = needed or [field.name for field in schema if not field.type.num_fields]
         classes = _class_names(schema)
@@ -205,6 +228,9 @@ def _arrow_table(stream: BinaryIO, columns: Sequence[str], piece: Piece) -> Tabl
 
     table = ipc.open_stream(stream)
     return table.schema, batches(), 1
+
+
+_OPENED = {".parquet": _parquet_table, ".arrow": _arrow_table}
 
 
 def _column_rows(

@@ -13,6 +13,7 @@ from bert_jax.config import finetune_config
 from bert_jax.config.finetuning import filled_in
 from bert_jax.finetuning.predictions import score_test
 from bert_jax.tasks.ner import TaggedRows, read_file
+from bert_jax.text.bad_records import BadRecords
 from bert_jax.tokenizers import training
 from tests.tasks.conftest import open_task
 
@@ -106,7 +107,7 @@ def test_json_lines_without_a_tag_for_each_word(tmp_path, sentence, words):
     path = tmp_path / "x.jsonl"
     path.write_text("\n" + json.dumps(sentence))
     with pytest.raises(UserError, match=f"x.jsonl:2: it.*{words}|x.jsonl:2: {words}"):
-        list(read_file(path))
+        list(read_file(path, BadRecords()))
 
 
 def test_from_files_to_scores_and_predictions(tmp_path, tokenizer):
@@ -149,7 +150,7 @@ def test_white_space_and_line_ends(tmp_path, tokenizer):
         ["O'Neil"],
         ["x"],
     ]
-    sentences = read_file(tmp_path / "train.conll")
+    sentences = read_file(tmp_path / "train.conll", BadRecords())
     assert [sentence.where for sentence in sentences][1] == [f"{tmp_path}/train.conll:5"]
     old = make(tmp_path, tokenizer, train="Ann B-PER\rsaw O\r\rx O\r")
     assert old.rows("train").words == [["Ann", "saw"], ["x"]]

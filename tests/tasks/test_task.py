@@ -2,7 +2,10 @@
 
 import json
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import ipc, parquet
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.finetuning import TASKS as NAMES
@@ -99,3 +102,55 @@ def test_truncated_rows_are_counted(write, tmp_path, tokenizer, name, options, s
 
 def test_every_task_of_the_config_can_be_made():
     assert set(TASKS) == set(NAMES)
+
+
+CLASSES = ["O", "B-PER", "I-PER"]
+# Rows as `datasets` has them, with the tags of words as numbers of classes.
+ROWS = {
+    "ner": [{"tokens": ["Ann", "Lee", "came"], "ner_tags": [1, 2, 0]}] * 3,
+    "squad": [
+        {
+            "id": f"{i}",
+            "context": "the man came",
+            "question": "who?",
+            "answers": {"text": ["man"], "answer_start": [4]},
+        }
+        for i in range(3)
+    ],
+    "multiple_choice": [json.loads(choice(text, i % 2)) for i, text in enumerate(TEXTS[:3])],
+}
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("train-00000-of-00001.parquet", "validation-00000-of-00001.parquet"),
+        ("data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet"),
+        ("train/data-00000-of-00001.arrow", "validation/data-00000-of-00001.arrow"),
+    ],
+)
+@pytest.mark.parametrize("name", ROWS)
+def test_files_of_datasets(name, places, tmp_path, write, tokenizer):
+    rows = ROWS[name]
+    features = {"ner_tags": {"feature": {"names": CLASSES, "_type": "ClassLabel"}}}
+    table = pa.Table.from_pylist(rows).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features if name == "ner" else {}}})}
+    )
+    for place in places:
+        path = tmp_path / "datasets" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if place.endswith("parquet"):
+            parquet.write_table(table, path)
+        else:
+            with ipc.new_stream(path, table.schema) as stream:
+                stream.write_table(table)
+    if name == "ner":
+        rows = [row | {"ner_tags": [CLASSES[tag] for tag in row["ner_tags"]]} for row in rows]
+    lines = write({"train.jsonl": rows, "validation.jsonl": rows}, "lines")
+    stored, expected = (open_task(name, x, tokenizer) for x in (tmp_path / "datasets", lines))
+    assert stored.labels == expected.labels
+    for split in ("train", "validation"):
+        batch, same = (task.rows(split).take(np.arange(3)) for task in (stored, expected))
+        assert batch.keys() == same.keys()
+        for field in same:
+            np.testing.assert_array_equal(batch[field], same[field])
