@@ -81,6 +81,8 @@ FLAUBERT = Family(
         "summary_activation": None,
         "summary_proj_to_labels": True,
     },
+    # In transformers, sinusoidal_embeddings affects only initial values.
+    written={"sinusoidal_embeddings": False, "summary_first_dropout": 0.1},
     token_ids={
         "bos_token_id": "cls_id",
         "eos_token_id": "sep_id",
