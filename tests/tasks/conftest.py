@@ -32,6 +32,21 @@ def tokenizer():
     )
 
 
+@pytest.fixture(scope="session")
+def real_tokenizer(shared_data):
+    """Returns a function that makes the tokenizer of a released BERT."""
+
+    def make(name):
+        return tokenizers.from_file(
+            "wordpiece",
+            shared_data / "vocab" / name / "vocab.txt",
+            lowercase="uncased" in name,
+            max_input_chars_per_word=200,
+        )
+
+    return make
+
+
 @pytest.fixture
 def write(tmp_path):
     """Returns `write`, which writes {name: text, bytes, object, or list of JSON lines}."""

@@ -142,3 +142,15 @@ def test_data_that_are_refused(tmp_path, write, tokenizer):
     task = open_task("multiple_choice", source, tokenizer, bad_rows="skip")
     with pytest.raises(UserError, match="test.jsonl:1: its question or a choice is empty"):
         task.rows("test")
+
+
+def test_the_real_commonsense_qa(shared_data, real_tokenizer):
+    path = shared_data / "multiple_choice" / "commonsense_qa" / "dev_rand_split.jsonl"
+    tokenizer = real_tokenizer("bert-base-uncased")
+    task = open_task("multiple_choice", both(path), tokenizer, max_seq_length=64)
+    rows = task.rows("validation")
+    assert len(rows) == 1221 and task.labels == tuple("ABCDE")
+    batch = rows.take(np.arange(len(rows)))
+    assert batch["input_ids"].shape == (1221, 5, 64)
+    logits = np.eye(5)[batch["labels"]]
+    assert task.score(task.rows("validation"), {"logits": logits}) == {"accuracy": 1.0}

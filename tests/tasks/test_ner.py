@@ -256,3 +256,17 @@ def test_plain_tags(tmp_path, tokenizer):
     rows = task.rows("test")
     scores = task.score(rows, outputs_of(rows, task.labels, ["DET", "NOUN"]))
     assert scores["accuracy"] == 1 / 2
+
+
+def test_the_real_wnut_17(shared_data, real_tokenizer):
+    source = str(shared_data / "ner" / "wnut17")
+    task = open_task("ner", source, real_tokenizer("bert-base-cased"), max_seq_length=64)
+    assert task.splits == ("train", "validation", "test")
+    assert len(task.labels) == 13
+    assert [len(task.rows(split).words) for split in task.splits] == [3394, 1009, 1287]
+    for split in task.splits:
+        rows = task.rows(split)
+        index = [task.labels.index(tag) for tags in rows.tags for tag in tags]
+        logits = np.zeros((len(rows), 64, 13), np.float32)
+        logits[rows.word_row_W, rows.word_position_W, index] = 1
+        assert task.score(task.rows(split), {"logits": logits})["f1"] == 1

@@ -307,3 +307,19 @@ def test_test_sets(write, tokenizer, tmp_path):
     for odd in ([], [("The House", 7)]):
         write({"test.json": squad(question(answers=odd))})
         assert len(open_task("squad", folder, tokenizer, max_seq_length=96).rows("test")) == 1
+
+
+@pytest.mark.slow
+def test_the_real_dev_set(shared_data, real_tokenizer, write):
+    """Reads six articles, because the whole file takes too long."""
+    content = json.loads((shared_data / "squad" / "squad-v1.1" / "dev-v1.1.json").read_text())
+    folder = write({"dev.json": content | {"data": content["data"][:6]}})
+    sizes = {"max_seq_length": 384, "max_answer_length": 100}
+    tokenizer = real_tokenizer("bert-base-uncased")
+    task = open_task("squad", both(f"{folder}/dev.json"), tokenizer, **sizes)
+    rows = task.rows("validation")
+    num_questions = len(rows.questions)
+    assert (num_questions, len(rows)) == (2145, 2177)
+    scores = task.score(task.rows("validation"), certain(rows, [True] * num_questions))
+    expected = {"exact_match": 99.20745920745921, "f1": 99.20745920745921}
+    assert scores == pytest.approx(expected, abs=1e-9)
