@@ -89,3 +89,13 @@ def test_readings_of_a_block_in_an_epoch_differ():
     ]
     assert len(readings) == counts.max()
     assert len({plan.is_random_N.tobytes() + plan.b_start_N.tobytes() for plan in readings}) > 1
+
+
+def test_each_reading_of_a_block_is_planned_anew():
+    rows = mixed(sampling_exponent=0.0).examples.rows
+    drawn = {}
+    for window in range(len(rows.windows(0))):
+        for block, rng in rows._read(0, window):
+            drawn.setdefault(int(block.sentence_starts[0]), []).append(rng.random())
+    assert max(map(len, drawn.values())) > 2
+    assert all(len(set(numbers)) == len(numbers) for numbers in drawn.values())

@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
+from bert_jax.models.heads import pooled_token
 from bert_jax.models.task_models import make_task_model
 from tests.small import random_params
 
@@ -135,3 +136,9 @@ def test_roberta_also_has_dropout_before_the_dense_layer():
     dense = params["bert"]["pooler"]["dense"]
     expected = token_BxD @ dense["kernel"] + dense["bias"]
     np.testing.assert_allclose(dense_BxD, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_causal_model_pools_the_last_real_token():
+    hidden_BxLxD = RNG.normal(size=(4, 9, 12)).astype(np.float32)
+    pooled_BxD = pooled_token(dataclasses.replace(CONFIG, causal=True), hidden_BxLxD, MASK_BxL)
+    np.testing.assert_array_equal(pooled_BxD, hidden_BxLxD[np.arange(4), [8, 4, 6, 2]])

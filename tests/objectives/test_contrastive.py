@@ -203,6 +203,18 @@ def test_chunks_change_nothing_and_accumulation_would():
     assert np.mean([part[0] for part in parts]) < 0.8 * expected[0]
 
 
+def test_chunks_have_dropout_of_their_own():
+    class Keys(Words):
+        def apply(self, variables, batch, deterministic, rngs):
+            shape = len(batch["input_ids"]), 1
+            return {"embeddings": jax.random.uniform(rngs["dropout"], shape)}
+
+    rngs = {"dropout": jax.random.key(0)}
+    queries, documents = Contrastive(num_chunks=4).embed(Keys(), {}, make_batch(), rngs)
+    drawn = np.concatenate([np.ravel(queries), np.ravel(documents)])
+    assert len(set(drawn.tolist())) == drawn.size
+
+
 @pytest.mark.parametrize("name", ["words", pytest.param("encoder", marks=pytest.mark.slow)])
 def test_the_negatives_are_those_of_all_devices(name, tmp_path):
     """Also hard ones. What moves between devices is as large as the vectors, not their products."""

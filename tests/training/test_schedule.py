@@ -148,7 +148,13 @@ def test_the_phases_of_modernbert_base():
     for step, value in values.items():
         np.testing.assert_allclose(rate(step), value, rtol=2e-6, err_msg=str(step))
     weight_decay = make_weight_decay(stages)
-    for step, value in ((0, 0.0125), (extension.first_step - 1, 0.0125), (decay.end_step, 0.0333)):
+    first = extension.first_step
+    for step, value in (
+        (0, 0.0125),
+        (first - 1, 0.0125),
+        (first, 0.0333),
+        (decay.end_step, 0.0333),
+    ):
         np.testing.assert_allclose(weight_decay(jnp.int32(step)), value, rtol=1e-6)
 
 

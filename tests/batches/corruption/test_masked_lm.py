@@ -206,3 +206,15 @@ def test_shares_of_the_ablations(fractions):
         seen = np.bincount(new[new != true], minlength=1000)
         error = seen.mean() ** 0.5
         assert np.abs(seen - seen.mean()).max() < 5 * error and seen[:5].min() > 0
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_only_training_predicts_special_tokens(held_out):
+    """All families are scored on the same kind of tokens, whatever they train on."""
+    spec = make_spec(max_predictions_per_seq=30, masked_lm_prob=0.5, held_out=held_out)
+    rules = MaskedTokens(make_tokenizer(60), spec, rules=masked_lm.ROBERTA)
+    ids, used = make_rows(50, 40, 60)
+    masked = rules.corrupt({"input_ids": ids, "attention_mask": used}, KEY, 0)
+    predicted = masked["masked_lm_ids"][masked["masked_lm_weights"] > 0]
+    assert np.isin([CLS, SEP], predicted).all() != held_out
+    assert np.isin([CLS, SEP], predicted).any() != held_out
