@@ -14,6 +14,7 @@ from bert_jax.store import engines, plan, preparation, stages
 from bert_jax.store.engines import Cluster, LocalProcesses
 from bert_jax.store.part import Part
 from bert_jax.store.preparation import prepare
+from bert_jax.store.token_store import TokenStore
 from tests.stores import VOCAB_SIZE, digest, options, parts_of, write_speeches
 
 SIZES = ("documents", "sentences", "tokens")
@@ -61,6 +62,12 @@ def arrays(directories):
 
 def check_equal_to_one_part(output, whole, splits=("train", "heldout")):
     for split in splits:
+        stores = [TokenStore(directory / split) for directory in (output, whole)]
+        begins = [store.sentence_starts_at(np.arange(store.num_tokens)) for store in stores]
+        np.testing.assert_array_equal(*begins)
+        np.testing.assert_array_equal(
+            np.flatnonzero(begins[1]), Part(whole / split).sentence_starts[:-1]
+        )
         entries = json.loads((output / split / "parts.json").read_text())["parts"]
         names = [entry["name"] for entry in entries]
         assert names == sorted(p.name for p in (output / split).iterdir() if p.is_dir())

@@ -151,7 +151,7 @@ class MaskedTokens:
         if rules.rounding == "coins":
             # Groups are chosen in the order of their bits.
             is_chosen_BxL = is_start_BxL & (uniform(choice_bits_BxC) < self._masked_lm_prob)
-            number_B = np.minimum(slots, is_chosen_BxL.sum(axis=1))
+            number_B = is_chosen_BxL.sum(axis=1)
         else:
             number_B = num_to_predict(
                 counted_BxL[rules.rate_of].sum(axis=1),
