@@ -167,9 +167,9 @@ def test_shapes_dtypes_and_invariants(many):
 def test_masks_do_not_depend_on_the_split(name, whole_words):
     rules = getattr(masked_lm, name)
     # In short rows, a chosen token is often one column after the last one of the row before.
-    ids, used = make_rows(200, 12, 300)
+    ids, used = make_rows(400, 20, 300)
     whole_words = whole_words and name != "DISTILBERT"
-    spec = make_spec(max_predictions_per_seq=10, whole_word_masking=whole_words)
+    spec = make_spec(max_predictions_per_seq=10, masked_lm_prob=0.3, whole_word_masking=whole_words)
     store = SimpleNamespace(token_counts=np.arange(300))
     corrupt = rules(make_tokenizer(300), spec, store).corrupt
 
@@ -178,7 +178,7 @@ def test_masks_do_not_depend_on_the_split(name, whole_words):
 
     whole = masked(slice(None), 1000)
     assert whole.keys() == {"input_ids", *rules.fields}
-    parts = [masked(slice(row, row + 1), 1000 + row) for row in range(200)]
+    parts = [masked(slice(row, row + 1), 1000 + row) for row in range(400)]
     for field, value in whole.items():
         assert np.array_equal(value, np.concatenate([part[field] for part in parts])), field
     for other in (masked(slice(None), 1001), masked(slice(None), 1000, KEY + KEY)):
