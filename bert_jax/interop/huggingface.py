@@ -258,8 +258,9 @@ def _labels(config: Mapping[str, Any], head: str, num_labels: int) -> dict[str, 
 def _with_current_names(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
     """Gives the tensors of an older or bare file their current names, with the encoder's prefix."""
     prefix = family.encoder_prefixes[0]
-    tables = (table for tables in (family.names, *family.other_names) for table in tables)
-    names = [theirs.name for theirs in foreign_names(tables, "huggingface", 1).values()]
+    # One spelling at a time: they have the same names here.
+    spellings = (foreign_names(x, "huggingface", 1) for x in (family.names, *family.other_names))
+    names = [theirs.name for spelling in spellings for theirs in spelling.values()]
     names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     parts = tuple({name.partition(".")[0] + "." for name in names})
     current = {}

@@ -92,7 +92,7 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
         if kind == "Pooling":
             folder = files.inside(path, module["path"], path / _MODULES)
             config = files.read_json(folder / "config.json", optional=True)
-            mode = _pooling_mode(config) if config else None
+            mode = _pooling_mode(config) if (folder / "config.json").exists() else None
             if embedding.prompt and not config.get("include_prompt", True):
                 warnings.append("its pooling leaves out the prompt, which is not supported")
             if mode is None:

@@ -40,6 +40,26 @@ def test_weights_without_a_tensor_are_left_out_and_a_family_can_be_named(tmp_pat
         convert.convert(ours, str(tmp_path / "x"), "huggingface", family="brat")
 
 
+@pytest.mark.parametrize("name", ["nomic_bert", "gte", "jina_v3", "eurobert", "esmc", "flaubert"])
+def test_a_bare_encoder_is_read(name, tmp_path):
+    """Released files often have an encoder's tensors without its prefix."""
+    pretrained = make_pretrained(family=name)
+    expected = copies(pretrained.weights)
+    formats.write(pretrained, tmp_path, "huggingface")
+    prefix = load_family(name).encoder_prefixes[0]
+
+    def strip(tensors):
+        for key in list(tensors):
+            value = tensors.pop(key)
+            if key.startswith(prefix):
+                tensors[key.removeprefix(prefix)] = value
+
+    edit_tensors(tmp_path, strip)
+    found = formats.read(tmp_path).weights
+    assert found and same_weights(found, {key: expected[key] for key in found})
+    assert {key for key in expected if key.startswith("bert/encoder/")} <= found.keys()
+
+
 @pytest.mark.parametrize(
     ("terms", "causal", "class_name"),
     [
