@@ -198,7 +198,7 @@ class EmbeddingTask(Task):
             return ()
         column = self._options["label_column"]
         rows = read_rows(self.sources["train"], self._columns(), self.new_bad_rows())
-        return tuple(sorted({row.values[column].strip() for row in rows}))
+        return tuple(sorted({row.values[column].strip() for row in rows} - {""}))
 
     def _columns(self) -> list[str]:
         names = ["anchor_column", "positive_column", *(["label_column"] * self._is_labeled)]
@@ -219,7 +219,8 @@ class EmbeddingTask(Task):
         if self._loss == "triplet" and not negatives:
             raise UserError(f"{source} has no column named negative, which the loss triplet needs")
         texts = [name for name in columns if name != self._options["label_column"]]
-        for row in read_rows(source, [*columns, *negatives], bad_rows):
+        class_names = self._loss not in _OF_NUMBERS
+        for row in read_rows(source, [*columns, *negatives], bad_rows, class_names=class_names):
             with bad_rows.catching(row.where):
                 if (own := self._negatives(row.values)) != negatives:
                     counts = f"{len(own)} negatives instead of {len(negatives)}"

@@ -126,7 +126,8 @@ class SentenceTask(ExampleTask):
         needed = self.text_columns if is_test else (*self.text_columns, self.label_column)
         header = self.header(split)
         lists = [self.label_column] if self.multi_label else []
-        rows = read_rows(source, needed, bad_rows, header=header, lists=lists)
+        options = {"header": header, "lists": lists, "class_names": bool(self.labels)}
+        rows = read_rows(source, needed, bad_rows, **options)
         for row in self.part(split, rows):
             with bad_rows.catching(row.where):
                 label = None if is_test else self._label(row.values)

@@ -59,17 +59,18 @@ class MultipleChoiceTask(ExampleTask):
         if path.suffix.lower() == ".csv":
             needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
             rows = read_rows(path, needed, bad_rows)
-            found = ((row.where, row.values) for row in rows)
+            found = ((row.where, {"id": str(row.number), **row.values}) for row in rows)
         else:
             found = read_objects(path, bad_rows)
         for number, (where, values) in self.part(split, enumerate(found)):
             with bad_rows.catching(where):
                 with reading_fields():
                     if "sent1" in values:
-                        example = str(number), *swag(values)
+                        example = values.get("id", str(number)), *swag(values)
                     else:
                         example = values.get("id"), *commonsense_qa(values)
-                yield self._example(*example, is_test)
+                    checked = self._example(*example, is_test)
+                yield checked
 
     def score_predictions(
         self, rows: ExampleRows, predictions: np.ndarray, logits: np.ndarray | None
@@ -116,11 +117,13 @@ class MultipleChoiceTask(ExampleTask):
         return Example(id, [(context, text) for text in choices.values()], label)
 
 
-def swag(values: Mapping[str, str]) -> tuple[str, dict[str, str], str | None]:
+def swag(values: Mapping[str, Any]) -> tuple[str, dict[str, str], str | None]:
     """Reads the context, the choices and the answer of a row of SWAG."""
-    endings = [values[column] for column in _SWAG_ENDINGS]
+    # Parquet has null for an empty text, and JSON and Parquet may have numbers as labels.
+    values = {key: str(value) for key, value in values.items() if value is not None}
+    endings = [values.get(column, "") for column in _SWAG_ENDINGS]
     choices = {
-        str(i): f"{values['sent2']} {ending}".strip() if ending.strip() else ""
+        str(i): f"{values.get('sent2', '')} {ending}".strip() if ending.strip() else ""
         for i, ending in enumerate(endings)
     }
     return values["sent1"], choices, values.get("label")

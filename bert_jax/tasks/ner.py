@@ -291,7 +291,7 @@ class NerTask(Task):
         # Of the prefixes of a type, B and I are labels.
         label = f"I-{tag[2:]}" if self.has_entities and tag != ner_tags.OUTSIDE else tag
         if not gives_types and label not in self.labels:
-            known = ", ".join(self.labels[:20])
+            known = ", ".join(self.labels)[:300]
             raise BadRecord("unknown tag", f"the tag {tag!r} is not one of the labels {known}")
         return tag
 
@@ -346,9 +346,8 @@ def _read_objects(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
                 "names, such as B-PER"
             )
         if words is None or tags is not None and len(tags) != len(words):
-            raise UserError(
-                f"{where}: it must have a list `tokens` and a list `ner_tags` of as many tags"
-            )
-        if words:
+            detail = "it must have a list `tokens` and a list `ner_tags` of as many tags"
+            bad_rows.add(BadRecord("another form", detail), where)
+        elif words:
             names = [f"{where}, word {number}" for number in range(1, len(words) + 1)]
             yield TaggedSentence(names, words, tags or [None] * len(words))

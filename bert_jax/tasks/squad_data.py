@@ -83,7 +83,8 @@ def read_file(
 def _read_objects(path: Path | epath.Path, bad_rows: BadRecords) -> Iterator[tuple[Any, Any, Any]]:
     for where, raw in read_objects(path, bad_rows):
         if isinstance(answers := raw.get("answers"), dict):
-            pairs = zip(answers.get("text", ()), answers.get("answer_start", ()), strict=False)
+            starts = answers.get("answer_start") or ()
+            pairs = zip(answers.get("text") or (), starts, strict=False)
             raw["answers"] = [{"text": text, "answer_start": start} for text, start in pairs]
         yield where, raw.get("context"), raw
 

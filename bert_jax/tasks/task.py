@@ -69,13 +69,14 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
         )
     found: dict[str, epath.Path] = {}
     for split, choices in names.items():
-        existing = [path for name in choices for path in _places(folder, name) if path.exists()]
+        existing = [path for name in choices for path in _places(folder, name)]
         # The diagnostic set of GLUE may be in several folders; those are copies.
-        if len(existing) > 1 and existing[0].parent == existing[1].parent:
+        if len(existing) > 1 and not any("/" in name for name in choices):
+            first, second = (path.relative_to(folder) for path in existing[:2])
             raise UserError(
-                f"config.data.input is {source}, in which both {existing[0].name} and "
-                f"{existing[1].name} may be the {split} split; name the files, as in "
-                f"{split}={existing[0]}, with commas between splits"
+                f"config.data.input is {source}, in which both {first} and {second} may be the "
+                f"{split} split, which is one file; name it, as in {split}={existing[0]}, with "
+                "commas between splits, or join them in one file"
             )
         if existing:
             found[split] = existing[0]
@@ -83,14 +84,13 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
 
 
 def _places(folder: epath.Path, name: str) -> list[epath.Path]:
-    """Returns where a file may be: in the folder, or where `datasets` and the Hub have it."""
+    """Returns the files of a name in a folder, or where `datasets` and the Hub have it."""
     stem, _, suffix = name.rpartition(".")
-    if suffix not in ("parquet", "arrow"):
-        return [folder / name]
-    # Splits of more than one file must be named.
-    only = f"00000-of-00001.{suffix}"
-    parts = (folder / f"{stem}-{only}", folder / "data" / f"{stem}-{only}")
-    return [folder / name, *parts, folder / stem / f"data-{only}"]
+    found = [folder / name] if (folder / name).exists() else []
+    if suffix in ("parquet", "arrow"):
+        for start in (f"{stem}-", f"data/{stem}-", f"{stem}/data-"):
+            found += sorted(folder.glob(f"{start}*-of-*.{suffix}"))
+    return found
 
 
 def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epath.Path]:

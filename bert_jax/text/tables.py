@@ -2,7 +2,6 @@
 
 import csv
 import functools
-import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -64,10 +63,13 @@ def read_objects(
         if open_table:
             schema, batches, first = open_table(stream, (), _WHOLE)
             classes = _class_names(schema)
-            rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
-            for number, row in enumerate(rows, first):
-                names = {key: _named(row[key], names) for key, names in classes.items()}
-                yield Place(str(path), number), row | names
+            rows = (batch.slice(i, 1) for batch in batches for i in range(batch.num_rows))
+            for number, stored in enumerate(rows, first):
+                where = Place(str(path), number)
+                with bad_rows.catching(where):
+                    (row,) = stored.to_pylist()
+                    names = {key: _named(row[key], names) for key, names in classes.items()}
+                    yield where, row | names
             return
         for line in json_lines(stream):
             where = Place(str(path), line.number)
@@ -85,13 +87,14 @@ def table_rows(
     header: Sequence[str] = (),
     lists: Sequence[str] = (),
     piece: Piece = _WHOLE,
+    class_names: bool = True,
 ) -> Iterator[TableRow]:
     """Yields the rows of a table.
 
     TSV has one row per line and no quoting. CSV follows RFC 4180, as spreadsheets write it. Their
     first line names the columns. JSON lines have one object per line. Blank lines are omitted. Of a
     Parquet or Arrow file, only a row group or record batch is held in memory, and a missing value
-    is an empty text. Classes have the names that `datasets` stores with the table.
+    is an empty text.
 
     Args:
       stream: The content, of text in UTF-8; for Parquet, it must be seekable.
@@ -101,6 +104,8 @@ def table_rows(
       lists: The columns in which JSON lines, Parquet and Arrow may have a list. Its value is the
         list in JSON.
       piece: The lines, or the row groups of Parquet, to read; TSV and CSV are read whole.
+      class_names: Whether classes have the names that `datasets` stores in Parquet and Arrow,
+        rather than their numbers.
     """
 
     def check(columns: Sequence[str]) -> None:
@@ -119,7 +124,7 @@ def table_rows(
         schema, batches, first = _OPENED[f".{format}"](stream, needed, piece)
         check(schema.names)
         columns = needed or [field.name for field in schema if not field.type.num_fields]
-        classes = _class_names(schema)
+        classes = _class_names(schema) if class_names else {}
         found = _column_rows(path, batches, columns, first, needed, lists, classes)
 
         def values_of(row: Sequence[bytes | None]) -> dict[str, str]:
@@ -250,7 +255,7 @@ def _column_rows(
         for column in columns:
             texts = batch.column(column)
             if names := classes.get(column):
-                texts = pa.array([_named(value, names) for value in texts.to_pylist()])
+                texts = _with_names(texts, names)
             if column in lists and texts.type.num_fields:
                 values.append([json.dumps(value).encode() for value in texts.to_pylist()])
                 continue
@@ -269,18 +274,35 @@ def _column_rows(
 
 def _class_names(schema: Any) -> dict[str, Sequence[str]]:
     """Returns the names of classes that `datasets` stores beside columns of their numbers."""
-    stored = (schema.metadata or {}).get(b"huggingface", b"{}")
-    features = json.loads(stored).get("info", {}).get("features", {})
-    # The feature of a list has one of its items.
-    items = {name: feature.get("feature", feature) for name, feature in features.items()}
-    return {name: item["names"] for name, item in items.items() if "names" in item}
+    stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    found = {}
+    for name, feature in ((stored.get("info") or {}).get("features") or {}).items():
+        # The feature of a list has one of its items. Early versions write other lists.
+        while isinstance(feature, dict) and "feature" in feature:
+            feature = feature["feature"]
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            found[name] = feature["names"]
+    # Other programs keep what is stored when they drop or change a column.
+    return {name: names for name, names in found.items() if name in schema.names}
+
+
+def _with_names(numbers: Any, names: Sequence[str]) -> Any:
+    """Returns a column of the names of classes, or of lists of them."""
+    import pyarrow as pa
+
+    is_list = bool(numbers.type.num_fields)
+    named = [_named(value, names) for value in numbers.to_pylist()]
+    texts = named if is_list else [value if value is None else str(value) for value in named]
+    return pa.array(texts)
 
 
 def _named(value: Any, names: Sequence[str]) -> Any:
     """Replaces the number of a class, or each in a list, by its name; -1 is a missing label."""
     if isinstance(value, list):
         return [_named(item, names) for item in value]
-    return None if value is None or value < 0 else names[value]
+    if not isinstance(value, int) or value >= len(names):
+        return value
+    return None if value < 0 else names[value]
 
 
 def _row_groups(metadata: Any, piece: Piece) -> tuple[list[int], int]:

@@ -154,3 +154,17 @@ def test_the_real_commonsense_qa(shared_data, real_tokenizer):
     assert batch["input_ids"].shape == (1221, 5, 64)
     logits = np.eye(5)[batch["labels"]]
     assert task.score(task.rows("validation"), {"logits": logits}) == {"accuracy": 1.0}
+
+
+def test_swag_in_json_may_have_numbers_and_null(write, tokenizer):
+    endings = {f"ending{i}": f"word {i}" for i in range(4)}
+    rows = [{"sent1": "a man", "sent2": None, "label": 2, **endings}] * 2
+    folder = write({"train.jsonl": rows, "val.jsonl": [rows[0], rows[1] | {"sent1": None}]})
+    task = open_task("multiple_choice", folder, tokenizer, bad_rows="skip")
+    names = ("sent1", "sent2", *endings, "label")
+    row = ("a man", "", *endings.values(), "2")
+    text = write({"train.csv": f"{','.join(names)}\n{','.join(row)}\n"}, "csv")
+    same = open_task("multiple_choice", both(f"{text}/train.csv"), tokenizer)
+    (batch, expected) = (x.rows("train").take(np.array([0])) for x in (task, same))
+    assert all(np.array_equal(batch[name], expected[name]) for name in expected)
+    assert len(task.rows("validation")) == 1 and task.dropped["validation"].total() == 1

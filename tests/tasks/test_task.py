@@ -154,3 +154,13 @@ def test_files_of_datasets(name, places, tmp_path, write, tokenizer):
         assert batch.keys() == same.keys()
         for field in same:
             np.testing.assert_array_equal(batch[field], same[field])
+
+
+def test_a_split_of_several_files_is_refused(tmp_path, tokenizer):
+    for number in range(2):
+        path = tmp_path / "data" / f"train-0000{number}-of-00002.parquet"
+        path.parent.mkdir(exist_ok=True)
+        parquet.write_table(pa.table({"text": ["a"], "label": ["x"]}), path)
+    words = "data/train-00000-of-00002.parquet and data/train-00001.* may be the train split, which"
+    with pytest.raises(UserError, match=words):
+        open_task("table", tmp_path, tokenizer)

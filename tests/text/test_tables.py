@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from bert_jax.base.errors import UserError
 from bert_jax.text.bad_records import BadRecords
-from bert_jax.text.tables import read_rows
+from bert_jax.text.tables import read_objects, read_rows
 
 
 @pytest.fixture
@@ -112,3 +114,38 @@ def test_long_values(write):
     folder = write({"x.csv": f"a,b\n{long},y\n", "x.jsonl": json.dumps({"a": long, "b": "y"})})
     for name in ("x.csv", "x.jsonl"):
         assert read(folder, name)[0][0][1]["a"] == long
+
+
+def write_classes(path, rows, features):
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    parquet.write_table(pa.table(rows, metadata=metadata), path)
+
+
+def test_what_datasets_stores_beside_a_table_may_be_of_any_version(tmp_path):
+    text, label = ["one", "two", "three"], {"names": ["no", "yes"], "_type": "ClassLabel"}
+    path = tmp_path / "x.parquet"
+    for labels, features, expected in (
+        ([0, 1, -1], {"b": label}, ["no", "yes", ""]),
+        # Another program has replaced the numbers, or there is no such class.
+        (["no", "yes", "no"], {"b": label}, ["no", "yes", "no"]),
+        ([0, 1, 2], {"b": label}, ["no", "yes", "2"]),
+        ([0, 1, 2], {"b": [{"names": "x"}], "dropped": label}, ["0", "1", "2"]),
+        ([0, 1, 2], None, ["0", "1", "2"]),
+    ):
+        write_classes(path, {"a": text, "b": labels}, features)
+        rows, _ = read(tmp_path, "x.parquet")
+        assert [values["b"] for _, values in rows] == expected
+        objects = [row["b"] for _, row in read_objects(path, BadRecords())]
+        assert ["" if value is None else str(value) for value in objects] == expected
+    write_classes(path, {"a": text, "b": [0, 1, 0]}, {"b": label})
+    rows, _ = read(tmp_path, "x.parquet", class_names=False)
+    assert [values["b"] for _, values in rows] == ["0", "1", "0"]
+
+
+def test_an_object_that_is_not_utf8_is_skipped(tmp_path):
+    array = pa.array([b"good", b"\xff\xfe"])
+    texts = pa.Array.from_buffers(pa.string(), 2, array.buffers())
+    parquet.write_table(pa.table({"a": texts}), tmp_path / "x.parquet")
+    bad_rows = BadRecords("skip", "data.bad_rows")
+    assert [row for _, row in read_objects(tmp_path / "x.parquet", bad_rows)] == [{"a": "good"}]
+    assert bad_rows.dropped.total() == 1
