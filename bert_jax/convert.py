@@ -104,7 +104,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("distil_layers", "", "Layers of a BERT to write as a DistilBERT: 0,2,4.")
     text, default = "--to=sentence_transformers:", "by default as in the input"
-    cli.define_embedding_flags(text, default)
+    cli.define_embedding_flags(text, text, default)
     flags.DEFINE_bool("normalize", None, f"{text} scale vectors to length 1; {default}, or no.")
     flags.DEFINE_integer(
         "dimension",

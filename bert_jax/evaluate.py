@@ -70,7 +70,7 @@ def define_flags() -> None:
         "and qrels/test.tsv, or another file in qrels.",
     )
     default = "by default as the directory of the model says"
-    cli.define_embedding_flags("--sts, --retrieval:", default)
+    cli.define_embedding_flags("--sts, --retrieval:", "--retrieval:", default)
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
     flags.DEFINE_integer(
         "max_sequences",

@@ -76,6 +76,11 @@ def model_rules(config: ConfigDict) -> list[Rule]:
             "token_dropout needs the id of the mask, and any other model has -1",
         ),
         (
+            model.layer_groups > model.num_hidden_layers,
+            "model.layer_groups model.num_hidden_layers",
+            "there cannot be more groups than layers",
+        ),
+        (
             (model.global_every > 1) != is_local,
             "model.local_attention model.global_every",
             "a model with local layers needs a window and global_every above 1, any other 0 and 1",

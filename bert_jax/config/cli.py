@@ -162,15 +162,15 @@ def define_text_columns(of: str) -> None:
     )
 
 
-def define_embedding_flags(of: str, default: str) -> None:
+def define_embedding_flags(of: str, retrieval: str, default: str) -> None:
     """Defines flags of sentence embeddings; None means the `default`.
 
     Args:
-      of: The flag with which they have an effect, and a colon.
+      of, retrieval: The flag with which they have an effect, and a colon; of prompts, and others.
     """
     for name in ("query", "document"):
         flags.DEFINE_string(
-            f"{name}_prompt", None, f"{of} text before each {name} of retrieval; {default}."
+            f"{name}_prompt", None, f"{retrieval} text before each {name}; {default}."
         )
     flags.DEFINE_enum(
         "pooling",

@@ -168,7 +168,17 @@ FINETUNING: Section = {
 # The keys that `filled_in` adds.
 FILLED_IN: Section = {
     "model": MODEL,
-    "head": Field("sequence_classification", "The head of the task."),
+    "head": Field(
+        "sequence_classification",
+        "The head of the task.",
+        choices=(
+            "sequence_classification",
+            "token_classification",
+            "question_answering",
+            "multiple_choice",
+            "embedding",
+        ),
+    ),
     "labels": Field((), "The labels of the task in the order of the logits."),
     "family": Field("bert", "The family of the weights."),
 }

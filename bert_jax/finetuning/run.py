@@ -237,7 +237,7 @@ def _finished(
     if not (directory / workdir.RESULTS).exists():
         return None
     results = files.read_json(directory / workdir.RESULTS)
-    if results["step"] != last_step and not results.get("stopped_early"):
+    if results.get("step") != last_step and not results.get("stopped_early"):
         return None
     say(f"This run is finished: step {results['step']:,} is done.")
     if not (directory / workdir.REPORT).exists():
