@@ -120,10 +120,10 @@ class MultipleChoiceTask(ExampleTask):
 def swag(values: Mapping[str, Any]) -> tuple[str, dict[str, str], str | None]:
     """Reads the context, the choices and the answer of a row of SWAG."""
     # Parquet has null for an empty text, and JSON and Parquet may have numbers as labels.
-    values = {key: str(value) for key, value in values.items() if value is not None}
-    endings = [values.get(column, "") for column in _SWAG_ENDINGS]
+    values = {key: "" if value is None else str(value) for key, value in values.items()}
+    endings = [values[column] for column in _SWAG_ENDINGS]
     choices = {
-        str(i): f"{values.get('sent2', '')} {ending}".strip() if ending.strip() else ""
+        str(i): f"{values['sent2']} {ending}".strip() if ending.strip() else ""
         for i, ending in enumerate(endings)
     }
     return values["sent1"], choices, values.get("label")
