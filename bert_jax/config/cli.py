@@ -166,7 +166,8 @@ def define_embedding_flags(of: str, retrieval: str, default: str) -> None:
     """Defines flags of sentence embeddings; None means the `default`.
 
     Args:
-      of, retrieval: The flag with which they have an effect, and a colon; of prompts, and others.
+      of: The flags with which pooling and length have an effect, and a colon.
+      retrieval: The same for the prompts.
     """
     for name in ("query", "document"):
         flags.DEFINE_string(

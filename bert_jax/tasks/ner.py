@@ -288,7 +288,7 @@ class NerTask(Task):
                 f"the tag is {spelling!r}; it must be O, or B, I, E or S followed by -TYPE (for "
                 "other tags, such as parts of speech: --config.ner.plain_tags=True)",
             )
-        # Of the prefixes of a type, B and I are labels.
+        # Each type has two labels, B-TYPE and I-TYPE.
         label = f"I-{tag[2:]}" if self.has_entities and tag != ner_tags.OUTSIDE else tag
         if not gives_types and label not in self.labels:
             known = ", ".join(self.labels)[:300]

@@ -146,7 +146,7 @@ def _hits(similarity_QxN: np.ndarray, relevant: Sequence[np.ndarray]) -> np.ndar
     for hits_R, similarity_N, documents in zip(hits_QxR, similarity_QxN, relevant, strict=True):
         last = np.partition(similarity_N, -depth)[-depth]
         found = np.flatnonzero(similarity_N >= last)
-        # Of equal similarities, the lowest ids are first.
+        # A stable sort keeps equal similarities in the order of their ids.
         ranked_R = found[np.argsort(-similarity_N[found], kind="stable")][:depth]
         hits_R[:depth] = np.isin(ranked_R, documents)
     return hits_QxR

@@ -28,7 +28,12 @@ _STEMS = {
 
 
 def split_files(*suffixes: str, **original: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the names that the file of each split may have: original ones, and the usual."""
+    """Returns the names that the file of each split may have.
+
+    Args:
+      suffixes: Of the usual names, such as "train.jsonl", without the dot.
+      original: The names in a released data set, by split.
+    """
     return {
         split: (*original.get(split, ()), *(f"{stem}.{end}" for stem in stems for end in suffixes))
         for split, stems in _STEMS.items()
@@ -84,7 +89,7 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
 
 
 def _places(folder: epath.Path, name: str) -> list[epath.Path]:
-    """Returns the files of a name in a folder, or where `datasets` and the Hub have it."""
+    """Finds files by name in a folder, and where `datasets` and the Hub put them."""
     stem, _, suffix = name.rpartition(".")
     found = [folder / name] if (folder / name).exists() else []
     if suffix in ("parquet", "arrow"):

@@ -56,7 +56,7 @@ def read_objects(
 ) -> Iterator[tuple[Place, dict[str, Any]]]:
     """Yields where each object of a file begins, and the object with its nested values.
 
-    The name of the file tells its format: JSON lines, an array in JSON, Parquet or Arrow.
+    The suffix of the file gives its format: JSON lines, an array in JSON, Parquet or Arrow.
     """
     open_table = _OPENED.get(path.suffix.lower())
     with open_text(path) as (_, stream):
