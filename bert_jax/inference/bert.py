@@ -30,6 +30,8 @@ _MIN_LENGTH = 5
 # The number of rows whose masks are filled together. Each mask needs an array of the vocabulary's
 # size.
 _CHUNK_ROWS = 64
+# The number of attention probabilities of a text, which take 4 GB.
+_MAX_PROBABILITIES = 2**30
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
 GENERATOR, REPLACED_TOKEN = "generator", "replaced_token"
 
@@ -233,6 +235,13 @@ class Bert:
         """
         texts = as_texts(text, text_b)
         (row,) = self.rows(texts, max_length, masks=True)
+        length, c = len(row.input_ids_L), self.config
+        limit = math.isqrt(_MAX_PROBABILITIES // (c.num_hidden_layers * c.num_attention_heads))
+        if length > limit:
+            raise UserError(
+                f"the text has {length:,} tokens, too many for their attention in all layers and "
+                f"heads; give max_length={limit} or less"
+            )
         missing = self._missing[self._mlm]
         guesses = {} if missing else self._guess_masks([row], top_k)[0]
         num_missing = self._count_masks(*texts) - len(guesses)
@@ -241,7 +250,6 @@ class Bert:
             warnings.warn(f"no predictions for {num_missing} {MASK}: {cause}", stacklevel=2)
         program = partial(forward.attention, self.config, self._params)
         (probabilities_NxAxLxL,) = self.run([row], program)
-        length = len(row.input_ids_L)
         return Attention(
             [self.tokenizer.piece_text(i) for i in row.input_ids_L],
             row.num_first,

@@ -25,6 +25,7 @@ from bert_jax.tokenizers import TokenRow
 
 # Rows are padded to these lengths. Texts are sorted by length, which keeps the padding small.
 LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+LENGTHS += (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 # The row counts of batches that are not full.
 _ROWS = (1, 4, 16)
 # Tokens in a full batch. On a CPU, their activations fit into the cache; an accelerator needs more
@@ -63,7 +64,7 @@ def features(
 
     `Bert.encode` describes the pooling and the K layers, which count from 0 here.
     """
-    states, _ = _hidden_states(config, params, inputs)
+    states = _hidden_states(config, params, inputs)
     hidden_BxKxLxD = jnp.stack([states[layer] for layer in layers], axis=1)
     if pooling == "cls":
         return hidden_BxKxLxD[:, :, 0]
@@ -77,8 +78,9 @@ def features(
 @partial(jax.jit, static_argnames="config")
 def attention(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
     """Computes the attention probabilities of all N layers, float32 [B, N, A, L, L]."""
-    _, sown = _hidden_states(config, params, inputs)
-    groups = [sown["encoder"][f"layer_{group}"] for group in range(config.num_groups)]
+    _, sown = _hidden_states(config, params, inputs, mutable=["intermediates"])
+    encoder = sown["intermediates"]["encoder"]
+    groups = [encoder[f"layer_{group}"] for group in range(config.num_groups)]
     # A group sows once for each of its blocks.
     probabilities = [p for group in groups for p in group["attention"]["probabilities"]]
     return jnp.stack(probabilities, axis=1)
@@ -112,16 +114,15 @@ def replaced(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
     return model.apply({"params": params}, method=run)
 
 
-def _hidden_states(config, params, inputs):
-    """Computes the states of all layers, and the intermediates that the encoder sows."""
-    states, variables = BertEncoder(config, has_pooler=False).apply(
+def _hidden_states(config, params, inputs, **options):
+    """Computes the states of all layers; see `nn.Module.apply` for the options."""
+    return BertEncoder(config, has_pooler=False).apply(
         {"params": params["bert"]},
         *inputs.fields().values(),
         deterministic=True,
         method="hidden_states",
-        mutable=["intermediates"],
+        **options,
     )
-    return states, variables["intermediates"]
 
 
 def run_in_batches(

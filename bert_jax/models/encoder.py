@@ -132,8 +132,12 @@ class Encoder(nn.Module):
           sequences_per_row: The largest number in `attention_mask_BxL`.
         """
         c = self.config
+        length = attention_mask_BxL.shape[1]
+        # Slices have no array of probabilities for a caller that wants to see them.
+        in_parts = attends_in_parts(c, length) and not self.is_mutable_collection("intermediates")
         mask, local_mask = (
-            _mask(c, attention_mask_BxL, sequences_per_row, window) for window in (None, c.window)
+            _mask(c, attention_mask_BxL, sequences_per_row, window, in_parts)
+            for window in (None, c.window)
         )
         outputs = []
         block = rematerialized(Block, c.remat)
@@ -166,7 +170,11 @@ def _in_rows(hidden_BxLxD: jax.Array) -> jax.Array:
 
 
 def _mask(
-    config: BertConfig, attention_mask_BxL: jax.Array, sequences_per_row: int, window: int | None
+    config: BertConfig,
+    attention_mask_BxL: jax.Array,
+    sequences_per_row: int,
+    window: int | None,
+    in_parts: bool,
 ) -> tuple[jax.Array | None, ...]:
     """Returns the arguments of a `Block` after the first, for layers with some window, or None.
 
@@ -174,7 +182,7 @@ def _mask(
     """
     is_shared = sequences_per_row > 1
     bias = None
-    if not attends_in_parts(config, attention_mask_BxL.shape[1]):
+    if not in_parts:
         bias = attention_bias(
             attention_mask_BxL,
             causal=config.causal,
