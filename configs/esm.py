@@ -88,7 +88,7 @@ def get_config(arg: str = "650m"):
     c.train.num_steps = 500_000
     # 2M tokens a step.
     c.train.batch_size = 2048
-    c.train.stages = (stage(fraction=1.0, max_seq_length=1024, max_predictions_per_seq=192),)
+    c.train.stages = (stage(fraction=1.0, max_seq_length=1024),)
     c.schedule.peak_learning_rate = 4e-4
     c.schedule.warmup_steps = 2000.0
     return c

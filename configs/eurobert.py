@@ -102,20 +102,17 @@ def get_config(arg: str = "210m"):
     c.train.batch_size = 2048
     c.schedule.shape = "constant"
     c.schedule.warmup_steps = 2000.0
-    # The number of masks varies; few rows have more than these.
     c.train.num_steps, c.train.stages = stages_of_tokens(
         (
             {
                 "tokens": 4.8e12,
                 "max_seq_length": 2048,
-                "max_predictions_per_seq": 1152,
                 "batch_size": 2048,
                 "rope_theta": 10_000.0,
             },
             {
                 "tokens": 0.2e12,
                 "max_seq_length": 8192,
-                "max_predictions_per_seq": 983,
                 "batch_size": 512,
                 "masked_lm_prob": 0.1,
                 "peak_learning_rate": 1e-4,

@@ -20,7 +20,6 @@ What differs from the authors' program:
 - Its rows are cut from one stream of text at any token, and begin with the last token before. Here
   they begin with <s>, as in transformers, and end with a sentence (full_sentences); documents end
   with a second </s>. It never predicts the first token of a row; here <s> may be chosen.
-- A row has at most max_predictions_per_seq predictions; it has no limit.
 - Initial weights: it draws the tables with a deviation of 1/sqrt(H) and the kernels uniformly; here
   all are truncated normal, 0.02.
 - It can train with LayerDrop (`--layerdrop`), which bert_jax does not have.
@@ -67,17 +66,11 @@ def get_config(arg: str = "base"):
     if arg == "tiny":
         # The built-in corpus is English.
         c.data.language = ""
-        # A row of 32 tokens has 5 masks on average, one of 64 has 10.
-        c.train.stages = (
-            stage(fraction=0.9, max_seq_length=32, max_predictions_per_seq=12),
-            stage(fraction=0.1, max_seq_length=64, max_predictions_per_seq=20),
-        )
         return c
     c.model.vocab_size = 68_729
     c.train.num_steps = 250_000
     c.train.batch_size = 8192
-    # A row has 77 masks on average, and more than 104 in one of 2,000 rows.
-    c.train.stages = (stage(fraction=1.0, max_seq_length=512, max_predictions_per_seq=104),)
+    c.train.stages = (stage(fraction=1.0, max_seq_length=512),)
     c.schedule.peak_learning_rate = 6e-4
     c.schedule.warmup_steps = 24_000.0
     if arg == "large":

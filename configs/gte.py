@@ -90,8 +90,6 @@ def get_config(arg: str = "en_base"):
         stage(
             fraction=steps / c.train.num_steps,
             max_seq_length=length,
-            # The number of masks varies; few rows have a fifth more.
-            max_predictions_per_seq=round(1.2 * 0.3 * length),
             batch_size=batch_size,
             peak_learning_rate=peak,
             shape="linear",

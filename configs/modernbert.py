@@ -159,16 +159,6 @@ def get_config(arg: str = "base"):
     for (length, _, keys), b, n in zip(phases, batches, steps, strict=True):
         if "peak_learning_rate" in keys and is_ettin:
             keys = keys | {"peak_learning_rate": peak * keys["peak_learning_rate"]}
-        # With a coin for each token, the number of masks varies; few rows have a fifth more.
-        most = round(1.2 * length * keys.get("masked_lm_prob", 0.3))
-        stages.append(
-            stage(
-                fraction=n / sum(steps),
-                max_seq_length=length,
-                max_predictions_per_seq=most,
-                batch_size=b,
-                **keys,
-            )
-        )
+        stages.append(stage(fraction=n / sum(steps), max_seq_length=length, batch_size=b, **keys))
     c.train.stages = tuple(stages)
     return c

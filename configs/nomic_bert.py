@@ -60,7 +60,6 @@ def get_config(arg: str = "base"):
     c.model.max_position_embeddings = 2048
     c.train.num_steps = 2700
     c.train.batch_size = 4096
-    # The number of masks varies; few rows have a tenth more.
-    c.train.stages = (stage(fraction=1.0, max_seq_length=2048, max_predictions_per_seq=676),)
+    c.train.stages = (stage(fraction=1.0, max_seq_length=2048),)
     c.schedule.peak_learning_rate = 1e-3
     return c

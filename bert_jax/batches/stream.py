@@ -30,13 +30,18 @@ from bert_jax.config.data import DATA
 Batch = dict[str, np.ndarray]
 # The shape and the dtype of each array.
 Signature = Mapping[str, tuple[tuple[int, ...], str]]
-# Evaluation always uses these masks, and as many predictions as they need, so that runs trained
-# with different masks are comparable. `corruption.denoising` has its own.
 # No other seed affects the pairs and masks of an evaluation.
 EVALUATION_SEED = 12345
+# Evaluation always uses BERT's masks, and as many predictions as they need, so that runs trained
+# with different masks are comparable. `corruption.denoising` has its own.
+EVALUATION_MASKS = {
+    "masked_lm_prob": 0.15,
+    "mask_fractions": (0.8, 0.1, 0.1),
+    "whole_word_masking": False,
+    "held_out": True,
+}
 # The number of batches that are kept ready in host memory.
 PREFETCH_BATCHES = 4
-EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_fractions": (0.8, 0.1, 0.1), "held_out": True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +61,7 @@ class StreamSpec:
       mask_fractions: The fractions of chosen tokens that become [MASK], are kept, and become
         random.
       max_pairs_per_row: The largest number of pairs that share a row; 1 for rows of one pair.
-      held_out: Whether the masks are for evaluation: [CLS] and [SEP] are never chosen, and rare
-        tokens are not preferred.
+      held_out: Whether the masks are for evaluation: they follow BERT's rules.
       max_sentence_tokens: Longer sentences are divided; 0 divides none.
       shuffle_sentences: Sentences of a window in which rows are shuffled.
     """
@@ -242,7 +246,9 @@ def evaluation_batches(
       only fill up the last batch. In those rows all other float32 fields, which are weights,
       are 0 as well.
     """
-    predictions = derived_predictions(spec.max_seq_length, EVALUATION_MASKS["masked_lm_prob"])
+    predictions = derived_predictions(
+        spec.max_seq_length, EVALUATION_MASKS["masked_lm_prob"], "masked_lm"
+    )
     # Each pair has a row of its own.
     sizes = {"max_predictions_per_seq": predictions, "max_pairs_per_row": 1}
     spec = dataclasses.replace(spec, **sizes, **EVALUATION_MASKS)

@@ -181,7 +181,8 @@ DATA: Section = {
         "Fraction of the tokens that is chosen for prediction. All tokens count, with [CLS] and "
         "[SEP]; with corruption=roberta and whole_word_masking, words count instead, and with "
         "corruption=spans only the tokens of text, and with corruption=denoising only words. "
-        "Evaluation always uses 0.15, or 0.3 with corruption=denoising.",
+        "Evaluation always masks 0.15 of the tokens by the rules of masked_lm, or 0.3 with "
+        "corruption=denoising.",
         bounds="> 0, < 1",
     ),
     "mask_fractions": Field(
@@ -214,7 +215,9 @@ DATA: Section = {
         owner=Owner.STORE,
     ),
     "whole_word_masking": Field(
-        False, "Whether whole words are chosen for prediction instead of single word pieces."
+        False,
+        "Whether whole words are chosen for prediction instead of single word pieces. Evaluation "
+        "chooses pieces.",
     ),
     "max_sentence_tokens": Field(
         128,

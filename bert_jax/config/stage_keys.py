@@ -4,7 +4,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
+from scipy.special import bdtr
 
 from bert_jax.config.common import ENDING_SHAPES, SHAPES
 from bert_jax.config.schema import Field, Section, build
@@ -18,7 +20,8 @@ STAGE: Section = {
         0,
         "Largest number of masked positions in a sequence. 0 derives it: max_seq_length times "
         "the masking rate, rounded up to a multiple of 5 (20 for 128 tokens and 80 for 512, as "
-        "in BERT), and as many as data.max_pairs_per_row needs.",
+        "in BERT), and as many as data.max_pairs_per_row needs. With xlm, modernbert, ettin and "
+        "corruptions of your own, fewer than one row in a million has more predictions.",
         bounds=">= 0",
     ),
     "batch_size": Field(
@@ -76,6 +79,9 @@ OWN_KEYS = {
     "model.rope_theta": "rope_theta",
     "model.local_rope_theta": "local_rope_theta",
 }
+# The corruptions that flip a coin for each token, so that the number of predictions varies. Those
+# from outside the package ("MODULE:NAME") may do so too.
+COIN_CORRUPTIONS = ("xlm", "modernbert", "ettin")
 # The keys of a stage that replace keys of config.model of the same name.
 OWN_MODEL_KEYS = ("rope_theta", "local_rope_theta")
 
@@ -127,18 +133,26 @@ def has_own_schedule(stage: ConfigDict) -> bool:
     return bool(stage.peak_learning_rate or stage.shape)
 
 
-def max_predictions(stage: ConfigDict, masked_lm_prob: float, max_pairs_per_row: int = 1) -> int:
-    """Returns the largest number of predictions in a row of a stage."""
-    rate = stage.masked_lm_prob or masked_lm_prob
+def max_predictions(stage: ConfigDict, data: ConfigDict) -> int:
+    """Returns the largest number of predictions in a row of a stage; `data` is `config.data`."""
     return stage.max_predictions_per_seq or derived_predictions(
-        stage.max_seq_length, rate, max_pairs_per_row
+        stage.max_seq_length,
+        stage.masked_lm_prob or data.masked_lm_prob,
+        data.corruption,
+        data.max_pairs_per_row,
     )
 
 
 def derived_predictions(
-    max_seq_length: int, masked_lm_prob: float, max_pairs_per_row: int = 1
+    max_seq_length: int, masked_lm_prob: float, corruption: str, max_pairs_per_row: int = 1
 ) -> int:
-    """Computes the number of predictions that a row of this length needs."""
+    """Computes the number of predictions that a row of this length needs.
+
+    If a coin decides for each token, fewer than one row in a million needs more.
+    """
+    if corruption in COIN_CORRUPTIONS or ":" in corruption:
+        numbers = np.arange(max_seq_length + 1)
+        return int(np.searchsorted(bdtr(numbers, max_seq_length, masked_lm_prob), 1 - 1e-6))
     needed = 5 * math.ceil(round(max_seq_length * masked_lm_prob / 5, 6))
     if max_pairs_per_row > 1:
         # The number of each pair is rounded, so that each may add a half.
@@ -155,7 +169,7 @@ def prediction_warnings(config: ConfigDict) -> list[str]:
     warnings = []
     for i, stage in enumerate(config.train.stages):
         rate, length = stage.masked_lm_prob or config.data.masked_lm_prob, stage.max_seq_length
-        limit = max_predictions(stage, rate)
+        limit = max_predictions(stage, config.data)
         if stage.fraction and limit < 0.9 * rate * length:
             warnings.append(
                 f"config.train.stages[{i}].max_predictions_per_seq is {limit}, so only "

@@ -1,7 +1,7 @@
 """Scores a model and baselines on held-out text.
 
-The rows and masks do not depend on `config.seed`, and are the same at every step. 15 % of the
-tokens are masked (30 % of the words with corruption=denoising), whatever training masks.
+The rows and masks do not depend on `config.seed`, and are the same at every step. The masks follow
+BERT's rules, whatever training masks; those of corruption=denoising follow BART's.
 """
 
 import functools

@@ -113,9 +113,7 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
                 first_step=first_step,
                 end_step=end_step,
                 max_seq_length=entry.max_seq_length,
-                max_predictions_per_seq=max_predictions(
-                    entry, data.masked_lm_prob, data.max_pairs_per_row
-                ),
+                max_predictions_per_seq=max_predictions(entry, data),
                 batch_size=entry.batch_size or train.batch_size,
                 masked_lm_prob=masked_lm_prob,
                 weight_decay=config.optimizer.weight_decay if decay == -1 else decay,

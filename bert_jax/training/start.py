@@ -232,9 +232,7 @@ def _comparable(config: ConfigDict) -> dict[str, Any]:
     values = config_lib.to_dict(config)
     if not workdir.is_finetuning(config):
         for plain, stage in zip(values["train"]["stages"], config.train.stages, strict=True):
-            plain["max_predictions_per_seq"] = config_lib.max_predictions(
-                stage, config.data.masked_lm_prob, config.data.max_pairs_per_row
-            )
+            plain["max_predictions_per_seq"] = config_lib.max_predictions(stage, config.data)
     return values
 
 

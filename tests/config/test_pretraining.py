@@ -49,7 +49,7 @@ def test_defaults_are_valid_and_berts_own():
     assert [s.fraction for s in stages] == [0.9, 0.1]
     assert [s.max_seq_length for s in stages] == [128, 512]
     assert [s.max_predictions_per_seq for s in stages] == [0, 0]
-    assert [max_predictions(s, config.data.masked_lm_prob) for s in stages] == [20, 80]
+    assert [max_predictions(s, config.data) for s in stages] == [20, 80]
 
 
 DENOISING = {

@@ -5,6 +5,7 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.config import (
     default_config,
+    derived_predictions,
     max_predictions,
     prediction_warnings,
     stage,
@@ -24,8 +25,9 @@ def refusal(config, check=validate):
 def test_predictions_follow_the_length_and_the_rate_unless_given():
     config = default_config()
     config.train.stages = tuple(stage(max_seq_length=length) for length in (5, 32, 64, 256))
-    assert [max_predictions(s, 0.15) for s in config.train.stages] == [2, 5, 10, 40]
-    assert [max_predictions(s, 0.4) for s in config.train.stages] == [2, 15, 30, 105]
+    assert [max_predictions(s, config.data) for s in config.train.stages] == [2, 5, 10, 40]
+    config.data.masked_lm_prob = 0.4
+    assert [max_predictions(s, config.data) for s in config.train.stages] == [2, 15, 30, 105]
     assert prediction_warnings(config) == []
     config.train.stages = (stage(max_seq_length=512, max_predictions_per_seq=20),)
     assert "is 20, so only 3.9% of the tokens in full rows of 512" in prediction_warnings(config)[0]
@@ -33,15 +35,16 @@ def test_predictions_follow_the_length_and_the_rate_unless_given():
 
 def test_predictions_suffice_for_the_pairs_of_a_row():
     """Each pair of a row may round its number of predictions up by a half."""
-    short, long = (stage(max_seq_length=length) for length in (128, 512))
-    assert [max_predictions(short, 0.15, pairs) for pairs in (1, 2, 4, 8)] == [20, 20, 21, 23]
-    assert [max_predictions(long, 0.15, pairs) for pairs in (1, 2, 4, 8)] == [80, 80, 80, 80]
+    found = [derived_predictions(128, 0.15, "masked_lm", pairs) for pairs in (1, 2, 4, 8)]
+    assert found == [20, 20, 21, 23]
+    found = [derived_predictions(512, 0.15, "masked_lm", pairs) for pairs in (1, 2, 4, 8)]
+    assert found == [80, 80, 80, 80]
 
 
 def test_predictions_follow_the_rate_of_a_stage():
     config = default_config()
     config.train.stages = (stage(max_seq_length=1000, masked_lm_prob=0.3),)
-    assert max_predictions(config.train.stages[0], 0.15) == 300
+    assert max_predictions(config.train.stages[0], config.data) == 300
     config.train.stages[0].max_predictions_per_seq = 150
     (warning,) = prediction_warnings(config)
     assert "not the masking rate of 30.0%;" in warning

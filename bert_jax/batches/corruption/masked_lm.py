@@ -82,10 +82,14 @@ class MaskedTokens:
         `mask_fractions` and `held_out` are used. Rows never have more than
         `max_predictions_per_seq` predictions.
       store: Has `token_counts`; used only by rules that depend on the corpus.
-      rules: See `MaskingRules`.
+      rules: See `MaskingRules`. Held-out rows have BERT's, so that models are compared on the same
+        predictions, whatever they were trained with.
     """
 
     def __init__(self, tokenizer, spec, store=None, rules: MaskingRules = MaskingRules()):
+        if spec.held_out:
+            # The fields stay those that the terms need.
+            rules = dataclasses.replace(BERT, boundaries=rules.boundaries)
         self._rules = rules
         self._max_predictions = spec.max_predictions_per_seq
         self._masked_lm_prob = spec.masked_lm_prob
@@ -97,9 +101,8 @@ class MaskedTokens:
         self._is_text_V = np.ones(tokenizer.vocab_size, dtype=bool)
         self._is_text_V[[tokenizer.pad_id, *ends, tokenizer.mask_id]] = False
         self._is_candidate_V = self._is_text_V.copy()
-        self._is_candidate_V[ends] = rules.specials and not spec.held_out
-        self._is_weighted = bool(rules.count_power) and not spec.held_out
-        if self._is_weighted:
+        self._is_candidate_V[ends] = rules.specials
+        if rules.count_power:
             self._is_candidate_V[tokenizer.unk_id] = False
             self._weight_V = np.maximum(store.token_counts, 1.0) ** rules.count_power
         self._random_ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
@@ -145,7 +148,7 @@ class MaskedTokens:
             is_start_BxL = word_starts(is_text_BxL, begins_word_BxL) | (
                 is_candidate_BxL & ~is_text_BxL
             )
-        if self._is_weighted:
+        if rules.count_power:
             choice_bits_BxC = weighted_order(choice_bits_BxC, self._weight_V[ids_BxL])
         counted_BxL = {"tokens": mask_BxL, "text": is_text_BxL, "groups": is_start_BxL}
         if rules.rounding == "coins":

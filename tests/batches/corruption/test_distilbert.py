@@ -11,7 +11,7 @@ from tests.batches.fakes import make_spec
 from tests.golden.inputs import read_json
 
 
-def draws(held_out=False):
+def draws():
     tokenizer = SimpleNamespace(
         vocab_size=original.VOCABULARY,
         pad_id=original.PAD,
@@ -21,7 +21,7 @@ def draws(held_out=False):
         mask_id=original.MASK,
         begins_word=lambda ids: np.ones(ids.shape, bool),
     )
-    spec = make_spec(max_predictions_per_seq=20, held_out=held_out)
+    spec = make_spec(max_predictions_per_seq=20)
     store = SimpleNamespace(token_counts=original.token_counts())
     corruption = DISTILBERT(tokenizer, spec, store)
     ids_BxL, lengths_B = original.rows()
@@ -47,8 +47,3 @@ def test_rare_tokens_are_chosen_as_often_as_in_the_original():
         np.testing.assert_allclose(ours["became"][kind], fraction, atol=0.005)
     # The original draws from the whole batch: rows of rare tokens lose more of them.
     assert ours["row_deviation"] < 0.02 < 0.06 < theirs["row_deviation"]
-
-
-def test_held_out_text_is_masked_without_weights():
-    by_class = draws(held_out=True)["by_class"]
-    np.testing.assert_allclose(by_class, by_class[0], rtol=0.03)

@@ -1,5 +1,7 @@
 """Masks and the fractions of each replacement, against a plain transcription of the original."""
 
+import dataclasses
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.batches.corruption import masked_lm
+from bert_jax.base.parts import load_part
+from bert_jax.batches.corruption import CORRUPTIONS, masked_lm
 from bert_jax.batches.corruption.choose import num_to_predict
 from bert_jax.batches.corruption.masked_lm import MaskedTokens
 from bert_jax.batches.random_keys import draw_rows
+from bert_jax.batches.stream import EVALUATION_MASKS
+from bert_jax.config.stage_keys import COIN_CORRUPTIONS, derived_predictions
 from tests.batches.fakes import CLS, MASK, PAD, SEP, make_spec, make_tokenizer
 
 KEY = np.array([7, 9], dtype=np.uint64)
@@ -209,13 +214,41 @@ def test_shares_of_the_ablations(fractions):
         assert np.abs(seen - seen.mean()).max() < 5 * error and seen[:5].min() > 0
 
 
-@pytest.mark.parametrize("held_out", [False, True])
-def test_only_training_predicts_special_tokens(held_out):
-    """All families are scored on the same kind of tokens, whatever they train on."""
-    spec = make_spec(max_predictions_per_seq=30, masked_lm_prob=0.5, held_out=held_out)
-    rules = MaskedTokens(make_tokenizer(60), spec, rules=masked_lm.ROBERTA)
-    ids, used = make_rows(50, 40, 60)
-    masked = rules.corrupt({"input_ids": ids, "attention_mask": used}, KEY, 0)
-    predicted = masked["masked_lm_ids"][masked["masked_lm_weights"] > 0]
-    assert np.isin([CLS, SEP], predicted).all() != held_out
-    assert np.isin([CLS, SEP], predicted).any() != held_out
+@pytest.mark.parametrize("name", sorted(CORRUPTIONS.keys() - {"denoising", "none"}))
+def test_held_out_rows_have_the_masks_of_bert_whatever_training_masks(name):
+    ids, used = make_rows(200, 64, 60)
+    store = SimpleNamespace(token_counts=np.arange(60))
+    spec = dataclasses.replace(make_spec(max_predictions_per_seq=10), **EVALUATION_MASKS)
+    batch = {"input_ids": ids, "attention_mask": used}
+    rules = load_part(name, CORRUPTIONS, "corruption")
+    masked = rules(make_tokenizer(60), spec, store).corrupt(batch, KEY, 0)
+    expected = masked_lm.BERT(make_tokenizer(60), spec, store).corrupt(batch, KEY, 0)
+    assert masked.keys() == {"input_ids", *rules.fields}
+    for field, value in expected.items():
+        assert np.array_equal(masked[field], value), field
+    # 15 % of the tokens, rounded to the nearest number for each row.
+    number = expected["masked_lm_weights"].sum(axis=1)
+    assert np.array_equal(number, np.maximum(1, np.rint(0.15 * used.sum(axis=1))))
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.3, 0.5])
+def test_derived_predictions_have_room_for_coins(rate):
+    coins = [
+        name for name in CORRUPTIONS if "coins" in vars(load_part(name, CORRUPTIONS, "")).values()
+    ]
+    assert sorted(coins) == sorted(COIN_CORRUPTIONS)
+    length, rows = 64, 20_000
+    most = derived_predictions(length, rate, "modernbert")
+
+    def probability_above(number):
+        terms = range(number + 1, length + 1)
+        return sum(math.comb(length, k) * rate**k * (1 - rate) ** (length - k) for k in terms)
+
+    assert probability_above(most) < 1e-6 <= probability_above(most - 1)
+    ids, used = make_rows(rows, length, 60, full=True)
+    spec = make_spec(max_predictions_per_seq=most, masked_lm_prob=rate)
+    corrupt = masked_lm.MODERNBERT(make_tokenizer(60), spec, None).corrupt
+    number = corrupt({"input_ids": ids, "attention_mask": used}, KEY, 0)["masked_lm_weights"].sum(1)
+    # Four standard errors of the mean.
+    error = np.sqrt(rate * (1 - rate) / (length * rows))
+    assert abs(number.mean() / length - rate) < 4 * error and number.max() < most
