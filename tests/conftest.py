@@ -46,6 +46,27 @@ hypothesis.settings.load_profile("tests")
 _DEFAULT = Path(__file__).parent.parent.parent / "shared" / "data"
 
 
+def pytest_addoption(parser):
+    parser.addoption("--no-skips", action="store_true", help="make each skip a failure")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    return _without_skip((yield), item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return _without_skip((yield), collector.config)
+
+
+def _without_skip(report, config):
+    if report.skipped and config.getoption("no_skips"):
+        _, _, reason = report.longrepr
+        report.outcome, report.longrepr = "failed", f"{reason} (--no-skips)"
+    return report
+
+
 @pytest.fixture(autouse=True, scope="session")
 def cheap_runs():
     from tests import cheap

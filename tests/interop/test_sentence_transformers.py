@@ -13,7 +13,6 @@ from bert_jax.inference.embeddings import score_pairs
 from bert_jax.inference.features import write_features
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding
-from tests.golden.inputs import real_package
 from tests.interop.small_bert import (
     edit_json,
     make_finetuned,
@@ -234,34 +233,3 @@ def test_exports_that_are_refused(tmp_path):
         formats.write(make_finetuned("question_answering"), out, "sentence_transformers")
     with pytest.raises(UserError, match="has a decoder, whose states"):
         formats.write(make_pretrained(family="bart"), out, "sentence_transformers")
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_the_library_computes_the_same_vectors(tmp_path, pooling):
-    library = pytest.importorskip("sentence_transformers")
-    source, out = real_package("minilm"), str(tmp_path / "st")
-    settings = {"pooling": pooling, "normalize": pooling == "mean", "max_length": 32}
-    convert.convert(str(source), out, "sentence_transformers", **settings)
-    texts = ["BERT reads both sides.", "", "Café prices rose 4.5 % in 2019. " * 9, "東京 naïve"]
-    model = library.SentenceTransformer(out, device="cpu")
-    assert model.max_seq_length == 32
-    with pytest.warns(UserWarning, match="1 of 4 texts are truncated to 32 tokens"):
-        ours = bert_jax.load(out).encode(texts)
-    np.testing.assert_allclose(ours, model.encode(texts), atol=1e-5)
-
-
-def test_the_library_has_the_same_prompts_and_dimension(tmp_path):
-    library = pytest.importorskip("sentence_transformers")
-    out, texts = str(tmp_path / "st"), ["BERT reads both sides.", "Who reads?"]
-    settings = {"normalize": True, "dimension": 128, "query_prompt": "Ask: "}
-    convert.convert(str(real_package("minilm")), out, "sentence_transformers", **settings)
-    theirs, ours = library.SentenceTransformer(out, device="cpu"), bert_jax.load(out)
-    for name, embedding in (
-        ("encode_query", ours.embedding.for_queries()),
-        ("encode_document", ours.embedding.for_documents()),
-        ("encode", ours.embedding),
-    ):
-        found = ours.encode(texts, prompt=embedding.prompt)
-        np.testing.assert_allclose(found, getattr(theirs, name)(texts), atol=3e-7)
-    theirs.save(str(tmp_path / "again"))
-    assert bert_jax.load(tmp_path / "again").embedding.prompts["query"] == "Ask: "

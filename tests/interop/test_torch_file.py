@@ -42,6 +42,7 @@ def test_missing_torch_gives_one_sentence_with_advice(directory, monkeypatch):
         formats.read(directory)
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("is_zip", "dtype"), [(True, "float32"), (True, "bfloat16"), (False, "float16")]
 )
@@ -64,6 +65,7 @@ def test_a_directory_with_a_bin_file(torch, directory, is_zip, dtype):
         formats.read(directory)
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("is_zip", [True, False])
 def test_pickled_code_is_not_executed(torch, directory, is_zip):
     path = directory / "pytorch_model.bin"
@@ -76,6 +78,7 @@ def test_pickled_code_is_not_executed(torch, directory, is_zip):
     assert not (directory / "hacked").exists()
 
 
+@pytest.mark.outside
 def test_values_that_are_not_tensors_are_refused(torch, directory):
     bias = torch.ones(28, dtype=torch.int16)
     for value, words in (

@@ -19,12 +19,10 @@ from benchmarks.golden.tokenization import VOCABULARY
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families import load_family
 from bert_jax.tokenizers import CONVENTIONS, from_file
-from bert_jax.tokenizers.factory import KINDS
-from bert_jax.tokenizers.tokenizer_json import content_of
 from bert_jax.tokenizers.training import extend
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
 from tests.golden.inputs import read_json
-from tests.interop.small_tokenizers import gemma_like, llama_like, train
+from tests.interop.small_tokenizers import gemma_like, llama_like, modernbert_like, train
 from tests.runs import ROOT
 from tests.tokenizers.test_family_parity import BREAKS, UNASSIGNED, read, unpack
 
@@ -124,13 +122,6 @@ def with_found(tokenizer):
     return tokenizer.with_added(dict(enumerate(tokens, tokenizer.vocab_size)), "a test")
 
 
-def modernbert(roberta):
-    special = CONVENTIONS["modernbert"]
-    own = [token for token in roberta.tokens if token not in roberta.special_tokens.names]
-    content = content_of("byte_bpe", [*own, *special.last], roberta.merges, special, composes=True)
-    return KINDS["byte_bpe"].tokenizer(content, special_tokens=special, add_prefix_space=False)
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """The tokenizers by name, and the directory of their exports."""
@@ -152,7 +143,7 @@ def exported(tmp_path_factory):
             "tokenizer_json", models / "llama.json", special_tokens=CONVENTIONS["eurobert"]
         ),
     }
-    tokenizers["modernbert"] = modernbert(tokenizers["roberta"])
+    tokenizers["modernbert"] = modernbert_like(tokenizers["roberta"])
     tokenizers |= {f"{name}_found": with_found(tokenizers[name]) for name in WITH_FOUND}
     tokenizers |= {f"{name}_added": with_words(tokenizers[name]) for name in ADDED}
     directory = tmp_path_factory.mktemp("exported")

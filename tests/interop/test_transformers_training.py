@@ -1,7 +1,4 @@
-"""Fine-tuning steps against PyTorch's; skipped if `transformers` is not installed.
-
-pip install torch 'transformers<5' && pytest tests/interop/test_transformers_training.py
-"""
+"""Fine-tuning steps against those of PyTorch and `transformers`."""
 
 import jax
 import numpy as np
@@ -14,6 +11,7 @@ from bert_jax.interop.weights import flatten
 from bert_jax.models.task_models import TaskModel
 from tests.finetuning import small
 
+pytestmark = pytest.mark.outside
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 

@@ -96,7 +96,6 @@ RANDOM = (
     "esm",
     "esmc",
 )
-REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
 Model = tuple[PreTrainingModel, dict]

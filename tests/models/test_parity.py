@@ -20,7 +20,10 @@ random_models = pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow) if n in SECOND else n for n in parity.RANDOM],
 )
-real_models = pytest.mark.parametrize("name", parity.REAL)
+# AntiBERTy is a pytorch_model.bin, which needs torch.
+real_models = pytest.mark.parametrize(
+    "name", ["minilm", pytest.param("antiberty", marks=pytest.mark.outside)]
+)
 random_errors = functools.cache(parity.random_errors)
 
 
@@ -68,6 +71,7 @@ def test_trained_weights_give_the_same_outputs_and_gradients(name):
     )
 
 
+@pytest.mark.outside
 def test_antiberty_fills_masks_like_pytorch():
     """Masks framework residues of known antibodies one at a time."""
     needs_package("antiberty")
