@@ -71,6 +71,19 @@ def test_values_and_gradients_are_those_of_sentence_transformers(name, monkeypat
         np.testing.assert_allclose(found, expected[key], atol=1e-11, err_msg=key)
 
 
+@pytest.mark.parametrize(("margin", "expected"), [(0.2, 0.073125), (0.5, 0.085), (1.0, 0.17)])
+def test_pairs_inside_and_outside_the_margin_of_contrastive(margin, expected):
+    """ContrastiveLoss of sentence-transformers 6.2 gave these values."""
+    distance_B = np.array([0.1, 0.3, 0.5, 0.9, 0.1, 0.3, 0.5, 0.9])
+    sides_B = np.sqrt(1 - (1 - distance_B) ** 2)
+    queries = np.tile([2.0, 0.0], (8, 1))
+    documents = np.stack([1 - distance_B, sides_B], axis=1)[:, None]
+    labels = np.array([0.0, 0, 0, 0, 1, 1, 1, 1])
+    with jax.enable_x64(True):
+        found = jax.jit(functools.partial(LOSSES["contrastive"], margin=margin))
+        assert float(found(queries, documents, labels)["loss"]) == pytest.approx(expected)
+
+
 def test_equal_texts_are_no_negatives():
     """By hand: row 0 and 2 share a positive, 1 and 3 an anchor; a negative is a row's positive."""
     queries, documents = GIVEN["queries"][:4], GIVEN["documents"][:4]
