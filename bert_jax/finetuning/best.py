@@ -22,7 +22,8 @@ class Best:
       state: The result of `state` at the step that the run continues from; empty for a new run.
 
     Attributes:
-      step: The step of the best evaluation; -1 if there is none.
+      step: The step of the best evaluation; -1 if there is none. An undefined score is worse than
+        any other; if all are undefined, the last one counts.
       results: The `results` of that evaluation.
       num_worse: The number of evaluations after it.
       last_step: The last step that was evaluated; -1 if there is none.
@@ -38,10 +39,11 @@ class Best:
             # A killed process replaced it by a better one.
             self.step = -1
 
-    def update(self, state: TrainState, score: float, results: Any) -> None:
+    def update(self, state: TrainState, score: float | None, results: Any) -> None:
         """Compares an evaluation with the best; if it is better, keeps the parameters."""
         self.last_step = int(state.step)
-        if self.step >= 0 and score <= self.score:
+        is_known = self.step >= 0 and self.score is not None
+        if is_known and (score is None or score <= self.score):
             self.num_worse += 1
             return
         self.step, self.score, self.results = self.last_step, score, results

@@ -22,6 +22,7 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import unflatten
 from bert_jax.parallel import multihost
 from bert_jax.tasks import make_task
+from bert_jax.tasks.scores import Scores, score_text
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecords
@@ -50,7 +51,7 @@ def write_predictions(
     task: Task,
     abstract_params: Any,
     predict: Callable[[Any, TokenRows], dict[str, Any] | None],
-) -> dict[str, dict[str, float]]:
+) -> dict[str, Scores]:
     """Predicts the splits of `config.eval.predict` that are not yet predicted.
 
     Adds the scores of test splits with labels to results.json.
@@ -63,7 +64,7 @@ def write_predictions(
     """
     directory = epath.Path(directory)
     splits = multihost.run_on_process_zero(_unpredicted, config, directory, task)
-    scores: dict[str, dict[str, float]] = {}
+    scores: dict[str, Scores] = {}
     if not splits:
         return scores
     if not workdir.saved_steps(directory / workdir.BEST):
@@ -80,7 +81,7 @@ def write_predictions(
         scored = score_test(config, directory, task, split, outputs)
         if scored:
             scores[split] = scored
-            say(f"{split} {task.metric} {scored[task.metric]:.4f}")
+            say(f"{split} {task.metric} {score_text(scored[task.metric])}")
         if multihost.is_first():
             if scored:
                 results = directory / workdir.RESULTS
@@ -196,7 +197,7 @@ def score_test(
     task: Task,
     split: str,
     outputs: Mapping[str, np.ndarray],
-) -> dict[str, float]:
+) -> Scores:
     """Scores a test split; the result is empty if its file has no labels.
 
     Args:

@@ -23,6 +23,7 @@ from bert_jax.finetuning.task_setup import TaskSetup
 from bert_jax.parallel import multihost
 from bert_jax.reports import curves
 from bert_jax.reports.page import write_pages
+from bert_jax.tasks.scores import score_text
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training import start, workdir
 from bert_jax.training.checkpoint import open_checkpoints
@@ -219,7 +220,7 @@ class FinetuningRun:
             for name, value in values.items()
         }
         best = f"best: step {self.best.step:,}" if step else "before training"
-        text = f"validation {metric} {score:.4f} ({best})"
+        text = f"validation {metric} {score_text(score)} ({best})"
         recorder.log_evaluation(step, line, text)
 
     def predict(

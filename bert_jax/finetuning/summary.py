@@ -11,6 +11,7 @@ from bert_jax import config as config_lib
 from bert_jax.base.progress import empty_table, say, say_next, terminal
 from bert_jax.inference.finetuned import METHODS, text_columns
 from bert_jax.tasks.example_task import as_number
+from bert_jax.tasks.scores import score_text
 from bert_jax.tasks.task import Task
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BASELINE, CLASSES
@@ -93,7 +94,7 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     table = empty_table("", "", *(name.replace("_", " ") for name in splits))
     # A test split may lack, for example, an entity type.
     for name in dict.fromkeys(name for scores in splits.values() for name in scores):
-        cells = (f"{scores[name]:.4f}" if name in scores else "" for scores in splits.values())
+        cells = (score_text(scores[name]) if name in scores else "" for scores in splits.values())
         positive = f" of {classes[1]['class']}" if name == "f1" and len(classes) == 2 else ""
         table.add_row(name + positive, *cells)
     say(f"\n{results['task']}: step {results['best_step']:,}, the best by {results['metric']}")

@@ -22,6 +22,7 @@ from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh, num_data_shards
 from bert_jax.reports.page import write_pages
 from bert_jax.tasks.glue import SPECS, find_splits
+from bert_jax.tasks.scores import Scores, score_text
 from bert_jax.training import start, workdir
 from bert_jax.training.loop import DivergedError
 
@@ -32,16 +33,16 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     """Runs the grid of `config.sweep`; the results of finished runs are read from disk.
 
     Only the best checkpoint of the best run is kept. The grid may be widened later with other
-    rates, batch sizes and seeds. A run whose loss is not finite is reported, and the sweep
-    continues without it.
+    rates, batch sizes and seeds. A run whose loss is not finite, or whose score is undefined, is
+    reported, and the sweep continues without it.
 
     Args:
       directory: The directory of the sweep. It gets a work directory runs/NAME/ for each run,
         sweep.json and report.html.
 
     Returns:
-      The contents of sweep.json: `runs` with their results; `diverged`, the runs whose loss was
-      not finite, each with an `error`; `settings`, for each rate and batch size the median,
+      The contents of sweep.json: `runs` with their results; `diverged`, the runs without a finite
+      loss or a score, each with an `error`; `settings`, for each rate and batch size the median,
       lowest and highest score and the standard deviation over the seeds that did not diverge;
       `best_run`. None if the sweep was stopped before its end.
     """
@@ -76,6 +77,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             try:
                 run_config = _run_config(config, values)
                 results = finetune(run_config, directory / workdir.RUNS / name, setup)
+                if results and results["score"] is None:
+                    raise DivergedError(f"its {results['metric']} is undefined")
             except DivergedError as error:
                 say(f"warning: {name}: {error}")
                 diverged.append({"name": name, **values, "error": str(error)})
@@ -88,7 +91,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             jax.clear_caches()
     if not runs:
         raise UserError(
-            f"none of the {len(grid)} runs finished with a finite loss; give lower "
+            f"none of the {len(grid)} runs finished with a finite loss and a score; give lower "
             f"config.sweep.learning_rates; the first: {diverged[0]['error']}"
         )
     summary = {
@@ -196,7 +199,7 @@ def finetune_all(
             return None
         results = best_of(results["runs"]) if is_sweep else results
         scores[task] = {
-            split: 100 * values[results["metric"]]
+            split: values[results["metric"]] and 100 * values[results["metric"]]
             for split, values in results.items()
             if split.startswith("validation")
         }
@@ -205,9 +208,9 @@ def finetune_all(
         files.write_json(directory / TABLE, summary)
         table = empty_table("GLUE, dev sets", "task", "score", "metric")
         for task, splits in scores.items():
-            cells = "/".join(f"{score:.1f}" for score in splits.values())
+            cells = "/".join(score_text(score, ".1f") for score in splits.values())
             table.add_row(task, cells, SPECS[task].metric)
-        table.add_row("average", f"{summary['average']:.1f}", "without WNLI")
+        table.add_row("average", score_text(summary["average"], ".1f"), "without WNLI")
         terminal().print(table)
         print(f"all scores   {directory / TABLE}")
     return summary
@@ -225,7 +228,7 @@ def task_config(config: ConfigDict, task: str) -> ConfigDict:
     return result.lock()
 
 
-def average(scores: dict[str, dict[str, float]]) -> float:
+def average(scores: dict[str, Scores]) -> float | None:
     """Averages the scores over all dev sets except WNLI's.
 
     MNLI counts twice, with its two dev sets, as in table 1 of the paper.
@@ -233,4 +236,4 @@ def average(scores: dict[str, dict[str, float]]) -> float:
     counted = [
         score for task, splits in scores.items() if task != "wnli" for score in splits.values()
     ]
-    return sum(counted) / len(counted)
+    return None if None in counted else sum(counted) / len(counted)

@@ -106,7 +106,7 @@ def _lead(names: Sequence[str], runs: Sequence[Run], main: str) -> str:
     """Describes the main result of the page in a sentence or two."""
     scored = [run for run in runs if main in run.metrics]
     if not scored:
-        return "There is no evaluation yet."
+        return "All scores are undefined." if runs[0].results else "There is no evaluation yet."
     metric, first = scored[0].metrics[main], scored[0].text(main)
     where = "" if workdir.is_finetuning(scored[0].config) else " on held-out text"
     if len(scored) == 1:

@@ -86,8 +86,10 @@ def read_run(directory: epath.PathLike) -> Run:
             for name in sorted(scores, key=lambda name: name != main):
                 is_fraction = not any(word in name for word in ("error", "thresh", "total"))
                 metric = Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_fraction])
+                if scores[name] is None:
+                    continue
                 values[metric.name] = scores[name] / (full if is_fraction else 1.0)
-                if name in before:
+                if before.get(name) is not None:
                     baseline_name = f"{label} {metric.name}"
                     metric = metric._replace(baseline=baseline_name, baseline_label=label)
                     values[baseline_name] = before[name]

@@ -9,7 +9,7 @@ from etils import epath
 from scipy.special import expit
 
 from bert_jax.base.errors import UserError
-from bert_jax.tasks.scores import class_scores, class_table, count, label_scores, regression_scores
+from bert_jax.tasks import scores
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
@@ -47,10 +47,10 @@ class ExampleTask(Task):
         self.check_not_empty(source, split, rows)
         return rows
 
-    def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> scores.Scores:
         return self.score_predictions(rows, self.predictions(outputs), outputs["logits"])
 
-    def baseline(self, rows: ExampleRows) -> dict[str, float]:
+    def baseline(self, rows: ExampleRows) -> scores.Scores:
         """Scores the most common class of the training rows, or their mean, for each row."""
         labels = self.rows("train").labels_N
         if self.multi_label:
@@ -67,13 +67,13 @@ class ExampleTask(Task):
         """See `scores.class_table`; empty without classes."""
         if not self.labels or self.head == "multiple_choice":
             return []
-        return class_table(self._right(rows), self.predictions(outputs), self.labels)
+        return scores.class_table(self._right(rows), self.predictions(outputs), self.labels)
 
     def class_counts(self) -> dict[str, int]:
         if not self.labels or self.head == "multiple_choice":
             return {}
         labels = self._right(self.rows("train"))
-        counts_C = count(labels, labels, len(self.labels)).support_C
+        counts_C = scores.count(labels, labels, len(self.labels)).support_C
         return dict(zip(self.labels, counts_C.tolist(), strict=True))
 
     def predictions(self, outputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -88,13 +88,13 @@ class ExampleTask(Task):
 
     def score_predictions(
         self, rows: ExampleRows, predictions: np.ndarray, logits: np.ndarray | None
-    ) -> dict[str, float]:
+    ) -> scores.Scores:
         """Scores the result of `predictions`; the logits are needed for sets of labels only."""
         if self.multi_label:
-            return label_scores(self._right(rows), predictions, logits)
+            return scores.label_scores(self._right(rows), predictions, logits)
         if self.labels:
-            return class_scores(rows.labels_N, predictions, len(self.labels))
-        return regression_scores(rows.labels_N, predictions)
+            return scores.class_scores(rows.labels_N, predictions, len(self.labels))
+        return scores.regression_scores(rows.labels_N, predictions)
 
 
 class SentenceTask(ExampleTask):

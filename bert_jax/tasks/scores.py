@@ -1,10 +1,20 @@
-"""Scores of predicted classes, sets of labels and numbers."""
+"""Scores of predicted classes, sets of labels and numbers.
+
+A score whose formula divides by zero is 0 where scikit-learn's is, and None otherwise.
+"""
 
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+# The scores of a model by name; None is undefined.
+Scores = dict[str, float | None]
+
+
+def score_text(score: float | None, spec: str = ".4f") -> str:
+    return "undefined" if score is None else format(score, spec)
 
 
 class Counts(NamedTuple):
@@ -24,11 +34,6 @@ class Counts(NamedTuple):
         """Computes F1 of each class; 0 if it neither occurs nor is predicted."""
         return _ratio(2 * self.right_C, self.predicted_C + self.support_C)
 
-    def macro_f1(self) -> float:
-        """Computes the mean F1 of the classes that occur or are predicted."""
-        f1_C = self.f1()[self.predicted_C + self.support_C > 0]
-        return float(np.mean(f1_C)) if f1_C.size else 0.0
-
 
 def count(labels: np.ndarray, predictions: np.ndarray, num_labels: int) -> Counts:
     """Counts classes, int [N], or sets of labels, bool [N, C]."""
@@ -45,13 +50,16 @@ def class_scores(
 
     Returns:
       "accuracy"; for two classes "f1" of the second, "f1_accuracy" (their mean) and "matthews"; for
-      more "macro_f1" and "weighted_f1", the mean of F1 weighted by the rows of the classes.
+      more "macro_f1", the mean F1 of the classes that occur or are predicted, and "weighted_f1",
+      weighted by the rows of the classes.
     """
     accuracy = float(np.mean(labels_N == predictions_N))
     counts = count(labels_N, predictions_N, num_labels)
     if num_labels != 2:
-        weighted_f1 = float(np.average(counts.f1(), weights=counts.support_C))
-        return {"accuracy": accuracy, "macro_f1": counts.macro_f1(), "weighted_f1": weighted_f1}
+        f1_C = counts.f1()
+        macro_f1 = float(np.mean(f1_C[counts.predicted_C + counts.support_C > 0]))
+        weighted_f1 = float(np.average(f1_C, weights=counts.support_C))
+        return {"accuracy": accuracy, "macro_f1": macro_f1, "weighted_f1": weighted_f1}
     f1 = float(counts.f1()[1])
     # The Matthews coefficient is the Pearson correlation of the indicators.
     matthews = correlations(labels_N == 1, predictions_N == 1)[0]
@@ -59,7 +67,7 @@ def class_scores(
         "accuracy": accuracy,
         "f1": f1,
         "f1_accuracy": (f1 + accuracy) / 2,
-        "matthews": matthews,
+        "matthews": matthews or 0.0,
     }
 
 
@@ -72,17 +80,17 @@ def label_scores(
       logits_NxC: Scores whose order over the rows gives the average precision of each label.
 
     Returns:
-      "micro_f1" over all labels of all rows, "macro_f1", "average_precision" (the mean over the
-      labels that occur), and "accuracy", the fraction of rows whose labels are all right.
+      "micro_f1" over all labels of all rows; "macro_f1" and "average_precision", the means over all
+      labels, of which those without rows count as 0; and "accuracy", the fraction of rows whose
+      labels are all right.
     """
     counts = count(labels_NxC, predictions_NxC, labels_NxC.shape[1])
-    occurring = np.flatnonzero(counts.support_C)
-    precisions = [average_precision(labels_NxC[:, c], logits_NxC[:, c]) for c in occurring]
+    precisions = map(average_precision, labels_NxC.T, logits_NxC.T)
     micro_f1 = _ratio(2 * counts.right_C.sum(), (counts.predicted_C + counts.support_C).sum())
     return {
         "micro_f1": float(micro_f1),
-        "macro_f1": counts.macro_f1(),
-        "average_precision": float(np.mean(precisions)) if precisions else 0.0,
+        "macro_f1": float(np.mean(counts.f1())),
+        "average_precision": float(np.mean([*precisions])),
         "accuracy": float(np.mean((labels_NxC == predictions_NxC).all(axis=1))),
     }
 
@@ -90,13 +98,13 @@ def label_scores(
 def average_precision(is_right_N: np.ndarray, scores_N: np.ndarray) -> float:
     """Computes the sum of precision times the gain in recall over all thresholds.
 
-    Rows with equal scores pass a threshold together. One row at least must be right.
+    Rows with equal scores pass a threshold together. It is 0 if no row is right.
     """
     order_N = np.argsort(-scores_N, kind="stable")
     right_N = np.cumsum(is_right_N[order_N])
     # The last row of each score.
     last_T = np.flatnonzero(np.diff(scores_N[order_N], append=np.nan) != 0)
-    precision_T, recall_T = right_N[last_T] / (last_T + 1), right_N[last_T] / right_N[-1]
+    precision_T, recall_T = right_N[last_T] / (last_T + 1), _ratio(right_N[last_T], right_N[-1])
     return float(np.sum(precision_T * np.diff(recall_T, prepend=0)))
 
 
@@ -129,8 +137,11 @@ def class_table(
     return rows
 
 
-def regression_scores(labels_N: np.ndarray, predictions_N: np.ndarray) -> dict[str, float]:
-    """Computes the correlations, their mean, both mean errors, and R2 (0 if it is undefined)."""
+def regression_scores(labels_N: np.ndarray, predictions_N: np.ndarray) -> Scores:
+    """Computes the correlations, their mean, both mean errors, and R2.
+
+    R2 of equal labels is undefined; see `correlations`.
+    """
     pearson, spearman = correlations(labels_N, predictions_N)
     labels_N = labels_N.astype(np.float64)
     errors_N = predictions_N.astype(np.float64) - labels_N
@@ -138,22 +149,24 @@ def regression_scores(labels_N: np.ndarray, predictions_N: np.ndarray) -> dict[s
     return {
         "pearson": pearson,
         "spearman": spearman,
-        "pearson_spearman": (pearson + spearman) / 2,
+        "pearson_spearman": None if None in (pearson, spearman) else (pearson + spearman) / 2,
         "negative_mean_squared_error": -squared_error,
         "negative_mean_absolute_error": -float(np.mean(np.abs(errors_N))),
-        "r2": 1 - squared_error / variance if variance else 0.0,
+        "r2": 1 - squared_error / variance if variance else None,
     }
 
 
-def correlations(labels_N: np.ndarray, predictions_N: np.ndarray) -> tuple[float, float]:
-    """Computes Pearson's and Spearman's correlations; 0 if they are undefined."""
+def correlations(
+    labels_N: np.ndarray, predictions_N: np.ndarray
+) -> tuple[float | None, float | None]:
+    """Computes Pearson's and Spearman's correlations, undefined for equal values."""
     from scipy import stats  # The import takes a second.
 
     sides = labels_N.astype(float), predictions_N.astype(float)
     if any(len(set(side.tolist())) < 2 for side in sides):
-        return 0.0, 0.0
+        return None, None
     found = stats.pearsonr(*sides).statistic, stats.spearmanr(*sides).statistic
-    return tuple(float(value) if math.isfinite(value) else 0.0 for value in found)
+    return tuple(float(value) if math.isfinite(value) else None for value in found)
 
 
 def _ratio(parts: np.ndarray, wholes: np.ndarray) -> np.ndarray:

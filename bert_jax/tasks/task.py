@@ -15,6 +15,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.store.heldout import HeldOut
+from bert_jax.tasks.scores import Scores
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import INVALID_UTF8, BadRecords
 from bert_jax.tokenizers import Tokenizer
@@ -196,7 +197,7 @@ class Task(abc.ABC):
         """Describes the predictions of each class; see `scores.class_table`."""
         return []
 
-    def baseline(self, rows: TokenRows) -> dict[str, float]:
+    def baseline(self, rows: TokenRows) -> Scores:
         """Scores a prediction that is the same for all rows; empty if the task has none."""
         return {}
 
@@ -233,8 +234,8 @@ class Task(abc.ABC):
             )
 
     @abc.abstractmethod
-    def score(self, rows: TokenRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Computes the official metrics of rows whose labels are known.
+    def score(self, rows: TokenRows, outputs: dict[str, np.ndarray]) -> Scores:
+        """Computes the official metrics of rows whose labels are known; None where undefined.
 
         Args:
           rows: The result of `read`.

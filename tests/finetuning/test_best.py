@@ -18,6 +18,9 @@ from bert_jax.training.state import TrainState
         # The first of equal scores is the best.
         ([(10, 2.0), (20, 2.0), (25, 1.0)], 10),
         ([(10, 2.0), (20, 1.0), (25, 2.5)], 25),
+        # An undefined score is worse than any other.
+        ([(10, None), (20, -1.0), (25, None)], 20),
+        ([(10, None), (20, None)], 20),
     ],
 )
 @pytest.mark.parametrize("resumed_after", [0, 1, 2, 3])

@@ -53,6 +53,20 @@ def test_a_setting_is_summarized_over_its_seeds():
     assert summarized(runs_of_it[:1])[0]["standard_deviation"] == 0
 
 
+def test_a_run_without_a_score_is_reported(tmp_path, monkeypatch):
+    scores = iter((None, 0.5))
+    module = "bert_jax.finetuning.sweep"
+    monkeypatch.setattr(
+        f"{module}.finetune", lambda *_: {"metric": "spearman", "score": next(scores)}
+    )
+    monkeypatch.setattr(f"{module}.write_pages", lambda directory: None)
+    (tmp_path / "sweep").mkdir()
+    summary = sweep(sweep_config(tmp_path, **{"sweep.seeds": (0, 1)}), tmp_path / "sweep")
+    assert [run["score"] for run in summary["runs"]] == [0.5]
+    assert [run["error"] for run in summary["diverged"]] == ["its spearman is undefined"]
+    assert average({"cola": {"validation": 60.0}, "stsb": {"validation": None}}) is None
+
+
 def test_diverged_settings_come_last():
     settings = summarized(
         [run_of(1e-2, 16, 0, 0.9), run_of(1e-3, 16, 0, 0.5), run_of(1e-3, 16, 1, 0.6)],

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from bert_jax.tasks.scores import class_scores, class_table, label_scores, regression_scores
+from bert_jax.tasks.scores import (
+    class_scores,
+    class_table,
+    label_scores,
+    regression_scores,
+    score_text,
+)
 
 
 def test_two_classes_by_hand():
@@ -49,7 +55,8 @@ def test_several_labels_by_hand():
             # Right: 2 + 1 + 0; predicted: 3 + 2 + 1; labels: 2 + 2 + 0.
             "micro_f1": 2 * 3 / (6 + 4),
             "macro_f1": (4 / 5 + 2 / 4 + 0) / 3,
-            "average_precision": ((1 / 2 + 2 / 3 / 2) + (1 / 2 + 2 / 4 / 2)) / 2,
+            # No row has the third label, which counts as 0.
+            "average_precision": ((1 / 2 + 2 / 3 / 2) + (1 / 2 + 2 / 4 / 2) + 0) / 3,
             "accuracy": 1 / 4,
         }
     )
@@ -73,12 +80,21 @@ def test_regression():
     )
 
 
-@pytest.mark.parametrize("labels, predictions", [([0, 1, 0, 1], [1, 1, 1, 1]), ([1], [0])])
-def test_undefined_correlations_are_0(labels, predictions):
-    labels, predictions = np.array(labels), np.array(predictions)
-    assert class_scores(labels, predictions, 2)["matthews"] == 0
-    scores = regression_scores(labels, predictions)
-    assert scores["pearson"] == scores["spearman"] == 0
+@pytest.mark.parametrize(
+    "labels, predictions",
+    [([0, 1, 0, 1], [1, 1, 1, 1]), ([1], [0]), ([0, 1, 2], [np.nan, 1, 2])],
+)
+def test_undefined_correlations_are_none(labels, predictions):
+    scores = regression_scores(np.array(labels), np.array(predictions))
+    names = ("pearson", "spearman", "pearson_spearman")
+    assert [scores[name] for name in names] == [None, None, None]
+    assert score_text(scores["pearson"]) == "undefined" and score_text(0.5) == "0.5000"
+
+
+def test_scores_of_equal_labels():
+    """R2 divides by their variance. The Matthews coefficient is 0, as in scikit-learn."""
+    assert regression_scores(np.ones(3), np.arange(3.0))["r2"] is None
+    assert class_scores(np.array([1, 1]), np.array([0, 1]), 2)["matthews"] == 0
 
 
 def test_f1_without_positives_is_0():
