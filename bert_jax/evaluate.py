@@ -25,7 +25,7 @@ from bert_jax.training import workdir
 _OF_TEXT = ("format", "bad_documents")
 # The flags of --sts and --retrieval, and those of --retrieval alone.
 _OF_EMBEDDINGS = ("pooling", "max_length")
-_OF_RETRIEVAL = ("query_prompt", "document_prompt")
+_OF_RETRIEVAL = ("query_prompt", "document_prompt", "skip_own_id")
 # The flags of a fine-tuned model and a table.
 _OF_TABLES = ("text_columns", "label_column")
 
@@ -69,6 +69,12 @@ def define_flags() -> None:
         "Score sentence embeddings on retrieval: a folder of BEIR with corpus.jsonl, queries.jsonl "
         "and qrels/test.tsv, or another file in qrels.",
     )
+    flags.DEFINE_bool(
+        "skip_own_id",
+        False,
+        "--retrieval: leave the document with the id of a query out of its ranking, as BEIR does "
+        "for ArguAna and Quora.",
+    )
     default = "by default as the directory of the model says"
     cli.define_embedding_flags("--sts, --retrieval:", "--retrieval:", default)
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
@@ -104,14 +110,15 @@ def main(_) -> None:
             cli.refuse_flags((*_OF_TEXT, "max_sequences"), "on the score of a fine-tuned model")
             from bert_jax.finetuning.predictions import score_file
             from bert_jax.finetuning.summary import print_classes
+            from bert_jax.tasks.scores import score_text
             from bert_jax.training.metrics import CLASSES
 
             columns = args.text_columns, args.label_column
             results = score_file(args.workdir, args.data, args.step, *columns)
             for name, value in results.items():
                 if name != CLASSES:
-                    is_score = isinstance(value, float)
-                    print(f"{name}: {value:.4f}" if is_score else f"{name}: {value:,}")
+                    is_count = isinstance(value, int)
+                    print(f"{name}: {value:,}" if is_count else f"{name}: {score_text(value)}")
             print_classes(results[CLASSES])
             _write(results)
             return
@@ -159,6 +166,7 @@ def _score_embeddings() -> dict[str, Any]:
     from bert_jax.inference.finetuned import load_bert
     from bert_jax.tasks import retrieval
     from bert_jax.tasks.retrieval import read_pairs
+    from bert_jax.tasks.scores import score_text
 
     args = flags.FLAGS
     # The data are read first, because a model takes longer.
@@ -166,24 +174,25 @@ def _score_embeddings() -> dict[str, Any]:
         data, score, unit = read_pairs(args.sts, "--sts"), embeddings.score_pairs, "sentences"
         number, prefix, baseline = 2 * len(data[0]), embeddings.BASELINE_PREFIX, "common tokens"
     else:
-        data = retrieval.read_retrieval(args.retrieval, "--retrieval")
+        data = retrieval.read_retrieval(args.retrieval, "--retrieval", args.skip_own_id)
         if data.num_left_out:
             say(f"{data.num_left_out:,} queries without a relevant document are left out")
         score, unit = embeddings.score_retrieval, "texts"
-        number, prefix = len(data.queries) + len(data.documents), retrieval.BASELINE_PREFIX
+        number, prefix = len(data.queries) + len(data.distinct()[0]), retrieval.BASELINE_PREFIX
         baseline = "BM25"
     bert = load_bert(args.workdir, args.step)
     embedding = bert.embedding_with(args.pooling, None, args.max_length)
     embedding = embedding.with_prompts(query=args.query_prompt, document=args.document_prompt)
     with Progress("evaluate", number, unit) as progress:
         results = score(bert, data, embedding, progress.advance)
-    title = (
-        f"Embeddings ({embedding.pooling}, {embedding.similarity}) on {args.sts or args.retrieval}"
-    )
+    used = {name: text for name, text in results.items() if name.endswith("prompt") and text}
+    prompts = [f"{name} {text!r}".replace("_", " ") for name, text in used.items()]
+    how = ", ".join([embedding.pooling, embedding.similarity, *(prompts or ["no prompt"])])
+    title = f"Embeddings ({how}) on {args.sts or args.retrieval}"
     table = empty_table(title, "", "this model", baseline)
     for name, value in results.items():
         if f"{prefix}{name}" in results:
-            table.add_row(name, f"{value:.4f}", f"{results[prefix + name]:.4f}")
+            table.add_row(name, score_text(value), score_text(results[prefix + name]))
         elif name.startswith("num_"):
             table.add_row(name.removeprefix("num_").replace("_", " "), f"{value:,}", "")
     terminal().print(table)

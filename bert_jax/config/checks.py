@@ -340,9 +340,14 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
 def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     own = config.embedding
     yield (
-        own.loss == "mnr" and config.train.batch_size == 1,
+        own.loss in ("mnr", "cosent", "angle") and config.train.batch_size == 1,
         "train.batch_size embedding.loss",
-        "the other rows of a batch are the negatives; set a larger batch",
+        "this loss compares the rows of a batch; set a larger batch",
+    )
+    yield (
+        own.skip_own_id and not own.retrieval,
+        "embedding.skip_own_id embedding.retrieval",
+        "the ids are those of a retrieval set",
     )
     yield (
         own.symmetric and own.same_side,

@@ -45,8 +45,8 @@ TASK_SECTIONS: dict[str, Section] = {
             "weighted_f1; with multi_label: micro_f1, macro_f1, average_precision or accuracy (all "
             "labels of a row are right). For numbers: pearson_spearman (the mean of both), "
             "pearson, spearman, negative_mean_squared_error, negative_mean_absolute_error or r2. "
-            "If empty, the first of these. A correlation that is undefined, because all "
-            "predictions are the same, counts as 0.",
+            "If empty, the first of these. A correlation is undefined if all predictions are the "
+            "same, and is then never the best.",
         ),
     },
     "squad": {
@@ -155,10 +155,15 @@ TASK_SECTIONS: dict[str, Section] = {
         "query_prompt": Field("", "Text that is put before each anchor, such as 'query: '."),
         "document_prompt": Field("", "Text that is put before every other text."),
         "retrieval": Field("", "A folder of BEIR that is scored too (docs/using.md)."),
+        "skip_own_id": Field(
+            False,
+            "Whether the document with the id of a query is left out of its ranking in retrieval, "
+            "as BEIR does for ArguAna and Quora.",
+        ),
         "sts": Field(
             "",
             "A file with sentence1, sentence2 and score, or the folder of STS-B, that is scored "
-            "too.",
+            "too. Correlations are those of texts without prompts.",
         ),
     },
     "ner": {

@@ -29,7 +29,7 @@ from bert_jax.objectives.contrastive import Contrastive
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.tasks import make_task
-from bert_jax.tasks.embedding import TupleRows
+from bert_jax.tasks.embedding import NUMBER_LOSSES, TupleRows
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
@@ -224,6 +224,9 @@ def check_embedding(config: ConfigDict, rows: TupleRows) -> list[str]:
             f"config.embedding.dims is {own.dims!r}, without 0 or {width}: the loss has no whole "
             "vectors"
         )
+    has_correlations = own.sts or own.loss in NUMBER_LOSSES
+    if has_correlations and (own.query_prompt or own.document_prompt):
+        warnings.append("correlations are those of texts without the prompts, as in evaluate --sts")
     if own.loss == "mnr" and rows.num_positives < batch_size:
         warnings.append(
             f"config.train.batch_size is {batch_size:,}, but there are only {rows.num_positives:,} "

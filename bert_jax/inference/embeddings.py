@@ -40,8 +40,8 @@ def score_pairs(
 
     Returns:
       SCORES of the model and, with BASELINE_PREFIX, of the cosine similarity of the two sentences'
-      token counts; `num_pairs`, `pooling` and `max_length`. A correlation that is undefined,
-      because all values are the same, is 0, as in fine-tuning.
+      token counts; `num_pairs`, `pooling`, `max_length` and `prompt`, which both sides have. A
+      correlation is None if all values of a side are the same.
     """
     first, second, scores_N = pairs
     rows = bert.embedding_rows([*first, *second], embedding)
@@ -55,7 +55,7 @@ def score_pairs(
     for prefix, values_N in (("", similarity_N), (BASELINE_PREFIX, baseline_N)):
         found = regression_scores(scores_N, values_N)
         results |= {f"{prefix}{name}": found[name] for name in SCORES}
-    settings = {"pooling": embedding.pooling, "max_length": embedding.max_length}
+    settings = {name: getattr(embedding, name) for name in ("pooling", "max_length", "prompt")}
     return {**results, "num_pairs": len(first), **settings}
 
 
@@ -73,13 +73,12 @@ def score_retrieval(
 
     Returns:
       The scores of `retrieval_scores` and, beside them, those of BM25; `num_queries`,
-      `num_documents`, `pooling` and `max_length`.
+      `num_documents`, `pooling`, `max_length`, `query_prompt` and `document_prompt`.
     """
-    sides = (data.queries, embedding.for_queries()), (data.documents, embedding.for_documents())
-    queries_QxD, documents_NxD = (
-        embed(bert, bert.embedding_rows(texts, own), own, advance) for texts, own in sides
-    )
-    similarity = similarities(queries_QxD, documents_NxD, embedding.similarity)
+    texts, number_N = data.distinct()
+    sides = (data.queries, embedding.for_queries()), (texts, embedding.for_documents())
+    vectors = (embed(bert, bert.embedding_rows(texts, own), own, advance) for texts, own in sides)
+    similarity = similarities(*vectors, number_N, embedding.similarity)
     baseline = retrieval_scores(data, bm25_similarities(data))
     return {
         **retrieval_scores(data, similarity),
@@ -88,6 +87,8 @@ def score_retrieval(
         "num_documents": len(data.documents),
         "pooling": embedding.pooling,
         "max_length": embedding.max_length,
+        "query_prompt": embedding.for_queries().prompt,
+        "document_prompt": embedding.for_documents().prompt,
     }
 
 

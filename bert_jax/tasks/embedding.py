@@ -24,7 +24,7 @@ from bert_jax.tasks.retrieval import (
     retrieval_scores,
     similarities,
 )
-from bert_jax.tasks.scores import regression_scores
+from bert_jax.tasks.scores import Scores, regression_scores
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task
 from bert_jax.tasks.token_rows import TokenRows, tokenized
@@ -33,8 +33,9 @@ from bert_jax.text.tables import read_rows
 from bert_jax.tokenizers import Tokenizer
 
 _NEGATIVE = re.compile(r"negative(_\d+)?")
-# The losses of pairs with a number.
-_OF_NUMBERS = ("cosent", "angle", "cosine", "contrastive")
+# The losses of pairs with a number, and those that compare pairs with different labels.
+NUMBER_LOSSES = ("cosent", "angle", "cosine", "contrastive")
+_OF_DIFFERENCES = ("cosent", "angle", "softmax")
 
 
 class TextTuple(NamedTuple):
@@ -126,7 +127,7 @@ class ScoredRows(TokenRows):
         prompts: tuple[str, str],
         tokenizer: Tokenizer,
         max_seq_length: int,
-        scores: Callable[[np.ndarray, np.ndarray], dict[str, float]],
+        scores: Callable[[np.ndarray, np.ndarray], Scores],
         facts: Iterable[Any],
     ):
         options = tokenizer, max_seq_length
@@ -140,7 +141,7 @@ class ScoredRows(TokenRows):
     def num_examples(self) -> int:
         return self._num_queries
 
-    def score(self, vectors_MxD: np.ndarray) -> dict[str, float]:
+    def score(self, vectors_MxD: np.ndarray) -> Scores:
         return self._scores(vectors_MxD[: self._num_queries], vectors_MxD[self._num_queries :])
 
     def fingerprint_texts(self) -> Iterator[str]:
@@ -165,7 +166,7 @@ class EmbeddingTask(Task):
 
     @property
     def _is_labeled(self) -> bool:
-        return self._options["loss"] in (*_OF_NUMBERS, "softmax")
+        return self._options["loss"] in (*NUMBER_LOSSES, "softmax")
 
     @property
     def _has_scores(self) -> bool:
@@ -219,7 +220,7 @@ class EmbeddingTask(Task):
         if self._loss == "triplet" and not negatives:
             raise UserError(f"{source} has no column named negative, which the loss triplet needs")
         texts = [name for name in columns if name != self._options["label_column"]]
-        class_names = self._loss not in _OF_NUMBERS
+        class_names = self._loss not in NUMBER_LOSSES
         for row in read_rows(source, [*columns, *negatives], bad_rows, class_names=class_names):
             with bad_rows.catching(row.where):
                 if (own := self._negatives(row.values)) != negatives:
@@ -242,16 +243,18 @@ class EmbeddingTask(Task):
         if number is None:
             raise BadRecord("not a number", f"{column} is {text!r}, not a number")
         number /= self._options["label_divisor"]
-        if self._loss == "cosine" and not 0 <= number <= 1:
+        if self._loss == "cosine" and not -1 <= number <= 1:
             advice = "config.embedding.label_divisor=5 divides it by 5"
-            raise BadRecord("not a cosine", f"{column} is {text!r}, not from 0 to 1 ({advice})")
+            raise BadRecord("not a cosine", f"{column} is {text!r}, not from -1 to 1 ({advice})")
         if self._loss == "contrastive" and number not in (0, 1):
             raise BadRecord("not 0 or 1", f"{column} is {text!r}, not 0 or 1")
         return number
 
     def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> TokenRows:
         if split == "validation_retrieval":
-            return self._retrieval_rows(read_retrieval(source, "config.embedding.retrieval"))
+            skip_own = self._options["skip_own_id"]
+            data = read_retrieval(source, "config.embedding.retrieval", skip_own)
+            return self._retrieval_rows(data)
         if split == "validation_sts":
             return self._similarity_rows(*read_pairs(source, "config.embedding.sts"))
         if split == "validation" and not self._has_scores:
@@ -267,7 +270,12 @@ class EmbeddingTask(Task):
             tuples = [row for row in tuples if (hash_of(row.texts[1]) >= limit) == is_train]
         self.check_not_empty(source, split, tuples)
         if split == "train":
-            types = {"softmax": np.int32} | dict.fromkeys(_OF_NUMBERS, np.float32)
+            if self._loss in _OF_DIFFERENCES and len({row.label for row in tuples}) < 2:
+                raise UserError(
+                    f"{source}: all labels are the same, from which config.embedding.loss="
+                    f"{self._loss} learns nothing"
+                )
+            types = {"softmax": np.int32} | dict.fromkeys(NUMBER_LOSSES, np.float32)
             label_type = types.get(self._loss)
             return TupleRows(
                 tuples, self._prompts, self._tokenizer, self._max_seq_length, label_type
@@ -278,32 +286,35 @@ class EmbeddingTask(Task):
         labels_N = np.array([row.label for row in tuples])
         return self._similarity_rows(first, second, labels_N)
 
-    def _scored_rows(self, *sides: Sequence[str], **scored: Any) -> ScoredRows:
-        return ScoredRows(sides, self._prompts, self._tokenizer, self._max_seq_length, **scored)
-
     def _retrieval_rows(self, data: Retrieval) -> ScoredRows:
         @functools.cache
         def baseline() -> float:
             return retrieval_scores(data, bm25_similarities(data))["ndcg@10"]
 
-        def scores(queries_QxD: np.ndarray, documents_NxD: np.ndarray) -> dict[str, float]:
-            similarity = similarities(queries_QxD, documents_NxD, "cosine")
-            found = retrieval_scores(data, similarity)
+        texts, number_N = data.distinct()
+
+        def scores(queries_QxD: np.ndarray, texts_TxD: np.ndarray) -> Scores:
+            found = retrieval_scores(data, similarities(queries_QxD, texts_TxD, number_N, "cosine"))
             return found | {f"{BASELINE_PREFIX}ndcg@10": baseline()}
 
-        facts = itertools.chain(*(documents.tolist() for documents in data.relevant))
-        return self._scored_rows(data.queries, data.documents, scores=scores, facts=facts)
+        facts = [*itertools.chain(*data.relevant)]
+        if data.is_graded or max(data.own) >= 0:
+            facts += [data.relevant, data.own]
+        options = self._tokenizer, self._max_seq_length, scores, facts
+        return ScoredRows((data.queries, texts), self._prompts, *options)
 
     def _similarity_rows(
         self, first: Sequence[str], second: Sequence[str], labels_N: np.ndarray
     ) -> ScoredRows:
-        def scores(first_NxD: np.ndarray, second_NxD: np.ndarray) -> dict[str, float]:
+        def scores(first_NxD: np.ndarray, second_NxD: np.ndarray) -> Scores:
             found = regression_scores(labels_N, cosine_similarities(first_NxD, second_NxD))
             return {name: found[name] for name in ("spearman", "pearson")}
 
-        return self._scored_rows(first, second, scores=scores, facts=labels_N.tolist())
+        # Similarity is symmetric: neither side has a prompt, as in `evaluate --sts`.
+        options = self._tokenizer, self._max_seq_length, scores, labels_N.tolist()
+        return ScoredRows((first, second), ("", ""), *options)
 
-    def score(self, rows: ScoredRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    def score(self, rows: ScoredRows, outputs: dict[str, np.ndarray]) -> Scores:
         """Scores the vectors, and with `config.embedding.dims` also those that are cut."""
         vectors_MxD = outputs["embeddings"]
         scores = rows.score(vectors_MxD)
@@ -331,5 +342,5 @@ def _retrieval_of(tuples: Sequence[TextTuple]) -> Retrieval:
     for (anchor, *texts), _ in tuples:
         numbers = [documents.setdefault(text, len(documents)) for text in texts]
         relevant.setdefault(anchor, set()).add(numbers[0])
-    found = [np.array(sorted(positives)) for positives in relevant.values()]
-    return Retrieval(list(documents), list(relevant), found)
+    found = [dict.fromkeys(sorted(positives), 1.0) for positives in relevant.values()]
+    return Retrieval(list(documents), list(relevant), found, [-1] * len(found))

@@ -7,7 +7,7 @@ baseline. People have judged the similarities of pairs such as those of STS-B (C
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,14 +15,21 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
+from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.table import FILE_NAMES
-from bert_jax.text.bad_records import BadRecords, reading_fields
+from bert_jax.text.bad_records import BadRecords
 from bert_jax.text.formats import TABLES
-from bert_jax.text.tables import read_rows
+from bert_jax.text.readers import open_text
+from bert_jax.text.tables import TableRow, read_rows
 
 _PAIR_COLUMNS = ("sentence1", "sentence2", "score")
 # The splits of a folder's judgements, in the order of preference.
 _SPLITS = ("test", "dev", "validation", "train")
+# The folders of judgements in a download from BEIR, and in one from the Hub.
+_JUDGED = ("qrels", "data", "")
+# The columns of judgements without a header, by their number. The second of four is TREC's.
+_NAMELESS = {3: ("query-id", "corpus-id", "score"), 4: ("query-id", "", "corpus-id", "score")}
 _CUTOFFS = (1, 3, 5, 10)
 # Documents of a ranking that are scored.
 _DEPTH = 100
@@ -42,63 +49,148 @@ class Retrieval(NamedTuple):
     Attributes:
       documents: The texts of the documents, in the order of their ids.
       queries: The texts of the queries, each with a relevant document.
-      relevant: The indices of the relevant documents of each query.
+      relevant: The numbers of the relevant documents of each query, and how relevant they are,
+        above 0. A number from `len(documents)` on is that of a document that the corpus lacks.
+      own: The number of the document that is left out of the ranking of each query; -1 for none.
       num_left_out: The number of queries without a relevant document, which are left out.
     """
 
     documents: Sequence[str]
     queries: Sequence[str]
-    relevant: Sequence[np.ndarray]
+    relevant: Sequence[Mapping[int, float]]
+    own: Sequence[int]
     num_left_out: int = 0
+
+    @property
+    def is_graded(self) -> bool:
+        return any(grade != 1 for grades in self.relevant for grade in grades.values())
+
+    def distinct(self) -> tuple[list[str], np.ndarray]:
+        """Returns the different texts of documents, and the number of each document's, int [N]."""
+        numbers: dict[str, int] = {}
+        number_N = [numbers.setdefault(text, len(numbers)) for text in self.documents]
+        return list(numbers), np.array(number_N)
 
 
 def make_retrieval(
-    documents: dict[str, str], queries: dict[str, str], relevant: dict[str, set[str]]
+    documents: Mapping[str, str],
+    queries: Mapping[str, str],
+    judged: Mapping[str, Mapping[str, float]],
+    skip_own: bool = False,
 ) -> Retrieval:
-    """Numbers the documents in the order of their ids."""
+    """Numbers the documents in the order of their ids.
+
+    Args:
+      judged: For each query, how relevant the judged documents are; above 0 if they are at all.
+      skip_own: Whether a document with the id of a query is left out of its ranking.
+    """
     ids = sorted(documents)
     number = {id: i for i, id in enumerate(ids)}
-    asked = [id for id in queries if relevant.get(id)]
+    relevant: dict[str, dict[int, float]] = {}
+    for query in queries:
+        positive = {id: grade for id, grade in judged.get(query, {}).items() if grade > 0}
+        if positive:
+            grades = {number.setdefault(id, len(number)): positive[id] for id in sorted(positive)}
+            relevant[query] = grades
     return Retrieval(
         [documents[id] for id in ids],
-        [queries[id] for id in asked],
-        [np.array(sorted(number[document] for document in relevant[id])) for id in asked],
-        len(queries) - len(asked),
+        [queries[id] for id in relevant],
+        list(relevant.values()),
+        [number.get(id, -1) if skip_own else -1 for id in relevant],
+        len(queries) - len(relevant),
     )
 
 
-def read_retrieval(source: epath.PathLike, key: str) -> Retrieval:
-    """Reads corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv of a folder.
+def read_retrieval(source: epath.PathLike, key: str, skip_own: bool = False) -> Retrieval:
+    """Reads the corpus, the queries and the judgements of a folder of BEIR.
+
+    The three are tables such as corpus.jsonl, queries.jsonl and qrels/test.tsv, or folders of
+    tables, as BEIR and MTEB have on the Hub. Judgements of documents that the corpus lacks count,
+    and those of unknown queries do not, as in sentence-transformers; both are reported.
 
     Args:
       source: The folder, whose split is test if there is one; or the file of a split in it.
+      skip_own: See `make_retrieval`.
     """
     path = files.checked_path(source, key)
-    folder = path.parent.parent if path.is_file() else path
-    judged = [path] if path.is_file() else [folder / "qrels" / f"{s}.tsv" for s in _SPLITS]
-    judgements = next((file for file in judged if file.exists()), judged[0])
+    folder, judgements = path, [path]
+    if path.is_file():
+        folder = path.parent if _parts(path.parent, "corpus") else path.parent.parent
+    else:
+        found = (_tables(folder / place, split) for split in _SPLITS for place in _JUDGED)
+        judgements = next(filter(None, found), [folder / "qrels" / "test.tsv"])
     documents, queries = (_texts(folder, name) for name in ("corpus", "queries"))
-    relevant: dict[str, set[str]] = {}
-    columns = ("query-id", "corpus-id", "score")
-    for row in read_rows(judgements, columns, BadRecords()):
-        query, document, score = (row.values[column].strip() for column in columns)
-        for id, known, name in ((query, queries, "queries"), (document, documents, "corpus")):
-            if id not in known:
-                raise UserError(f"{row.where}: {name} has no {id!r}")
-        if float(score) > 0:
-            relevant.setdefault(query, set()).add(document)
-    return make_retrieval(documents, queries, relevant)
+    judged: dict[str, dict[str, float]] = {}
+    lost_queries, lost_documents = [], []
+    for query, document, grade in (row for file in judgements for row in _judgements(file)):
+        if query not in queries:
+            lost_queries.append(query)
+        elif document not in documents and grade > 0:
+            lost_documents.append(document)
+        # The last of several judgements counts, as in BEIR's own reader.
+        judged.setdefault(query, {})[document] = grade
+    for name, ids, effect in (
+        ("queries", lost_queries, "they are left out"),
+        ("documents", lost_documents, "they count as relevant and are never found"),
+    ):
+        if ids:
+            missing = f"judgements of {name} that are missing, such as {ids[0]!r}"
+            say(f"warning: {judgements[0]} has {len(ids):,} {missing}: {effect}")
+    data = make_retrieval(documents, queries, judged, skip_own)
+    if not data.queries:
+        raise UserError(f"{judgements[0]}: no query has a document with a score above 0")
+    return data
+
+
+def _tables(folder: epath.Path, stem: str) -> list[epath.Path]:
+    """Finds the table of this name in a folder, or its parts; the first format that there is."""
+    for suffix in (f".{format}{end}" for end in ("", ".gz") for format in TABLES):
+        path = folder / f"{stem}{suffix}"
+        if found := [path] if path.exists() else sorted(folder.glob(f"{stem}-*-of-*{suffix}")):
+            return found
+    return []
+
+
+def _parts(folder: epath.Path, name: str) -> list[epath.Path]:
+    inside = (_tables(folder / name, stem) for stem in (name, *_SPLITS, "data"))
+    return _tables(folder, name) or next(filter(None, inside), [])
 
 
 def _texts(folder: epath.Path, name: str) -> dict[str, str]:
     """Reads the texts of a file by id, each after its title, if it has one."""
-    found = [folder / f"{name}.{suffix}" for suffix in TABLES]
-    path = next((path for path in found if path.exists()), folder / f"{name}.jsonl")
+    paths = _parts(folder, name) or [folder / f"{name}.jsonl"]
     texts: dict[str, str] = {}
-    for row in read_rows(path, ("_id", "text"), BadRecords()):
-        id, title = row.values["_id"], row.values.get("title", "")
-        texts[id] = f"{title} {row.values['text']}".strip()
+    for row in (row for path in paths for row in read_rows(path, (), BadRecords())):
+        id, text = _value(row, "_id", "id"), _value(row, "text")
+        if id in texts:
+            raise UserError(f"{row.where}: the id {id!r} is that of an earlier row too")
+        texts[id] = f"{row.values.get('title', '')} {text}".strip()
+    if not texts:
+        raise UserError(f"{paths[0]} has no rows")
     return texts
+
+
+def _judgements(path: epath.Path) -> Iterator[tuple[str, str, float]]:
+    """Yields the ids of a query and a document, and how relevant the document is."""
+    header: Sequence[str] = ()
+    if separator := {".tsv": "\t", ".csv": ","}.get(path.suffix):
+        with open_text(path) as (_, stream):
+            names = stream.readline().decode("utf-8-sig", "replace").strip().split(separator)
+        # In a header, the last name is "score".
+        header = _NAMELESS.get(len(names), ()) if as_number(names[-1]) is not None else ()
+    for row in read_rows(path, (), BadRecords(), header=header):
+        score = row.values.get("score", "1")
+        if (grade := as_number(score)) is None:
+            raise UserError(f"{row.where}: score is {score!r}, not a number")
+        yield _value(row, "query-id"), _value(row, "corpus-id"), grade
+
+
+def _value(row: TableRow, *names: str) -> str:
+    """Returns the first of several fields that a row has."""
+    for name in names:
+        if name in row.values:
+            return row.values[name].strip()
+    raise UserError(f"{row.where}: no {names[0]!r}; its fields: {', '.join(row.values)}")
 
 
 def retrieval_scores(
@@ -112,13 +204,13 @@ def retrieval_scores(
     Returns:
       The means over all queries of "ndcg@10", "mrr@10", "map@100" and "accuracy@k", "precision@k"
       and "recall@k" for k of 1, 3, 5 and 10. Accuracy is whether a relevant document is among the
-      first k.
+      first k. If documents are relevant to different degrees, "graded_ndcg@10" has these as gains,
+      as trec_eval's ndcg_cut_10.
     """
     size = max(1, _BLOCK // len(data.documents))
     blocks = [slice(start, start + size) for start in range(0, len(data.queries), size)]
-    hits_QxR = np.concatenate(
-        [_hits(similarities(block), data.relevant[block]) for block in blocks]
-    )
+    grades_QxR = np.concatenate([_grades(similarities(block), data, block) for block in blocks])
+    hits_QxR = grades_QxR > 0
     num_relevant_Q = np.array([len(documents) for documents in data.relevant])
     rank_R = np.arange(1, _DEPTH + 1)
     gain_R = 1 / np.log2(rank_R + 1)
@@ -129,6 +221,10 @@ def retrieval_scores(
         "mrr@10": (hits_QxR[:, :10] / rank_R[:10]).max(axis=1),
         "map@100": (hits_QxR * precision_QxR).sum(axis=1) / np.minimum(num_relevant_Q, _DEPTH),
     }
+    if data.is_graded:
+        best_Qx10 = [sorted(grades.values(), reverse=True)[:10] for grades in data.relevant]
+        best_Q = np.array([grades @ gain_R[: len(grades)] for grades in map(np.array, best_Qx10)])
+        scores_Q["graded_ndcg@10"] = (grades_QxR[:, :10] @ gain_R[:10]) / best_Q
     for k in _CUTOFFS:
         scores_Q[f"accuracy@{k}"] = hits_QxR[:, :k].any(axis=1)
     for k in _CUTOFFS:
@@ -138,39 +234,43 @@ def retrieval_scores(
     return {name: float(np.mean(values_Q)) for name, values_Q in scores_Q.items()}
 
 
-def _hits(similarity_QxN: np.ndarray, relevant: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns whether each of the first documents is relevant, bool [Q, _DEPTH]."""
-    num_queries, num_documents = similarity_QxN.shape
-    depth = min(_DEPTH, num_documents)
-    hits_QxR = np.zeros((num_queries, _DEPTH), bool)
-    for hits_R, similarity_N, documents in zip(hits_QxR, similarity_QxN, relevant, strict=True):
+def _grades(similarity_QxN: np.ndarray, data: Retrieval, block: slice) -> np.ndarray:
+    """Returns how relevant the first documents of some queries are, float64 [Q, _DEPTH]."""
+    grades_QxR = np.zeros((len(similarity_QxN), _DEPTH))
+    # One more, because one may be left out.
+    depth = min(_DEPTH + 1, similarity_QxN.shape[1])
+    rows = zip(similarity_QxN, data.relevant[block], data.own[block], strict=True)
+    for grades_R, (similarity_N, relevant, own) in zip(grades_QxR, rows, strict=True):
         last = np.partition(similarity_N, -depth)[-depth]
         found = np.flatnonzero(similarity_N >= last)
+        found = found[found != own]
         # A stable sort keeps equal similarities in the order of their ids.
-        ranked_R = found[np.argsort(-similarity_N[found], kind="stable")][:depth]
-        hits_R[:depth] = np.isin(ranked_R, documents)
-    return hits_QxR
+        ranked = found[np.argsort(-similarity_N[found], kind="stable")][:_DEPTH].tolist()
+        grades_R[: len(ranked)] = [relevant.get(document, 0) for document in ranked]
+    return grades_QxR
 
 
 def similarities(
-    queries_QxD: np.ndarray, documents_NxD: np.ndarray, kind: str
+    queries_QxD: np.ndarray, texts_TxD: np.ndarray, number_N: np.ndarray, kind: str
 ) -> Callable[[slice], np.ndarray]:
     """Returns the similarities of some queries with all documents, larger for more similar ones.
 
     Args:
+      texts_TxD, number_N: The vectors of the different texts, and which of them each document has;
+        see `Retrieval.distinct`. In a product of matrices, equal vectors may differ in a last bit.
       kind: "cosine", "dot", "euclidean" or "manhattan".
     """
     if kind == "cosine":
-        queries_QxD, documents_NxD = (
+        queries_QxD, texts_TxD = (
             x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-            for x in (queries_QxD, documents_NxD)
+            for x in (queries_QxD, texts_TxD)
         )
     if kind in ("cosine", "dot"):
-        return lambda block: queries_QxD[block] @ documents_NxD.T
+        return lambda block: (queries_QxD[block] @ texts_TxD.T)[:, number_N]
     from scipy.spatial.distance import cdist  # The import takes a third of a second.
 
     metric = {"euclidean": "euclidean", "manhattan": "cityblock"}[kind]
-    return lambda block: -cdist(queries_QxD[block], documents_NxD, metric)
+    return lambda block: -cdist(queries_QxD[block], texts_TxD, metric)[:, number_N]
 
 
 def bm25_similarities(data: Retrieval) -> Callable[[slice], np.ndarray]:
@@ -219,13 +319,15 @@ def read_pairs(source: epath.PathLike, key: str) -> tuple[list[str], list[str], 
         found = [path / name for name in FILE_NAMES["validation"]]
         path = next((file for file in found if file.exists()), path / "dev.tsv")
     first, second, scores = [], [], []
-    bad_rows = BadRecords()
-    for row in read_rows(path, _PAIR_COLUMNS, bad_rows):
+    for row in read_rows(path, _PAIR_COLUMNS, BadRecords()):
         text, text_b, score = (row.values[name] for name in _PAIR_COLUMNS)
-        with bad_rows.catching(row.where), reading_fields():
-            scores.append(float(score))
+        if (number := as_number(score)) is None:
+            raise UserError(f"{row.where}: score is {score!r}, not a number")
+        scores.append(number)
         first.append(text)
         second.append(text_b)
+    if not scores:
+        raise UserError(f"{path} has no rows")
     return first, second, np.array(scores)
 
 

@@ -88,6 +88,23 @@ def test_a_run_scores_before_and_after(trained):
     assert "before training: " in (trained / "report.html").read_text()
 
 
+def test_undefined_scores_are_printed_as_such_and_stored_as_null(bert, pairs, tmp_path, capsys):
+    """All pairs have the same score, so that no step is better than another."""
+    rows = [{"sentence1": "a b", "sentence2": text, "score": 3} for text in ("a", "c d", "e")]
+    sts = tmp_path / "sts.jsonl"
+    sts.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    own = {"embedding.positive_column": "", "embedding.sts": str(sts), "train.num_epochs": 2.0}
+    found = config(bert, pairs, **own)
+    results = finetune(found, tmp_path / "run")
+    assert results["validation_sts"]["spearman"] is None and results["score"] is None
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["score"] is None
+    assert results["best_step"] == results["step"] == 16
+    printed = capsys.readouterr().out
+    assert "warning: correlations are those of texts without the prompts, as in eval" in printed
+    assert "validation spearman undefined (best: step 8)" in printed
+    assert "All scores are undefined." in (tmp_path / "run" / "report.html").read_text()
+
+
 def same_end(one, other):
     """Compares the results but for timings, and the best weights bit for bit."""
     results = [json.loads((path / "results.json").read_text()) for path in (one, other)]
@@ -266,7 +283,7 @@ def test_twenty_steps_are_those_of_sentence_transformers():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"train.batch_size": 1}, "the other rows of a batch are the negatives"),
+        ({"train.batch_size": 1}, "this loss compares the rows of a batch"),
         ({"embedding.dims": (0, 4, 4)}, "dims is .*: each width must be there once"),
         ({"embedding.dim_weights": (1.0, 2.0, 3.0)}, "dim_weights is .* one weight for each of"),
         (

@@ -30,13 +30,14 @@ def test_similarities():
         ("euclidean", -np.linalg.norm(difference, axis=2)),
         ("manhattan", -np.abs(difference).sum(2)),
     ):
-        found = similarities(queries, documents, kind)(slice(1, 3))
+        found = similarities(queries, documents, np.arange(5), kind)(slice(1, 3))
         np.testing.assert_allclose(found, expected[1:3], atol=1e-12)
 
 
 def test_scores_use_the_prompts_of_both_sides():
     bert = Bert(make_pretrained())
-    data, counted = make_retrieval(DOCUMENTS, QUERIES, RELEVANT), []
+    judged = {query: dict.fromkeys(documents, 1.0) for query, documents in RELEVANT.items()}
+    data, counted = make_retrieval(DOCUMENTS, QUERIES, judged), []
     embedding = bert.embedding_with("mean", True, 20).with_prompts(query="the a ", passage="b ")
     found = score_retrieval(bert, data, embedding, counted.append)
     queries = bert.encode([f"the a {text}" for text in QUERIES.values()], normalize=True)

@@ -86,8 +86,11 @@ def test_a_blank_sentence_is_similar_to_none_by_tokens(folder):
     [
         (
             HEADER + "x\ta\tb\tfive\n",
-            "dev.tsv:2: ValueError: could not .* 'five'",
+            "dev.tsv:2: score is 'five', not a number",
         ),
+        (HEADER + "x\ta\tb\t5\nx\ta\tb\tNaN\n", "dev.tsv:3: score is 'NaN', not a number"),
+        (HEADER + "x\ta\tb\t-inf\n", "dev.tsv:2: score is '-inf', not a number"),
+        (HEADER, "dev.tsv has no rows"),
         ("a\tb\tscore\n", "sentence1"),
     ],
 )

@@ -12,6 +12,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
 from bert_jax.tasks import make_task
 from tests.interop.small_bert import make_tokenizer
+from tests.tasks.test_retrieval import write as write_retrieval
 
 PAIRS = [
     {"anchor": "a b", "positive": "a b c d", "negative_2": "e f", "negative_1": "g"},
@@ -126,6 +127,43 @@ def test_pairs_with_numbers_and_other_sets(tmp_path):
     np.testing.assert_array_equal(batch["query_numbers"], batch["document_numbers"][:, 0])
 
 
+def test_a_symmetric_score_has_no_prompts(tmp_path):
+    """So has `evaluate --sts`, if the directory of the model has no default prompt."""
+    pairs = [
+        {"sentence1": x["anchor"], "sentence2": x["positive"], "score": x["label"]} for x in SCORED
+    ]
+    sts = str(write(tmp_path / "sts.jsonl", pairs))
+    prompts = {"query_prompt": "the ", "document_prompt": "a "}
+    found = task(tmp_path, SCORED, SCORED, loss="cosent", sts=sts, **prompts)
+    tokenizer = make_tokenizer()
+    texts = [x["anchor"] for x in SCORED] + [x["positive"] for x in SCORED]
+    expected = [tokenizer.join(ids).input_ids_L.tolist() for ids in tokenizer.encode_batch(texts)]
+    for split in ("validation", "validation_sts"):
+        batch = found.rows(split).take(np.arange(8))
+        rows = zip(batch["input_ids"], batch["attention_mask"], strict=True)
+        assert [ids[mask > 0].tolist() for ids, mask in rows] == expected
+    with_prompt = found.rows("train").take(np.arange(1))["input_ids"][0]
+    assert with_prompt[1] == tokenizer.encode_batch(["the"])[0][0]
+
+
+def test_scores_that_are_undefined(tmp_path):
+    rows = task(tmp_path, SCORED, [x | {"label": 1} for x in SCORED], loss="cosent")
+    vectors = np.random.default_rng(0).standard_normal((8, 3))
+    scores = rows.score(rows.rows("validation"), {"embeddings": vectors})
+    assert scores == {"spearman": None, "pearson": None}
+
+
+def test_copies_of_documents_are_encoded_once_and_rank_by_their_ids(tmp_path):
+    documents = {f"{n}": ("a b", "c d")[n % 2] for n in range(10)}
+    folder = write_retrieval(tmp_path / "data", documents, {"q": "a"}, ["q 3 1", "q 8 2"])
+    found = task(tmp_path, retrieval=str(folder))
+    rows = found.rows("validation_retrieval")
+    assert (len(rows), rows.num_examples) == (3, 1)
+    # The query is nearer to the odd documents: 1, 3, 5, 7, 9, 0, 2, 4, 6, 8.
+    scores = rows.score(np.array([[1.0, 0.1], [0, 1], [1, 0]], np.float32))
+    assert scores["mrr@10"] == 1 / 2 and scores["map@100"] == (1 / 2 + 2 / 10) / 2
+
+
 def test_a_positive_is_never_in_both_parts(tmp_path):
     rows = [
         {"anchor": f"{'a ' * (i + 1)}", "positive": f"{'b ' * (i % 20 + 1)}"} for i in range(60)
@@ -145,7 +183,7 @@ def test_a_positive_is_never_in_both_parts(tmp_path):
         ({"negative_3": "b"}, {}, r"train.jsonl:2: the row has 3 negatives instead of 2"),
         ({"label": "x"}, {"loss": "cosent"}, "label is 'x', not a number"),
         ({"label": "NaN"}, {"loss": "angle"}, "label is 'NaN', not a number"),
-        ({"label": 5}, {"loss": "cosine"}, r"not from 0 to 1 \(config.embedding.label_div"),
+        ({"label": 5}, {"loss": "cosine"}, r"not from -1 to 1 \(config.embedding.label_div"),
         ({"label": 0.5}, {"loss": "contrastive"}, "label is '0.5', not 0 or 1"),
     ],
 )
@@ -159,6 +197,13 @@ def test_rows_that_are_refused(tmp_path, row, options, words):
 
 
 def test_data_that_are_refused(tmp_path):
+    for loss in ("cosent", "angle", "softmax"):
+        equal = [x | {"label": 1} for x in SCORED]
+        with pytest.raises(UserError, match=f"all labels are the same, .*loss={loss} learns not"):
+            task(tmp_path, equal, equal, loss=loss, sts=str(tmp_path)).rows("train")
+    negative = [x | {"label": -x["label"]} for x in SCORED]
+    rows = task(tmp_path, negative, loss="cosine", label_divisor=5.0).rows("train")
+    np.testing.assert_allclose(rows.labels_N, [-0.5, 0, -1, -0.2])
     with pytest.raises(UserError, match="has no column named negative, which the loss triplet"):
         task(tmp_path, SCORED, loss="triplet").rows("train")
     for options in ({"loss": "softmax"}, {"positive_column": ""}):

@@ -4,7 +4,9 @@ import json
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.retrieval import (
@@ -12,6 +14,7 @@ from bert_jax.tasks.retrieval import (
     make_retrieval,
     read_retrieval,
     retrieval_scores,
+    similarities,
 )
 from tests.golden.inputs import read_golden, section
 
@@ -22,11 +25,16 @@ QUERIES = {"1": "cat", "2": "dog 猫", "3": "nothing known", "4": "sun"}
 def write(folder, documents=DOCUMENTS, queries=QUERIES, qrels=("1 a 1", "2 c 2", "2 b 1", "4 d 0")):
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     for name, texts in (("corpus", documents), ("queries", queries)):
-        lines = [json.dumps({"_id": id, "text": text}) for id, text in dict(texts).items()]
+        items = texts.items() if isinstance(texts, dict) else texts
+        lines = [json.dumps({"_id": id, "text": text}) for id, text in items]
         (folder / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
     rows = [row.split() for row in ("query-id corpus-id score", *qrels)]
     (folder / "qrels" / "test.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     return folder
+
+
+def ones(ids):
+    return dict.fromkeys(ids, 1.0)
 
 
 def test_scores_are_those_of_sentence_transformers():
@@ -37,7 +45,7 @@ def test_scores_are_those_of_sentence_transformers():
     data = make_retrieval(
         {str(n): str(n) for n in range(len(documents_NxD))},
         {str(q): "" for q in range(len(queries_QxD))},
-        {str(q): set(map(str, np.flatnonzero(row))) for q, row in enumerate(given["relevant"])},
+        {str(q): ones(map(str, np.flatnonzero(row))) for q, row in enumerate(given["relevant"])},
     )
     assert data.num_left_out == np.sum(~given["relevant"].any(axis=1)) > 0
     asked_Q = given["relevant"].any(axis=1)
@@ -51,7 +59,8 @@ def test_scores_are_those_of_sentence_transformers():
 
 
 def test_few_documents_and_blocks_of_queries(monkeypatch):
-    data = make_retrieval({"x": "", "y": ""}, {"1": "", "2": ""}, {"1": {"x"}, "2": {"y"}})
+    judged = {"1": ones("x"), "2": ones("y")}
+    data = make_retrieval({"x": "", "y": ""}, {"1": "", "2": ""}, judged)
     similarity_QxN = np.array([[0.5, 0.5], [0.9, 0.1]])
     for block in (2**24, 2):
         monkeypatch.setattr("bert_jax.tasks.retrieval._BLOCK", block)
@@ -76,7 +85,7 @@ def test_bm25_by_its_formula(tmp_path):
 
     expected = [weights([2, 0, 0, 0], 1), weights([0, 1, 2, 0], 2) + weights([0, 0, 2, 0], 1)]
     np.testing.assert_allclose(found_QxN, expected)
-    assert [row_N.tolist() for row_N in data.relevant] == [[0], [1, 2]]
+    assert data.relevant == [{0: 1}, {1: 1, 2: 2}]
 
 
 def test_titles_and_other_splits(tmp_path):
@@ -88,12 +97,172 @@ def test_titles_and_other_splits(tmp_path):
     assert (data.documents, data.queries) == (["Cats They sit."], ["cat"])
 
 
+def write_table(path, rows):
+    """Writes rows as the suffix of the file says: .parquet, .jsonl, or .tsv with a header."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+        return
+    lines = [json.dumps(row) for row in rows]
+    if path.suffix == ".tsv":
+        lines = ["\t".join(map(str, row)) for row in (rows[0], *(row.values() for row in rows))]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def fields(*names):
+    """Returns a function that gives other names to the first fields of rows."""
+    return lambda rows: [
+        dict(zip(names, list(row.values())[: len(names)], strict=True)) for row in rows
+    ]
+
+
+JUDGED = [{"query-id": q, "corpus-id": d, "score": 1} for q, d in (("1", "7"), ("2", "8"))]
+TABLES = {
+    "corpus": [{"_id": id, "title": "The", "text": f"text {id}"} for id in "789"],
+    "queries": [{"_id": id, "text": f"query {id}"} for id in "123"],
+}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "queries", "judged", "renamed"),
+    [
+        ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv", {}),
+        # MTEB.
+        ("corpus.jsonl", "queries.jsonl", "qrels/test.jsonl", {}),
+        (
+            "corpus/corpus-00000-of-00002.parquet",
+            "queries/queries-00000-of-00001.parquet",
+            "data/test-00000-of-00001.parquet",
+            {"corpus": fields("id", "title", "text"), "queries": fields("id", "text")},
+        ),
+        (
+            "corpus/test-00000-of-00001.parquet",
+            "queries/test-00000-of-00001.parquet",
+            "qrels/test-00000-of-00001.parquet",
+            # Ids may be numbers.
+            {"judged": lambda rows: [{k: int(v) for k, v in row.items()} for row in rows]},
+        ),
+        # BeIR/scifact and BeIR/scifact-qrels in one folder.
+        (
+            "corpus/corpus-00000-of-00001.parquet",
+            "queries/queries-00000-of-00001.parquet",
+            "test.tsv",
+            {},
+        ),
+        # NanoBEIR.
+        (
+            "corpus/train-00000-of-00001.parquet",
+            "queries/train-00000-of-00001.parquet",
+            "qrels/train-00000-of-00001.parquet",
+            {"judged": fields("query-id", "corpus-id")},
+        ),
+        ("corpus.csv", "queries.jsonl", "qrels/dev.jsonl", {}),
+    ],
+)
+def test_layouts_of_published_data(tmp_path, corpus, queries, judged, renamed):
+    write_tables = {"corpus": corpus, "queries": queries, "judged": judged}
+    for name, path in write_tables.items():
+        rows = renamed.get(name, list)({**TABLES, "judged": JUDGED}[name])
+        if path.endswith(".csv"):
+            lines = [",".join(row) for row in (rows[0], *(row.values() for row in rows))]
+            (tmp_path / path).write_text("".join(f"{line}\n" for line in lines))
+        elif "-of-00002" in path:
+            write_table(tmp_path / path, rows[:1])
+            write_table(tmp_path / path.replace("00000", "00001", 1), rows[1:])
+        else:
+            write_table(tmp_path / path, rows)
+    for source in (tmp_path, tmp_path / judged):
+        data = read_retrieval(source, "--retrieval")
+        assert data.documents == ["The text 7", "The text 8", "The text 9"]
+        assert data.queries == ["query 1", "query 2"] and data.num_left_out == 1
+        assert data.relevant == [{0: 1}, {1: 1}] and data.own == [-1, -1]
+
+
+@pytest.mark.parametrize("rows", [["1 a 2", "2 c 1"], ["1 0 a 2", "2 0 c 1"]])
+def test_judgements_without_a_header(tmp_path, rows):
+    """The fields of BEIR, and those of trec_eval."""
+    folder = write(tmp_path)
+    lines = ["\t".join(row.split()) for row in rows]
+    (folder / "qrels" / "test.tsv").write_text("".join(f"{line}\n" for line in lines))
+    assert read_retrieval(folder, "--retrieval").relevant == [{0: 2}, {2: 1}]
+
+
+def test_judgements_of_what_is_missing(tmp_path, capsys):
+    """A missing document is relevant and never found; a missing query is left out."""
+    folder = write(tmp_path, qrels=("1 a 1", "1 x 1", "9 a 1", "2 y 1", "2 z 0"))
+    data = read_retrieval(folder, "--retrieval")
+    assert data.queries == ["cat", "dog 猫"] and data.relevant == [{0: 1, 4: 1}, {5: 1}]
+    printed = capsys.readouterr().out
+    assert "test.tsv has 2 judgements of documents that are missing, such as 'x': they" in printed
+    assert "test.tsv has 1 judgements of queries that are missing, such as '9': they" in printed
+    found = retrieval_scores(data, bm25_similarities(data))
+    assert found["recall@1"] == (1 / 2 + 0) / 2 and found["map@100"] == (1 / 2 + 0) / 2
+    assert found["ndcg@10"] == pytest.approx(1 / (1 + 1 / math.log2(3)) / 2)
+
+
+def test_grades_have_a_score_of_their_own():
+    """By hand: the ranking is c, a, b of the grades 1, 2, 0; the missing x has the grade 3."""
+    judged = {"1": {"a": 2, "c": 1, "x": 3}}
+    data = make_retrieval({"a": "", "b": "", "c": ""}, {"1": ""}, judged)
+    found = retrieval_scores(data, lambda rows: np.array([[0.5, 0.4, 0.9]]))
+    gains = [1, 1 / math.log2(3), 1 / math.log2(4)]
+    assert found["graded_ndcg@10"] == pytest.approx(
+        (1 * gains[0] + 2 * gains[1]) / (3 * gains[0] + 2 * gains[1] + 1 * gains[2])
+    )
+    assert found["ndcg@10"] == pytest.approx((gains[0] + gains[1]) / sum(gains))
+    alike = make_retrieval({"a": ""}, {"1": ""}, {"1": {"a": 1.0}})
+    assert "graded_ndcg@10" not in retrieval_scores(alike, lambda rows: np.ones((1, 1)))
+
+
+@pytest.mark.parametrize("num_documents", [3, 150])
+def test_the_document_of_a_query_is_left_out_on_request(num_documents):
+    """Its judgement still counts, as in BEIR. The ranking is that of the ids from the last."""
+    documents = {f"{n:03d}": str(n) for n in range(num_documents)}
+    last, before = f"{num_documents - 1:03d}", f"{num_documents - 2:03d}"
+    queries, judged = {last: "", "q": ""}, {last: ones([last, before]), "q": ones([before])}
+    found = {}
+    for skip_own in (False, True):
+        data = make_retrieval(documents, queries, judged, skip_own)
+        assert data.own == [num_documents - 1 if skip_own else -1, -1]
+        found[skip_own] = retrieval_scores(
+            data, lambda rows: np.tile(np.arange(num_documents), (2, 1))
+        )
+    assert found[False]["mrr@10"] == (1 + 1 / 2) / 2 and found[False]["recall@3"] == 1
+    assert found[True]["mrr@10"] == (1 + 1 / 2) / 2 and found[True]["recall@3"] == (1 / 2 + 1) / 2
+    assert found[True]["recall@1"] == (1 / 2 + 0) / 2
+
+
+def test_copies_have_equal_similarities():
+    """In a product of matrices, the columns of equal vectors may differ in their last bits."""
+    rng = np.random.default_rng(0)
+    data = make_retrieval({f"{n}": f"text {n % 7}" for n in range(40)}, {"q": ""}, {"q": ones("3")})
+    texts, number_N = data.distinct()
+    vectors = {text: rng.standard_normal(384).astype(np.float32) for text in texts}
+    for kind in ("cosine", "dot", "euclidean", "manhattan"):
+        for num_queries in (1, 2, 3, 8):
+            queries = rng.standard_normal((num_queries, 384)).astype(np.float32)
+            texts_TxD = np.stack([vectors[text] for text in texts])
+            found = similarities(queries, texts_TxD, number_N, kind)(slice(0, num_queries))
+            assert found.shape == (num_queries, 40)
+            for text in texts:
+                copies = found[:, [n for n, other in enumerate(data.documents) if other == text]]
+                assert (copies == copies[:, :1]).all(), (kind, num_queries)
+    ranked = retrieval_scores(data, lambda rows: np.zeros((1, 40)))
+    # Of equal similarities the lower id is first, as a text: 0, 1, 10, ..., 3.
+    assert ranked["mrr@10"] == 0 and ranked["map@100"] == 1 / (
+        1 + sorted(map(str, range(40))).index("3")
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"qrels": ["1 x 1"]}, r"test.tsv:2: corpus has no 'x'"),
-        ({"qrels": ["9 a 1"]}, r"test.tsv:2: queries has no '9'"),
-        ({"documents": {"a": "x"}}, r"test.tsv:3: corpus has no 'c'"),
+        ({"qrels": ["1 a 1", "2 b yes"]}, r"test.tsv:3: score is 'yes', not a number"),
+        ({"qrels": ["1 a nan"]}, r"test.tsv:2: score is 'nan', not a number"),
+        ({"qrels": ["1 a 0", "9 a 1"]}, "test.tsv: no query has a document with a score above 0"),
+        ({"documents": [*DOCUMENTS.items(), ("a", "x")]}, "corpus.jsonl:5: the id 'a' is that of"),
+        ({"queries": [*QUERIES.items(), ("1", "x")]}, "queries.jsonl:5: the id '1' is that of"),
+        ({"documents": {}}, "corpus.jsonl has no rows"),
     ],
 )
 def test_folders_that_are_refused(tmp_path, change, words):
