@@ -1,9 +1,9 @@
 """Converts a model to bert_jax's format or Hugging Face's.
 
-    python -m bert_jax.convert --input=PATH --output=DIR \
+    python -m bert_jax.convert --model=PATH --output=DIR \
         --to={bert_jax,huggingface,sentence_transformers}
 
-The input may be a work directory or one of its checkpoints, a Hugging Face directory with
+The model may be a work directory or one of its checkpoints, a Hugging Face directory with
 model.safetensors or pytorch_model.bin, or a TF1 checkpoint with its bert_config.json. The format
 is detected. Weights are kept bit for bit along any chain of conversions. In a fine-tuned work
 directory, the best checkpoint is read. A fine-tuned model can only be written for Hugging Face, as
@@ -90,7 +90,7 @@ def convert(
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("input", None, "The model to convert.", required=True)
+    cli.define_model_flag("input", "The model to convert.")
     flags.DEFINE_string(
         "output", None, "Directory to write. It must be empty or not exist yet.", required=True
     )
@@ -117,13 +117,13 @@ def define_flags() -> None:
 def main(_) -> None:
     cli.end_on_sigterm()
     args = flags.FLAGS
-    for name in ("input", "output", "vocab"):
+    for name in ("model", "output", "vocab"):
         files.checked_path(args[name].value, f"--{name}")
     if args.to != "sentence_transformers":
         cli.refuse_flags(_OF_EMBEDDINGS, f"with --to={args.to}")
     compilation_cache.keep_compiled_programs()
     for warning in convert(
-        args.input,
+        args.model,
         args.output,
         args.to,
         args.vocab,

@@ -1,8 +1,8 @@
 """Scores a run on held-out or other text and compares it with baselines.
 
-    python -m bert_jax.evaluate --workdir=DIR [--step=N] [--data=GLOB] [--output=FILE.json]
-    python -m bert_jax.evaluate --workdir=MODEL --sts=FILE [--pooling=cls] [--output=FILE.json]
-    python -m bert_jax.evaluate --workdir=MODEL --retrieval=FOLDER [--output=FILE.json]
+    python -m bert_jax.evaluate --model=DIR [--step=N] [--data=GLOB] [--output=FILE.json]
+    python -m bert_jax.evaluate --model=DIR --sts=FILE [--pooling=cls] [--output=FILE.json]
+    python -m bert_jax.evaluate --model=DIR --retrieval=FOLDER [--output=FILE.json]
 
 DIR is the work directory of a run or, with --data, any model that `predict` can load. For a
 fine-tuned model, --data is a labeled file in the format of its validation split. --sts scores
@@ -31,7 +31,7 @@ _OF_TABLES = ("text_columns", "label_column")
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("workdir", None, "Work directory, or any model with --data.", required=True)
+    cli.define_model_flag("workdir", "A work directory or, with --data, any model.")
     flags.DEFINE_string(
         "data", "", "Globs of texts, or a labeled file of the task; by default held-out documents."
     )
@@ -106,7 +106,7 @@ def main(_) -> None:
         if args.sts or args.retrieval:
             _write(_score_embeddings())
             return
-        if args.data and _is_fine_tuned(args.workdir):
+        if args.data and _is_fine_tuned(args.model):
             cli.refuse_flags((*_OF_TEXT, "max_sequences"), "on the score of a fine-tuned model")
             from bert_jax.finetuning.predictions import score_file
             from bert_jax.finetuning.summary import print_classes
@@ -114,7 +114,7 @@ def main(_) -> None:
             from bert_jax.training.metrics import CLASSES
 
             columns = args.text_columns, args.label_column
-            results = score_file(args.workdir, args.data, args.step, *columns)
+            results = score_file(args.model, args.data, args.step, *columns)
             for name, value in results.items():
                 if name != CLASSES:
                     is_count = isinstance(value, int)
@@ -132,7 +132,7 @@ def main(_) -> None:
         )
         from bert_jax.training.metrics import BY_SOURCE
 
-        with as_workdir(args.workdir, args.step) as directory:
+        with as_workdir(args.model, args.step) as directory:
             results = evaluate_workdir(
                 directory,
                 args.data,
@@ -180,7 +180,7 @@ def _score_embeddings() -> dict[str, Any]:
         score, unit = embeddings.score_retrieval, "texts"
         number, prefix = len(data.queries) + len(data.distinct()[0]), retrieval.BASELINE_PREFIX
         baseline = "BM25"
-    bert = load_bert(args.workdir, args.step)
+    bert = load_bert(args.model, args.step)
     embedding = bert.embedding_with(args.pooling, None, args.max_length)
     embedding = embedding.with_prompts(query=args.query_prompt, document=args.document_prompt)
     with Progress("evaluate", number, unit) as progress:

@@ -1,7 +1,7 @@
 """Shows rows as the model gets them: their pieces, segments, labels and masks.
 
     python -m bert_jax.inspect --config=configs/tiny.py --config.data.input='texts/*.txt'
-    python -m bert_jax.inspect --workdir=DIR --step=1000
+    python -m bert_jax.inspect --model=DIR --step=1000
 
 The first command prepares the corpus in a temporary directory, unless `config.data.store` names a
 token store. The second shows a batch that the run in DIR trains on.
@@ -157,7 +157,7 @@ def _print_rows(
 
 def define_flags() -> None:
     cli.define_config_flag()
-    flags.DEFINE_string("workdir", "", "Work directory of a run.")
+    cli.define_model_flag("workdir", "Work directory of a run.", is_required=False)
     flags.DEFINE_integer("step", 1, "The training step, from 1.", lower_bound=1)
     flags.DEFINE_integer("rows", 4, "Rows to show.", lower_bound=0)
 
@@ -165,7 +165,7 @@ def define_flags() -> None:
 def main(_) -> None:
     args = flags.FLAGS
     validate(args.config, is_given=True)
-    batch, first, tokenizer = read_batch(args.config, args.step, args.workdir, config_source())
+    batch, first, tokenizer = read_batch(args.config, args.step, args.model or "", config_source())
     _print_rows(batch, first, args.rows, tokenizer)
 
 

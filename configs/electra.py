@@ -6,7 +6,7 @@ flops_computation.py of google-research/electra.
 
     python -m bert_jax.main --config=configs/electra.py:tiny --workdir=/tmp/electra_tiny
     python -m bert_jax.predict --model=/tmp/electra_tiny detect "The chef ate the guests."
-    python -m bert_jax.convert --input=/tmp/electra_tiny --output=DIR --to=huggingface
+    python -m bert_jax.convert --model=/tmp/electra_tiny --output=DIR --to=huggingface
 
 | argument | model | generator | length | batch | peak rate | steps |
 |---|---|---|---|---|---|---|

@@ -8,7 +8,7 @@ are zero, those of the others rescaled. 15 % of the residues are predicted.
     python -m bert_jax.main --config=configs/esm.py:650m --workdir=DIR \\
         --config.data.input='uniref50/*.fasta.gz'
     python -m bert_jax.main --config=configs/esm.py:tiny --workdir=/tmp/esm_tiny
-    python -m bert_jax.convert --input=/tmp/esm_tiny --output=DIR --to=huggingface
+    python -m bert_jax.convert --model=/tmp/esm_tiny --output=DIR --to=huggingface
 
 tiny is trained on data.input=synthetic_proteins: sequences that a fixed seed draws from the
 frequencies of amino acids, with motifs in them. It shows that training works, and knows nothing of

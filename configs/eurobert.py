@@ -9,7 +9,7 @@ languages, code and mathematics in 5T tokens. A coin for each token, never a spe
 phase.
 
     python -m bert_jax.main --config=configs/eurobert.py:tiny --workdir=/tmp/eurobert_tiny
-    python -m bert_jax.convert --input=/tmp/eurobert_tiny --output=DIR --to=huggingface
+    python -m bert_jax.convert --model=/tmp/eurobert_tiny --output=DIR --to=huggingface
 
 What the authors do not publish is ours: batch and steps, and how the tokens are divided over both
 phases (4.8T and 0.2T). Initial weights are cut at two standard deviations here. A vocabulary that

@@ -6,7 +6,7 @@ and GeGLU. A coin for each token chooses 30 % of them. The rows get longer in st
 base rises with them.
 
     python -m bert_jax.main --config=configs/gte.py:tiny --workdir=/tmp/gte_tiny
-    python -m bert_jax.convert --input=/tmp/gte_tiny --output=DIR --to=huggingface
+    python -m bert_jax.convert --model=/tmp/gte_tiny --output=DIR --to=huggingface
 
 What the authors do not publish is ours: warm-up and decay of each stage, and the 80/10/10 of the
 masks. The first stage of en_base, with rows of 512 tokens, has no published numbers and is left

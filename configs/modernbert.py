@@ -9,7 +9,7 @@ ModernBERT only that of global layers. Rows of ModernBERT are whole documents, p
 Ettin are segments of documents.
 
     python -m bert_jax.main --config=configs/modernbert.py:tiny --workdir=/tmp/modernbert_tiny
-    python -m bert_jax.convert --input=/tmp/modernbert_tiny --output=DIR --to=huggingface
+    python -m bert_jax.convert --model=/tmp/modernbert_tiny --output=DIR --to=huggingface
 
 configs/continue.py continues a released model.
 

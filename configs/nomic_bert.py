@@ -6,7 +6,7 @@ without biases, trained on Wikipedia and BooksCorpus in rows of 2,048 tokens, fu
 for each token chooses 30 % of them; evaluation masks 15 %.
 
     python -m bert_jax.main --config=configs/nomic_bert.py:tiny --workdir=/tmp/nomic_bert_tiny
-    python -m bert_jax.convert --input=/tmp/nomic_bert_tiny --output=DIR --to=huggingface
+    python -m bert_jax.convert --model=/tmp/nomic_bert_tiny --output=DIR --to=huggingface
 
 What the authors do not publish, or what differs from them:
 - The number of steps of this phase is ours: about five epochs, the number of their earlier recipe.

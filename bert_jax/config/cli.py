@@ -118,6 +118,12 @@ def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
             parts.trust(config_path.get_value(key, config_of_run))
 
 
+def define_model_flag(other: str, description: str, is_required: bool = True) -> None:
+    """Defines --model and another name for it."""
+    flags.DEFINE_string("model", None, description, required=is_required, allow_overwrite=False)
+    flags.DEFINE_alias(other, "model")
+
+
 def refuse_flags(names: Iterable[str], why: str) -> None:
     """Refuses flags that have no effect; `why` says when, such as "without --data"."""
     for name in names:

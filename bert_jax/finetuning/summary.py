@@ -120,11 +120,11 @@ def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:
     path = shlex.quote(str(directory))
     if head == "embedding":
         features = f"predict --model={path} features --input=FILE.txt --output=FILE.npz"
-        export = f"convert --input={path} --output=DIR --to=sentence_transformers"
+        export = f"convert --model={path} --output=DIR --to=sentence_transformers"
         say_next(
             {
                 "compute vectors": features,
-                "score them on retrieval": f"evaluate --workdir={path} --retrieval=FOLDER",
+                "score them on retrieval": f"evaluate --model={path} --retrieval=FOLDER",
                 "load it in sentence-transformers": export,
             }
         )
@@ -134,7 +134,7 @@ def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:
         texts = texts.partition(" '")[0]
     commands = {
         "predict": f"predict --model={path} {METHODS[head]} {texts}",
-        "score it on other labeled rows": f"evaluate --workdir={path} --data=FILE",
-        "load it in transformers": f"convert --input={path} --output=DIR --to=huggingface",
+        "score it on other labeled rows": f"evaluate --model={path} --data=FILE",
+        "load it in transformers": f"convert --model={path} --output=DIR --to=huggingface",
     }
     say_next(commands)

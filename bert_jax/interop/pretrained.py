@@ -98,7 +98,7 @@ class Pretrained:
     def needed_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise UserError(
-                f"{self.source} has no tokenizer; python -m bert_jax.convert --input={self.source} "
+                f"{self.source} has no tokenizer; python -m bert_jax.convert --model={self.source} "
                 "--vocab=vocab.txt --to=huggingface --output=DIR adds one"
             )
         return self.tokenizer

@@ -135,7 +135,7 @@ def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, st
     elif "masked_lm" in terms:
         text = "MKT[MASK]YI" if config.data.tokenizer == "protein" else "It is [MASK]."
         commands["fill in a masked word"] = f"predict --model={path} fill-mask '{text}'"
-    commands["evaluate it on other text"] = f"evaluate --workdir={path} --data='my_text/*.txt'"
+    commands["evaluate it on other text"] = f"evaluate --model={path} --data='my_text/*.txt'"
     if not config.data.sources and split_inputs(config.data.input) == [BUILT_IN]:
         has_recipe = config.family in config_files() and not config.objective.teacher
         recipe = f"{config.family}:tiny" if has_recipe else "mini_laptop"
@@ -147,6 +147,6 @@ def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, st
             f"finetune --config=finetune/table --workdir=DIR {keys}"
         )
         commands["load it in transformers"] = (
-            f"convert --input={path} --output=DIR --to=huggingface"
+            f"convert --model={path} --output=DIR --to=huggingface"
         )
     return commands

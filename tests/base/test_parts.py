@@ -56,13 +56,13 @@ def run(folder, command):
 
 OPENS = {
     "predict": "predict --model=downloaded/copy fill-mask [MASK]",
-    "convert": "convert --input=downloaded/copy --output=out --to=bert_jax",
+    "convert": "convert --model=downloaded/copy --output=out --to=bert_jax",
     "init_from": "main --config=tiny --config.init_from=downloaded/copy --workdir=new",
     "teacher": "main --config=distilbert:tiny --config.objective.teacher=downloaded/copy "
     "--workdir=new",
     "finetune": "finetune --config=finetune/glue:mrpc --config.init_from=downloaded/copy "
     "--config.data.input=nothing --workdir=new",
-    "evaluate": "evaluate --workdir=downloaded/copy --data=*.txt",
+    "evaluate": "evaluate --model=downloaded/copy --data=*.txt",
     "report": "report --workdir=downloaded/copy --output=page.html",
     "inspect": "inspect --workdir=downloaded/copy",
     "main": "main --workdir=downloaded/copy",

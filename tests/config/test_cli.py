@@ -13,7 +13,7 @@ from bert_jax import __main__
 from bert_jax.base.errors import UserError
 from bert_jax.config import cli, default_config, flatten, to_dict
 from bert_jax.config.command_line import config_source
-from tests import runs
+from tests import refusals, runs
 
 CONFIG = """
 from bert_jax.config import default_config
@@ -389,3 +389,10 @@ def test_a_config_is_printed_in_full():
     expected.seed = 7
     values = {key: json.loads(text) for key, text in printed.items()}
     assert values == dict(flatten(to_dict(expected)))
+
+
+@pytest.mark.parametrize("command", ["convert --input", "evaluate --workdir"])
+def test_a_model_has_one_name_in_every_command(command):
+    name, other = command.split()
+    sentence = refusals.command(name, "--model=a", f"{other}=b", "--output=x", "--to=huggingface")
+    assert sentence == "flag --model=b: already defined as a"
