@@ -7,6 +7,7 @@ ConfigDict from a section, and `check` refuses a ConfigDict that does not fit th
 import dataclasses
 import difflib
 import enum
+import math
 import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -230,6 +231,8 @@ def _has_type(value: Any, default: Any) -> bool:
         return isinstance(value, Mapping | ConfigDict)
     if isinstance(default, float) and type(value) is int:
         return True
+    if isinstance(value, float) and math.isinf(value):
+        return False
     return isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
 
 

@@ -154,6 +154,11 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
         "query_prompt": Field("", "Text that is put before each anchor, such as 'query: '."),
         "document_prompt": Field("", "Text that is put before every other text."),
+        "include_prompt": Field(
+            True,
+            "Whether the tokens of the prompts, and [CLS] before them, are pooled too; with False, "
+            "cls is the first token after the prompt.",
+        ),
         "retrieval": Field("", "A folder of BEIR that is scored too (docs/using.md)."),
         "skip_own_id": Field(
             False,

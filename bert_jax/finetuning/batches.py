@@ -42,7 +42,7 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
         return batch
 
     def length_of(mask: np.ndarray) -> int:
-        longest, length = int(mask.sum(axis=-1).max()), mask.shape[-1]
+        longest, length = int((mask > 0).sum(axis=-1).max()), mask.shape[-1]
         if "document_mask" not in batch:
             return min(length, -(-longest // multiple) * multiple)
         while -(-length // 2) >= max(longest, multiple):

@@ -244,6 +244,7 @@ def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
         "pooling": theirs.pooling or own.pooling,
         "query_prompt": theirs.for_queries().prompt,
         "document_prompt": theirs.for_documents().prompt,
+        "include_prompt": theirs.include_prompt,
     }
     return [
         f"config.embedding.{key} is {own[key]!r}, but {value!r} in {config.init_from}"

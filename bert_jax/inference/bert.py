@@ -279,6 +279,10 @@ class Bert:
             raise UserError("a stride splits only single texts, but there is a pair")
         length = None if embedding.stride else embedding.max_length
         rows = self.tokenize(texts, length, embedding.prompt, lowercase=embedding.lowercase)
+        if not embedding.include_prompt:
+            prompt = embedding.prompt.lower() if embedding.lowercase else embedding.prompt
+            num_left_out = self.tokenizer.prompt_length(prompt, embedding.max_length)
+            rows = [row._replace(num_left_out=num_left_out) for row in rows]
         if warns:
             self._warn(rows, embedding.max_length)
         return rows
@@ -369,8 +373,7 @@ class Bert:
         pooling = own.pooling if pooling is None else pooling
         if pooling not in POOLINGS:
             raise UserError(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
-        if normalize is None:
-            normalize = own.normalize and pooling != "tokens"
+        normalized = own.normalize and pooling != "tokens" if normalize is None else normalize
         size = length - self.tokenizer.template.num_special(is_pair=False)
         if stride is not None and (pooling == "tokens" or not 1 <= stride <= size):
             raise UserError(
@@ -386,7 +389,8 @@ class Bert:
             prompt = own.prompts[prompt_name]
         return own._replace(
             pooling=pooling,
-            normalize=normalize,
+            normalize=normalized,
+            normalize_last=bool(normalize),
             max_length=length,
             stride=stride,
             prompt=own.prompt if prompt is None else prompt,
@@ -405,14 +409,16 @@ class Bert:
             features = [np.mean([next(vectors) for _ in group], axis=0) for group in windows]
         else:
             features = self.run(rows, program)
-        if embedding.normalize:
-            features = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in features]
+        if embedding.pooling == "tokens":
+            features = [
+                states_KxLxD.swapaxes(0, 1)[: len(row.input_ids_L)]
+                for row, states_KxLxD in zip(rows, features, strict=True)
+            ]
+        if embedding.normalize and not embedding.normalize_last:
+            features = [_unit(x) for x in features]
         if embedding.pooling != "tokens":
-            return [x[..., : embedding.dimension] for x in features]
-        return [
-            states_KxLxD.swapaxes(0, 1)[: len(row.input_ids_L)]
-            for row, states_KxLxD in zip(rows, features, strict=True)
-        ]
+            features = [x[..., : embedding.dimension] for x in features]
+        return [_unit(x) for x in features] if embedding.normalize_last else features
 
     def width(self, embedding: Embedding) -> int:
         size = self.config.hidden_size
@@ -423,7 +429,9 @@ class Bert:
         ids = row.input_ids_L[len(template.before) : len(row.input_ids_L) - len(template.after)]
         size = embedding.max_length - template.num_special(is_pair=False)
         starts = range(0, max(len(ids) - size, 0) + embedding.stride, embedding.stride)
-        return [self.tokenizer.join(ids[start : start + size]) for start in starts]
+        first, *others = (self.tokenizer.join(ids[start : start + size]) for start in starts)
+        # Only the first window has the prompt.
+        return [first._replace(num_left_out=row.num_left_out), *others]
 
     def _guess_masks(self, rows: Sequence[TokenRow], top_k: int) -> list[dict[int, list[Guess]]]:
         tokenizer = self.tokenizer
@@ -487,6 +495,11 @@ class Bert:
     def _require(self, method: str, term: str) -> None:
         if self._missing[term]:
             raise UserError(f"{self._missing[term]}, which {method} needs; features need no head")
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    """Scales vectors [..., D] to length 1; zeros stay zeros."""
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
 def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:

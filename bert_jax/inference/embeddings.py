@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.inference.bert import Bert
+from bert_jax.inference.forward import distinct_rows
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tasks import retrieval
 from bert_jax.tasks.retrieval import (
@@ -96,12 +97,14 @@ def embed(
     bert: Bert, rows: Sequence[TokenRow], embedding: Embedding, advance: Callable[[int], None]
 ) -> np.ndarray:
     """Computes the embeddings of rows, float32 [N, D]; see `score_pairs`."""
+    distinct, numbers = distinct_rows(rows)
+    advance(len(rows) - len(distinct))
     vectors = []
-    for start in range(0, len(rows), _CHUNK):
-        chunk = rows[start : start + _CHUNK]
+    for start in range(0, len(distinct), _CHUNK):
+        chunk = distinct[start : start + _CHUNK]
         vectors += bert.features(chunk, bert.layers([-1]), embedding)
         advance(len(chunk))
-    return np.concatenate(vectors)
+    return np.concatenate(vectors)[numbers]
 
 
 # Larger values mean more similar texts, as in sentence-transformers.

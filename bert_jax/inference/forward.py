@@ -17,6 +17,7 @@ import numpy as np
 from bert_jax.base.errors import UserError
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
+from bert_jax.models.embedding_model import pooled
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.term import Term
@@ -41,11 +42,13 @@ class Inputs(NamedTuple):
     Attributes:
       token_type_ids_BxL: int32, 1 in segment B.
       lengths_B: int32, the number of tokens that are not padding.
+      num_left_out_B: int32, the number of first tokens that are not pooled.
     """
 
     input_ids_BxL: np.ndarray
     token_type_ids_BxL: np.ndarray
     lengths_B: np.ndarray
+    num_left_out_B: np.ndarray
 
     def fields(self) -> dict[str, jax.Array]:
         positions_L = jnp.arange(self.input_ids_BxL.shape[1])
@@ -65,14 +68,12 @@ def features(
     `Bert.encode` describes the pooling and the K layers, which count from 0 here.
     """
     states = _hidden_states(config, params, inputs)
-    hidden_BxKxLxD = jnp.stack([states[layer] for layer in layers], axis=1)
-    if pooling == "cls":
-        return hidden_BxKxLxD[:, :, 0]
     if pooling == "tokens":
-        return hidden_BxKxLxD
-    mask_Bx1xLx1 = inputs.fields()["attention_mask"][:, None, :, None] > 0
-    sums_BxKxD = jnp.sum(jnp.where(mask_Bx1xLx1, hidden_BxKxLxD, 0), axis=2)
-    return sums_BxKxD / jnp.maximum(inputs.lengths_B, 1)[:, None, None]
+        return jnp.stack([states[layer] for layer in layers], axis=1)
+    position_L = jnp.arange(inputs.input_ids_BxL.shape[1])
+    is_pooled_BxL = position_L < inputs.lengths_B[:, None]
+    is_pooled_BxL &= position_L >= inputs.num_left_out_B[:, None]
+    return jnp.stack([pooled(states[layer], is_pooled_BxL, pooling) for layer in layers], axis=1)
 
 
 @partial(jax.jit, static_argnames="config")
@@ -132,6 +133,7 @@ def run_in_batches(
     max_length: int,
     source: str,
 ) -> list[np.ndarray]:
+    rows, numbers = distinct_rows(rows)
     lengths = [len(row.input_ids_L) for row in rows]
     is_cpu = jax.default_backend() == "cpu"
     batch_tokens = _CPU_BATCH_TOKENS if is_cpu else _ACCELERATOR_BATCH_TOKENS
@@ -151,7 +153,18 @@ def run_in_batches(
             copy_oldest()
     while running:
         copy_oldest()
-    return results
+    return [results[n] for n in numbers]
+
+
+def distinct_rows(rows: Sequence[TokenRow]) -> tuple[list[TokenRow], list[int]]:
+    """Returns the different rows, and the number of each row's.
+
+    Equal rows in batches of other shapes would have results that differ in their last bits.
+    """
+    keys = [(row.input_ids_L.tobytes(), row.num_first, row.num_left_out) for row in rows]
+    distinct = dict(zip(keys, rows, strict=True))
+    numbers = {key: n for n, key in enumerate(distinct)}
+    return list(distinct.values()), [numbers[key] for key in keys]
 
 
 def text_batches(
@@ -180,9 +193,10 @@ def bucket(length: int, max_length: int) -> int:
 
 def _padded(rows: Sequence[TokenRow], shape: tuple[int, int]) -> Inputs:
     ids_BxL, types_BxL = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    lengths_B = np.zeros(shape[0], np.int32)
+    lengths_B, num_left_out_B = np.zeros((2, shape[0]), np.int32)
     for b, row in enumerate(rows):
         length = lengths_B[b] = len(row.input_ids_L)
+        num_left_out_B[b] = row.num_left_out
         ids_BxL[b, :length] = row.input_ids_L
         types_BxL[b, row.num_first : length] = 1
-    return Inputs(ids_BxL, types_BxL, lengths_B)
+    return Inputs(ids_BxL, types_BxL, lengths_B, num_left_out_B)

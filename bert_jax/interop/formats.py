@@ -14,10 +14,12 @@ from bert_jax.interop.google import is_google, read_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.sentence_transformers import encoder_folder, read_embedding
 from bert_jax.interop.weights import ENCODER
 from bert_jax.training.workdir import CHECKPOINTS, CONFIG, checkpoint_folder
 
 _UNFINISHED = "unfinished_conversion"
+_ADAPTER = "adapter_config.json"
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
 
 
@@ -71,9 +73,8 @@ def _read_remote(path: epath.Path, lowercase: bool | None, family: str) -> Pretr
     names = [
         name
         for name in names or files.list_files(folder)
-        if "/" not in name
+        if ("/" not in name or "Transformer/" in name or "Pooling/" in name)
         and (name.endswith(_SUFFIXES) or ".data-" in name)
-        or name.endswith("Pooling/config.json")
     ]
     if any(name.endswith(".safetensors") for name in names):
         names = [name for name in names if not name.endswith(".bin")]
@@ -97,8 +98,17 @@ def _read(
     if is_native(path):
         return read_native(path, family, with_weights)
     with files.naming(path):
-        if is_huggingface(path):
-            return read_huggingface(path, family, with_weights)
+        encoder = encoder_folder(path)
+        if (encoder / _ADAPTER).exists():
+            raise UserError(
+                f"{encoder} is an adapter (LoRA) of another model: merge it first, with peft's "
+                "merge_and_unload, and give the directory of the merged model"
+            )
+        if is_huggingface(encoder):
+            pretrained = read_huggingface(encoder, family, with_weights)
+            pretrained.embedding, unsupported = read_embedding(path)
+            pretrained.warnings += unsupported
+            return pretrained
         if is_google(path):
             return read_google(path, family, with_weights, lowercase)
         parts = [path / name for name in generator.PARTS]

@@ -34,7 +34,7 @@ from bert_jax.interop.names import (
     spelled_names,
 )
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
-from bert_jax.interop.sentence_transformers import Embedding, read_embedding, write_embedding
+from bert_jax.interop.sentence_transformers import Embedding, write_embedding
 from bert_jax.interop.tokenizer_files import (
     read_huggingface_tokenizer,
     tokenizer_class_of,
@@ -93,14 +93,12 @@ def read_huggingface(path: Path, family_name: str = "", with_weights: bool = Tru
             shapes = {n: shape for n, shape in shapes.items() if head_of(n) not in heads}
             shapes |= task_shapes
         weights, left_out = collect_weights(tensors, names, shapes, family, file)
-    embedding, unsupported = read_embedding(path)
     tokenizer, guessed = read_huggingface_tokenizer(path, family)
     return dataclasses.replace(
         described,
         weights=weights,
         tokenizer=tokenizer,
-        warnings=left_out + warnings + unsupported + guessed,
-        embedding=embedding,
+        warnings=left_out + warnings + guessed,
         **head,
     )
 

@@ -82,7 +82,12 @@ def _described(
     head: dict[str, Any] = {}
     if workdir.is_finetuning(config) and config.head == "embedding":
         own = config.embedding
-        embedding = Embedding(own.pooling, own.normalize, config.data.max_seq_length)
+        embedding = Embedding(
+            own.pooling,
+            own.normalize,
+            config.data.max_seq_length,
+            include_prompt=own.include_prompt,
+        )
         prompts = {"query": own.query_prompt, "document": own.document_prompt}
         head = {"embedding": embedding.with_prompts(**prompts)}
     elif workdir.is_finetuning(config):

@@ -7,8 +7,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from bert_jax.base import files
+from bert_jax.base.errors import UserError
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
+# The file of a Router; older versions, which call it Asym, have a config.json.
+_ROUTER = "router_config.json"
 _LIBRARY, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.json"
 _MODE = "pooling_mode_"
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
@@ -31,8 +34,10 @@ class Embedding(NamedTuple):
         tokens apart, and their vectors are averaged. None cuts longer texts.
       prompt: What is put before each text.
       lowercase: Whether text is lower-cased before it is tokenized.
+      include_prompt: Whether the tokens of the prompt, and [CLS] before them, are pooled too.
       similarity: How vectors are compared, one of SIMILARITIES.
       dimension: The number of values that are kept of a vector, after `normalize`; None for all.
+      normalize_last: Whether the vectors that are kept are scaled to length 1.
       library: The other settings of the library, which are only kept: all prompts by name.
     """
 
@@ -42,8 +47,10 @@ class Embedding(NamedTuple):
     stride: int | None = None
     prompt: str = ""
     lowercase: bool = False
+    include_prompt: bool = True
     similarity: str = "cosine"
     dimension: int | None = None
+    normalize_last: bool = False
     library: Mapping[str, Any] = MappingProxyType(_DEFAULTS)
 
     @property
@@ -57,23 +64,63 @@ class Embedding(NamedTuple):
 
     def for_queries(self) -> Self:
         """Returns the settings for queries, as in the library's `encode_query`."""
-        return self._replace(prompt=self.prompts.get("query", self.prompt))
+        return self._replace(prompt=self.prompts.get("query", ""))
 
     def for_documents(self) -> Self:
         """Returns the settings for documents, as in the library's `encode_document`."""
         names = [name for name in ("document", "passage", "corpus") if name in self.prompts]
-        return self._replace(prompt=self.prompts[names[0]]) if names else self
+        return self._replace(prompt=self.prompts[names[0]] if names else "")
+
+
+def read_modules(path: Path) -> list[tuple[str, Path]]:
+    """Lists the modules of a directory, their kinds and folders; none if it is not the library's.
+
+    A Router stands for the modules of its route.
+    """
+    found = []
+    modules = json.loads((path / _MODULES).read_bytes()) if (path / _MODULES).exists() else []
+    for module in modules:
+        folder = files.inside(path, module["path"], path / _MODULES)
+        if (kind := module["type"].rpartition(".")[2]) in ("Router", "Asym"):
+            found += _route(folder)
+        else:
+            found.append((kind, folder))
+    return found
+
+
+def _route(folder: Path) -> list[tuple[str, Path]]:
+    """Lists the modules of a Router, whose routes must all have the same."""
+    path = folder / _ROUTER if (folder / _ROUTER).exists() else folder / "config.json"
+    router = files.read_json(path)
+    names, *others = router["structure"].values()
+    if any(other != names for other in others):
+        raise UserError(
+            f"{path}: the routes {', '.join(router['structure'])} have different modules: save "
+            "those of one route as a model of its own"
+        )
+    return [
+        (router["types"][name].rpartition(".")[2], files.inside(folder, name, path))
+        for name in names
+    ]
+
+
+def encoder_folder(path: Path) -> Path:
+    """Finds the folder of the weights: `path` itself, or in older versions 0_Transformer."""
+    return next((folder for kind, folder in read_modules(path) if kind == "Transformer"), path)
 
 
 def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
     """Reads the settings of a directory; returns them, and a warning for each unsupported part."""
-    if not (path / _MODULES).exists():
+    modules, encoder = read_modules(path), encoder_folder(path)
+    if not modules:
         return Embedding(), []
-    settings = files.read_json(path / _SETTINGS, optional=True)
-    tokenizer = files.read_json(path / _TOKENIZER, optional=True)
+    # The file of an older version has the name of the family: sentence_roberta_config.json.
+    named = sorted(encoder.glob("sentence_*_config.json"))
+    settings = files.read_json(named[0]) if named else {}
+    tokenizer = files.read_json(encoder / _TOKENIZER, optional=True)
     # sentence-transformers 6 writes only the tokenizer's, which is about 1e30 without a limit.
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
-    library = _DEFAULTS | files.read_json(path / _LIBRARY, optional=True)
+    library = _read_library(path / _LIBRARY)
     name, similarity = library["default_prompt_name"], library["similarity_fn_name"]
     embedding = Embedding(
         max_length=int(length) if length else None,
@@ -87,19 +134,16 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
         embedding = embedding._replace(similarity=similarity)
     elif similarity:
         warnings.append(f"its similarity, {similarity}, is not supported: vectors' cosine is")
-    for module in json.loads((path / _MODULES).read_bytes()):
-        kind = module["type"].rpartition(".")[2]
+    for kind, folder in modules:
         if kind == "Pooling":
-            folder = files.inside(path, module["path"], path / _MODULES)
             config = files.read_json(folder / "config.json", optional=True)
             mode = _pooling_mode(config) if (folder / "config.json").exists() else None
-            if embedding.prompt and not config.get("include_prompt", True):
-                warnings.append("its pooling leaves out the prompt, which is not supported")
+            embedding = embedding._replace(include_prompt=config.get("include_prompt", True))
             if mode is None:
                 # Copies of a model often have only the top-level files. Training does not need
                 # this one.
                 embedding = embedding._replace(pooling=None)
-                name = f"{module['path']}/config.json"
+                name = f"{folder.relative_to(path)}/config.json"
                 warnings.append(f"it has no {name}: name the pooling of sentence embeddings")
             elif mode in _POOLINGS:
                 embedding = embedding._replace(pooling=_POOLINGS[mode])
@@ -112,6 +156,21 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
                 f"its module {kind} is not supported: embeddings are computed without it"
             )
     return embedding, [f"{path}: {warning}" for warning in warnings]
+
+
+def _read_library(path: Path) -> dict[str, Any]:
+    """Reads the settings in the library's own file, where prompts may be null."""
+    library = _DEFAULTS | files.read_json(path, optional=True)
+    prompts = library["prompts"] or {}
+    if not isinstance(prompts, dict) or not {*map(type, prompts.values())} <= {str, type(None)}:
+        raise UserError(f"{path}: prompts is {prompts!r}; it must be a text for each name")
+    library["prompts"] = {name: text or "" for name, text in prompts.items()}
+    name, dimension = library["default_prompt_name"], library.get("truncate_dim")
+    if name and name not in prompts:
+        raise UserError(f"{path}: default_prompt_name is {name!r}, which is not one of prompts")
+    if dimension is not None and (type(dimension) is not int or dimension < 1):
+        raise UserError(f"{path}: truncate_dim is {dimension!r}; it must be null or at least 1")
+    return library
 
 
 def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
@@ -131,6 +190,8 @@ def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
     modes = ("cls_token", "mean_tokens")
     pooling = {f"{_MODE}{mode}": _POOLINGS[mode] == embedding.pooling for mode in modes}
     config = {"word_embedding_dimension": width, **pooling}
+    if not embedding.include_prompt:
+        config["include_prompt"] = False
     files.write_json(path / modules[1]["path"] / "config.json", config)
     settings = {"max_seq_length": embedding.max_length, "do_lower_case": embedding.lowercase}
     files.write_json(path / _SETTINGS, settings)

@@ -39,14 +39,16 @@ class EmbeddingModel(nn.Module):
         """Returns `embeddings` [N, D], float32.
 
         Args:
-          batch: The fields of `INPUTS`, each [N, L]; see `BertEncoder`.
+          batch: The fields of `INPUTS`, each [N, L]; see `BertEncoder`. The attention mask is 2 at
+            tokens of a prompt that the pooling leaves out.
           deterministic: True for evaluation: no dropout, no "dropout" rng needed.
         """
-        inputs = (batch[name] for name in self.INPUTS)
-        hidden_NxLxD, _ = self.bert(*inputs, deterministic=deterministic)
+        ids_NxL, types_NxL, mask_NxL = (batch[name] for name in self.INPUTS)
+        is_token_NxL = (mask_NxL > 0).astype(mask_NxL.dtype)
+        hidden_NxLxD, _ = self.bert(ids_NxL, types_NxL, is_token_NxL, deterministic=deterministic)
         if self.num_labels and self.is_initializing():
             self.classify(hidden_NxLxD[:, 0], hidden_NxLxD[:, 0])
-        return {"embeddings": pooled(hidden_NxLxD, batch["attention_mask"], self.pooling)}
+        return {"embeddings": pooled(hidden_NxLxD, mask_NxL == 1, self.pooling)}
 
     @property
     def fields(self) -> dict[str, int]:
@@ -59,10 +61,11 @@ class EmbeddingModel(nn.Module):
         return self.classifier(jnp.concatenate([first_NxD, second_NxD, difference_NxD], axis=-1))
 
 
-def pooled(hidden_NxLxD: jax.Array, mask_NxL: jax.Array, pooling: str) -> jax.Array:
-    """Returns the state of the first token ("cls") or the mean of all ("mean"), float32 [N, D]."""
+def pooled(hidden_NxLxD: jax.Array, is_pooled_NxL: jax.Array, pooling: str) -> jax.Array:
+    """Returns the state of the first pooled token ("cls") or their mean, float32 [N, D]."""
+    is_pooled_NxLx1 = is_pooled_NxL[..., None]
     if pooling == "cls":
-        return hidden_NxLxD[:, 0].astype(jnp.float32)
-    is_token_NxLx1 = mask_NxL[..., None] > 0
-    sum_NxD = jnp.sum(hidden_NxLxD, axis=1, where=is_token_NxLx1, dtype=jnp.float32)
-    return sum_NxD / jnp.maximum(jnp.sum(is_token_NxLx1, axis=1), 1)
+        first_Nx1x1 = jnp.argmax(is_pooled_NxLx1, axis=1, keepdims=True)
+        return jnp.take_along_axis(hidden_NxLxD, first_Nx1x1, 1)[:, 0].astype(jnp.float32)
+    sum_NxD = jnp.sum(hidden_NxLxD, axis=1, where=is_pooled_NxLx1, dtype=jnp.float32)
+    return sum_NxD / jnp.maximum(jnp.sum(is_pooled_NxLx1, axis=1), 1)

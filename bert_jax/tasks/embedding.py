@@ -30,7 +30,7 @@ from bert_jax.tasks.task import VALIDATION_FRACTION, Task
 from bert_jax.tasks.token_rows import TokenRows, tokenized
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.tables import read_rows
-from bert_jax.tokenizers import Tokenizer
+from bert_jax.tokenizers import Tokenizer, TokenRow
 
 _NEGATIVE = re.compile(r"negative(_\d+)?")
 # The losses of pairs with a number, and those that compare pairs with different labels.
@@ -45,8 +45,12 @@ class TextTuple(NamedTuple):
     label: float | int | None
 
 
-def _rows(texts: Iterable[str], prompt: str, tokenizer: Tokenizer, length: int) -> Iterator[Any]:
-    return tokenized(((prompt + text, None) for text in texts), tokenizer, length)
+def _rows(
+    texts: Iterable[str], prompt: str, include_prompt: bool, tokenizer: Tokenizer, length: int
+) -> Iterator[TokenRow]:
+    num_left_out = 0 if include_prompt else tokenizer.prompt_length(prompt, length)
+    for row in tokenized(((prompt + text, None) for text in texts), tokenizer, length):
+        yield row._replace(num_left_out=num_left_out)
 
 
 class TupleRows(TokenRows):
@@ -55,6 +59,7 @@ class TupleRows(TokenRows):
     Args:
       tuples: All have the same number of texts.
       label_type: np.int32, np.float32, or None without labels.
+      include_prompt: See `config.embedding`.
 
     Attributes:
       num_positives: The number of distinct positives.
@@ -67,6 +72,7 @@ class TupleRows(TokenRows):
         tokenizer: Tokenizer,
         max_seq_length: int,
         label_type: type | None,
+        include_prompt: bool = True,
     ):
         queries: dict[str, int] = {}
         documents: dict[str, int] = {}
@@ -76,8 +82,12 @@ class TupleRows(TokenRows):
             others.append([documents.setdefault(text, len(documents)) for text in texts])
             labels.append(label)
         options = tokenizer, max_seq_length
-        super().__init__(_rows(queries, prompts[0], *options), *options)
-        self.documents = TokenRows(_rows(documents, prompts[1], *options), *options)
+        rows, other_rows = (
+            _rows(texts, prompt, include_prompt, *options)
+            for texts, prompt in zip((queries, documents), prompts, strict=True)
+        )
+        super().__init__(rows, *options)
+        self.documents = TokenRows(other_rows, *options)
         self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
         self._queries_N, self._documents_NxC = np.array(first), np.array(others)
         self.labels_N = None if label_type is None else np.array(labels, label_type)
@@ -119,6 +129,7 @@ class ScoredRows(TokenRows):
     Args:
       scores: Computes the scores of queries_QxD and documents_NxD.
       facts: What the scores depend on beside the texts.
+      include_prompt: See `config.embedding`.
     """
 
     def __init__(
@@ -129,10 +140,12 @@ class ScoredRows(TokenRows):
         max_seq_length: int,
         scores: Callable[[np.ndarray, np.ndarray], Scores],
         facts: Iterable[Any],
+        include_prompt: bool = True,
     ):
         options = tokenizer, max_seq_length
         rows = (
-            _rows(texts, prompt, *options) for texts, prompt in zip(sides, prompts, strict=True)
+            _rows(texts, prompt, include_prompt, *options)
+            for texts, prompt in zip(sides, prompts, strict=True)
         )
         super().__init__(itertools.chain.from_iterable(rows), *options)
         self._num_queries, self._scores, self._facts = len(sides[0]), scores, list(facts)
@@ -277,9 +290,8 @@ class EmbeddingTask(Task):
                 )
             types = {"softmax": np.int32} | dict.fromkeys(NUMBER_LOSSES, np.float32)
             label_type = types.get(self._loss)
-            return TupleRows(
-                tuples, self._prompts, self._tokenizer, self._max_seq_length, label_type
-            )
+            options = self._tokenizer, self._max_seq_length, label_type
+            return TupleRows(tuples, self._prompts, *options, self._options["include_prompt"])
         if not self._is_similarity(split):
             return self._retrieval_rows(_retrieval_of(tuples))
         first, second = zip(*(row.texts for row in tuples), strict=True)
@@ -301,7 +313,8 @@ class EmbeddingTask(Task):
         if data.is_graded or max(data.own) >= 0:
             facts += [data.relevant, data.own]
         options = self._tokenizer, self._max_seq_length, scores, facts
-        return ScoredRows((data.queries, texts), self._prompts, *options)
+        include_prompt = self._options["include_prompt"]
+        return ScoredRows((data.queries, texts), self._prompts, *options, include_prompt)
 
     def _similarity_rows(
         self, first: Sequence[str], second: Sequence[str], labels_N: np.ndarray

@@ -25,17 +25,19 @@ class TokenRows:
 
     def __init__(self, rows: Iterable[TokenRow], tokenizer: Tokenizer, max_seq_length: int):
         self._pad_id, self.max_seq_length = tokenizer.pad_id, max_seq_length
-        ids, first_lengths = [np.zeros(0, np.int32)], []
+        ids, first_lengths, left_out = [np.zeros(0, np.int32)], [], []
         self.num_cut = 0
         for row in rows:
             self.num_cut += row.num_cut > 0
             ids.append(row.input_ids_L)
             first_lengths.append(row.num_first)
+            left_out.append(row.num_left_out)
         # Row i is ids[starts[i] : starts[i + 1]].
         self._ids = np.concatenate(ids)
         self.unknown_fraction = tokenizer.unknown_fraction(self._ids)
         self._starts = np.cumsum([len(row) for row in ids], dtype=np.int64)
         self._num_first_N = np.array(first_lengths, np.int32)
+        self._num_left_out_N = np.array(left_out, np.int32)
 
     def __len__(self) -> int:
         return len(self._num_first_N)
@@ -67,17 +69,19 @@ class TokenRows:
           choices. L is the same in every call. Subclasses add the labels of the head: "labels",
           which is int32 [n] (classes, or the right choice), float32 [n] (regression), float32
           [n, C] (several labels a row) or int32 [n, L] with -1 where nothing is scored (tags); or
-          "start_positions" and "end_positions", int32 [n] (spans).
+          "start_positions" and "end_positions", int32 [n] (spans). The attention mask is 2 at the
+          `num_left_out` first tokens of a row; see `EmbeddingModel`.
         """
         at_L = np.arange(self.max_seq_length)
         starts_N, stops_N = self._starts[indices], self._starts[indices + 1]
         mask_NxL = at_L < (stops_N - starts_N)[:, None]
         second_NxL = mask_NxL & (at_L >= self._num_first_N[indices][:, None])
+        left_out_NxL = mask_NxL & (at_L < self._num_left_out_N[indices][:, None])
         index_NxL = np.minimum(starts_N[:, None] + at_L, len(self._ids) - 1)
         return {
             "input_ids": np.where(mask_NxL, self._ids[index_NxL], np.int32(self._pad_id)),
             "token_type_ids": second_NxL.astype(np.int32),
-            "attention_mask": mask_NxL.astype(np.int32),
+            "attention_mask": mask_NxL.astype(np.int32) + left_out_NxL,
         }
 
     def of_examples(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -337,6 +337,15 @@ class Tokenizer(abc.ABC):
         """Adds the special tokens to one text or two; see `SequenceTemplate.join`."""
         return self.template.join(a, b, max_length=max_length)
 
+    def prompt_length(self, prompt: str, max_length: int | None) -> int:
+        """Counts the tokens at the start of each row with a prompt, with those before it.
+
+        The prompt is tokenized alone, as in sentence-transformers, also where its last token would
+        be another one before a text.
+        """
+        row = self.join(self.encode_batch([prompt])[0], max_length=max_length)
+        return len(row.input_ids_L) - bool(self.template.after) if prompt else 0
+
     def unknown_fraction(self, input_ids: np.ndarray) -> float:
         """Returns the fraction of unknown tokens; special tokens do not count."""
         special = [id_ for id_ in self.special_ids if id_ != self.unk_id]

@@ -13,11 +13,13 @@ class TokenRow(NamedTuple):
       input_ids_L: int32.
       num_first: The number of tokens in the first segment.
       num_cut: The number of text tokens that did not fit.
+      num_left_out: The number of first tokens that are not pooled.
     """
 
     input_ids_L: np.ndarray
     num_first: int
     num_cut: int = 0
+    num_left_out: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

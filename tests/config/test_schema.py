@@ -38,6 +38,7 @@ def wrong_values(field):
         yield number + step, limit
     if field.bounds and any(isinstance(x, float) for x in as_tuple(field.default)):
         yield float("nan"), field.range
+        yield float("inf"), "a number"
 
 
 def as_tuple(value):

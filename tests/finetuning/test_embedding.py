@@ -208,6 +208,23 @@ def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):
     assert not again.head and all(name.startswith("bert/") for name in again.weights)
 
 
+def test_a_run_whose_pooling_leaves_out_the_prompts(bert, pairs, tmp_path):
+    """Vectors of training, which the run writes for its validation rows, are those of encode."""
+    options = {"embedding__include_prompt": False, "embedding__pooling": "cls"}
+    options |= {"eval__predict": "all", "train__num_epochs": 1.0}
+    finetune(config(bert, pairs, **options), tmp_path)
+    ours = bert_jax.load(tmp_path)
+    assert (ours.embedding.include_prompt, ours.embedding.pooling) == (False, "cls")
+    lines = (pairs / "validation.jsonl").read_text().splitlines()
+    anchors = list(dict.fromkeys(json.loads(line)["anchor"] for line in lines))
+    written_MxD = np.load(tmp_path / "predictions" / "validation.npy")
+    found = ours.encode(anchors, prompt_name="query", normalize=False)
+    np.testing.assert_allclose(found, written_MxD[: len(anchors)], atol=1e-5)
+    states = ours.encode([f"the {anchor}" for anchor in anchors], pooling="tokens")
+    # [CLS] and "the" come before the first token of an anchor.
+    np.testing.assert_allclose(found, [x[2] for x in states], atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory):
     """Writes pairs with a score and a class; returns the file, and its columns as keys."""

@@ -13,6 +13,7 @@ import pytest
 import bert_jax
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
+from bert_jax.inference.embeddings import embed
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.pretraining_model import PreTrainingModel
@@ -172,6 +173,18 @@ def test_encode_does_not_depend_on_the_other_texts(bert):
     np.testing.assert_array_equal(bert.encode(text), bert.encode([text])[0])
     np.testing.assert_array_equal(bert.encode(texts, layers=np.int8(2)), bert.encode(iter(texts)))
     assert bert.encode([]).shape == (0, 12)
+
+
+def test_equal_texts_have_equal_vectors(bert):
+    """A batch of another shape gives other last bits."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice([*"abcdefghij"], n)) for n in rng.integers(1, 30, 300)]
+    texts += texts[::7]
+    rows, counted = bert.embedding_rows(texts, bert.embedding), []
+    for found in (bert.encode(texts), embed(bert, rows, bert.embedding, counted.append)):
+        np.testing.assert_array_equal(found[300:], found[:300:7])
+    assert sum(counted) == len(texts)
+    assert len({x.tobytes() for x in bert.encode(["a b", ("a", "b")])}) == 2
 
 
 def test_a_long_text_is_cut_off_with_a_warning(bert):

@@ -233,3 +233,109 @@ def test_exports_that_are_refused(tmp_path):
         formats.write(make_finetuned("question_answering"), out, "sentence_transformers")
     with pytest.raises(UserError, match="has a decoder, whose states"):
         formats.write(make_pretrained(family="bart"), out, "sentence_transformers")
+
+
+def moved(path, old, new):
+    """Moves the files of a model, but not those of the library, to a folder of their own."""
+    shutil.move(old, new)
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        if (new / name).exists():
+            shutil.move(new / name, path / name)
+
+
+def test_the_weights_may_be_in_the_folder_of_their_module(tmp_path):
+    """As older versions have it, with settings named by the family; and in a Router."""
+    settings = {"pooling": "cls", "max_length": 16, "query_prompt": "the "}
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    convert.convert(str(tmp_path / "hf"), str(tmp_path / "st"), "sentence_transformers", **settings)
+    expected = bert_jax.load(tmp_path / "st")
+    old, router = tmp_path / "old", tmp_path / "router"
+    old.mkdir()
+    moved(old, tmp_path / "st", old / "0_Transformer")
+    shutil.move(old / "0_Transformer" / "1_Pooling", old / "1_Pooling")
+    name = "sentence_bert_config.json"
+    shutil.move(old / "0_Transformer" / name, old / "0_Transformer" / name.replace("bert", "xlnet"))
+    modules = json.loads((old / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (old / "modules.json").write_text(json.dumps(modules))
+    shutil.copytree(old, router)
+    names = ["0_Transformer", "1_Pooling"]
+    types = {name: f"sentence_transformers.base.modules.{name[2:]}" for name in names}
+    structure = {"query": names, "document": names}
+    (router / "router_config.json").write_text(json.dumps({"types": types, "structure": structure}))
+    modules = [{"path": "", "type": "sentence_transformers.base.modules.router.Router"}]
+    (router / "modules.json").write_text(json.dumps(modules))
+    for path in (old, router):
+        found = bert_jax.load(path)
+        assert found.embedding == expected.embedding
+        np.testing.assert_array_equal(found.encode(["a b"]), expected.encode(["a b"]))
+    structure["query"] = names[:1]
+    (router / "router_config.json").write_text(json.dumps({"types": types, "structure": structure}))
+    with pytest.raises(UserError, match="router_config.json: the routes query, document have diff"):
+        bert_jax.load(router)
+    for folder in (tmp_path / "hf", old / "0_Transformer"):
+        (folder / "adapter_config.json").write_text("{}")
+    for path in (tmp_path / "hf", old):
+        with pytest.raises(UserError, match=r"is an adapter \(LoRA\) of another model: merge it"):
+            bert_jax.load(path)
+
+
+@pytest.mark.parametrize(
+    "library, words",
+    [
+        ({"truncate_dim": -1}, "truncate_dim is -1; it must be null or at least 1"),
+        ({"truncate_dim": "5"}, "truncate_dim is '5'; it must be null or at least 1"),
+        ({"prompts": {"query": 1}}, r"prompts is {'query': 1}; it must be a text for each name"),
+        ({"prompts": ["a"]}, r"prompts is \['a'\]; it must be a text for each name"),
+        ({"prompts": None, "default_prompt_name": "q"}, "default_prompt_name is 'q', which is not"),
+    ],
+)
+def test_settings_that_are_refused(tmp_path, library, words):
+    path = write(tmp_path) / "config_sentence_transformers.json"
+    path.write_text(json.dumps(library))
+    with pytest.raises(UserError, match=f"{path.name}: {words}"):
+        read_embedding(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "prompts, expected", [(None, ("", "")), ({"query": None, "passage": "p "}, ("", "p "))]
+)
+def test_prompts_that_are_null_are_empty(tmp_path, prompts, expected):
+    library = {"prompts": prompts, "truncate_dim": None, "default_prompt_name": None}
+    (write(tmp_path) / "config_sentence_transformers.json").write_text(json.dumps(library))
+    embedding, _ = read_embedding(tmp_path)
+    assert (embedding.for_queries().prompt, embedding.for_documents().prompt) == expected
+
+
+def test_the_pooling_may_leave_out_the_prompt(tmp_path):
+    """The tokens of the prompt are read, but not pooled; nor is [CLS] before them."""
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    for mode in ("mean", "cls"):
+        write(tmp_path / "hf", {"pooling_mode": mode, "include_prompt": False})
+        bert = bert_jax.load(tmp_path / "hf")
+        texts, prompt = ["a b", "", "c d e f g h i j " * 9], "the "
+        with pytest.warns(UserWarning, match="truncated"):
+            states = bert.encode([prompt + text for text in texts], pooling="tokens", prompt="")
+            found = bert.encode(texts, prompt=prompt)
+        expected = [x[2:].mean(0) if mode == "mean" else x[2] for x in states]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        windows = bert.encode(["a b c d e f"], prompt=prompt, stride=4, max_length=7)
+        parts = [bert.encode("a b c d", prompt=prompt), bert.encode("d e f", prompt="")]
+        np.testing.assert_allclose(windows[0], np.mean(parts, axis=0), atol=1e-5)
+        convert.convert(str(tmp_path / "hf"), str(tmp_path / mode), "sentence_transformers")
+        again = bert_jax.load(tmp_path / mode)
+        np.testing.assert_allclose(found[:2], again.encode(texts[:2], prompt=prompt), atol=1e-5)
+
+
+def test_vectors_are_cut_before_they_are_normalized(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    write(tmp_path / "hf", OLD_POOLING, "Normalize")
+    library = tmp_path / "hf" / "config_sentence_transformers.json"
+    library.write_text(json.dumps({"truncate_dim": 5}))
+    bert = bert_jax.load(tmp_path / "hf")
+    whole = bert.encode("a b", pooling="tokens")[0]
+    unit = whole / np.linalg.norm(whole)
+    np.testing.assert_allclose(bert.encode("a b"), unit[:5], atol=1e-6)
+    expected = whole[:5] / np.linalg.norm(whole[:5])
+    np.testing.assert_allclose(bert.encode("a b", normalize=True), expected, atol=1e-6)
+    np.testing.assert_allclose(bert.encode("a b", normalize=False), whole[:5], atol=1e-6)
