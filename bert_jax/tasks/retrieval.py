@@ -117,7 +117,7 @@ def read_retrieval(source: epath.PathLike, key: str, skip_own: bool = False) -> 
     if path.is_file():
         folder = path.parent if _parts(path.parent, "corpus") else path.parent.parent
     else:
-        found = (_tables(folder / place, split) for split in _SPLITS for place in _JUDGED)
+        found = (_tables(folder / place, split) for place in _JUDGED for split in _SPLITS)
         judgements = next(filter(None, found), [folder / "qrels" / "test.tsv"])
     documents, queries = (_texts(folder, name) for name in ("corpus", "queries"))
     judged: dict[str, dict[str, float]] = {}

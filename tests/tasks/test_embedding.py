@@ -159,6 +159,10 @@ def test_copies_of_documents_are_encoded_once_and_rank_by_their_ids(tmp_path):
     found = task(tmp_path, retrieval=str(folder))
     rows = found.rows("validation_retrieval")
     assert (len(rows), rows.num_examples) == (3, 1)
+    # What the scores depend on is part of the identity of a run's data.
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t3\t1\nq\t8\t1\n")
+    other = task(tmp_path, retrieval=str(folder)).rows("validation_retrieval")
+    assert [*other.fingerprint_texts()] != [*rows.fingerprint_texts()]
     # The query is nearer to the odd documents: 1, 3, 5, 7, 9, 0, 2, 4, 6, 8.
     scores = rows.score(np.array([[1.0, 0.1], [0, 1], [1, 0]], np.float32))
     assert scores["mrr@10"] == 1 / 2 and scores["map@100"] == (1 / 2 + 2 / 10) / 2

@@ -171,6 +171,9 @@ def test_layouts_of_published_data(tmp_path, corpus, queries, judged, renamed):
             write_table(tmp_path / path.replace("00000", "00001", 1), rows[1:])
         else:
             write_table(tmp_path / path, rows)
+    if not (tmp_path / "test.tsv").exists():
+        # Another file of this name is no file of judgements.
+        (tmp_path / "test.tsv").write_text("text\tlabel\nx\ty\n")
     for source in (tmp_path, tmp_path / judged):
         data = read_retrieval(source, "--retrieval")
         assert data.documents == ["The text 7", "The text 8", "The text 9"]
@@ -210,48 +213,46 @@ def test_grades_have_a_score_of_their_own():
         (1 * gains[0] + 2 * gains[1]) / (3 * gains[0] + 2 * gains[1] + 1 * gains[2])
     )
     assert found["ndcg@10"] == pytest.approx((gains[0] + gains[1]) / sum(gains))
-    alike = make_retrieval({"a": ""}, {"1": ""}, {"1": {"a": 1.0}})
-    assert "graded_ndcg@10" not in retrieval_scores(alike, lambda rows: np.ones((1, 1)))
+    for grade, is_graded in ((1.0, False), (0.5, True), (2.0, True)):
+        alike = make_retrieval({"a": ""}, {"1": ""}, {"1": {"a": grade}})
+        scores = retrieval_scores(alike, lambda rows: np.ones((1, 1)))
+        assert ("graded_ndcg@10" in scores) == is_graded
 
 
-@pytest.mark.parametrize("num_documents", [3, 150])
-def test_the_document_of_a_query_is_left_out_on_request(num_documents):
-    """Its judgement still counts, as in BEIR. The ranking is that of the ids from the last."""
-    documents = {f"{n:03d}": str(n) for n in range(num_documents)}
-    last, before = f"{num_documents - 1:03d}", f"{num_documents - 2:03d}"
-    queries, judged = {last: "", "q": ""}, {last: ones([last, before]), "q": ones([before])}
-    found = {}
-    for skip_own in (False, True):
+def test_the_document_of_a_query_is_left_out_on_request():
+    """The first of the ranking. Its judgement still counts, as in BEIR."""
+    documents = {f"{n:03d}": "" for n in range(150)}
+    queries, judged = {"000": "", "q": ""}, {"000": ones(["000", "100"]), "q": ones(["001"])}
+
+    def scores(skip_own):
         data = make_retrieval(documents, queries, judged, skip_own)
-        assert data.own == [num_documents - 1 if skip_own else -1, -1]
-        found[skip_own] = retrieval_scores(
-            data, lambda rows: np.tile(np.arange(num_documents), (2, 1))
-        )
-    assert found[False]["mrr@10"] == (1 + 1 / 2) / 2 and found[False]["recall@3"] == 1
-    assert found[True]["mrr@10"] == (1 + 1 / 2) / 2 and found[True]["recall@3"] == (1 / 2 + 1) / 2
-    assert found[True]["recall@1"] == (1 / 2 + 0) / 2
+        assert data.own == [0 if skip_own else -1, -1]
+        return retrieval_scores(data, lambda rows: np.tile(-np.arange(150), (2, 1)))
+
+    assert scores(False)["mrr@10"] == (1 + 1 / 2) / 2
+    # The other document of the query is the hundredth then.
+    assert scores(True)["mrr@10"] == (0 + 1 / 2) / 2
+    assert scores(True)["map@100"] == (1 / 100 / 2 + 1 / 2) / 2
+    few = make_retrieval({"a": "", "b": ""}, {"a": ""}, {"a": ones("b")}, skip_own=True)
+    assert retrieval_scores(few, lambda rows: np.array([[2, 1]]))["mrr@10"] == 1
 
 
-def test_copies_have_equal_similarities():
+@pytest.mark.parametrize("kind", ["cosine", "dot", "euclidean", "manhattan"])
+@pytest.mark.parametrize("num_documents", [5, 17, 40])
+def test_copies_have_equal_similarities(kind, num_documents):
     """In a product of matrices, the columns of equal vectors may differ in their last bits."""
     rng = np.random.default_rng(0)
-    data = make_retrieval({f"{n}": f"text {n % 7}" for n in range(40)}, {"q": ""}, {"q": ones("3")})
+    documents = {f"{n}": f"text {n % 3}" for n in range(num_documents)}
+    data = make_retrieval(documents, {"q": ""}, {"q": ones("3")})
     texts, number_N = data.distinct()
-    vectors = {text: rng.standard_normal(384).astype(np.float32) for text in texts}
-    for kind in ("cosine", "dot", "euclidean", "manhattan"):
-        for num_queries in (1, 2, 3, 8):
-            queries = rng.standard_normal((num_queries, 384)).astype(np.float32)
-            texts_TxD = np.stack([vectors[text] for text in texts])
-            found = similarities(queries, texts_TxD, number_N, kind)(slice(0, num_queries))
-            assert found.shape == (num_queries, 40)
-            for text in texts:
-                copies = found[:, [n for n, other in enumerate(data.documents) if other == text]]
-                assert (copies == copies[:, :1]).all(), (kind, num_queries)
-    ranked = retrieval_scores(data, lambda rows: np.zeros((1, 40)))
-    # Of equal similarities the lower id is first, as a text: 0, 1, 10, ..., 3.
-    assert ranked["mrr@10"] == 0 and ranked["map@100"] == 1 / (
-        1 + sorted(map(str, range(40))).index("3")
-    )
+    texts_TxD = rng.standard_normal((3, 384)).astype(np.float32)
+    for num_queries in (1, 2, 3, 8):
+        queries_QxD = rng.standard_normal((num_queries, 384)).astype(np.float32)
+        found = similarities(queries_QxD, texts_TxD, number_N, kind)(slice(0, num_queries))
+        assert found.shape == (num_queries, num_documents)
+        for text in texts:
+            copies = found[:, [other == text for other in data.documents]]
+            assert (copies == copies[:, :1]).all()
 
 
 @pytest.mark.parametrize(
