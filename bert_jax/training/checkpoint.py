@@ -1,8 +1,10 @@
 """Checkpoints: atomic and asynchronous. A damaged one is skipped."""
 
+import asyncio
 import functools
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import absl.logging
@@ -11,6 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from ml_collections import ConfigDict
+from orbax.checkpoint._src import asyncio_utils
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
@@ -19,6 +22,11 @@ from bert_jax.training import workdir
 from bert_jax.training.state import TrainState
 
 _log = logging.getLogger(__name__)
+# The statuses with which tensorstore says that a disk or the network failed.
+_STORAGE_FAILED = re.compile(
+    "UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|"
+    "PERMISSION_DENIED|UNAUTHENTICATED"
+)
 
 
 class Checkpointer:
@@ -121,15 +129,14 @@ class Checkpointer:
         steps, damaged = multihost.run_on_process_zero(self.steps), []
         items = ocp.args.Composite(state=args, resume=ocp.args.JsonRestore())
         for number in reversed(steps) if step is None else {step}.intersection(steps):
-            # The manager's own `restore` ends with a barrier, which waits for a process that fails.
-            handler = ocp.CompositeCheckpointHandler()
+            with multihost.agreed():
+                restored, problem = self._read(number, items)
             try:
                 with multihost.agreed():
-                    restored = handler.restore(self._directory / str(number), args=items)
-            except (jax.errors.JaxRuntimeError, MemoryError):
-                raise
-            except Exception as error:
-                damaged.append((number, _reason(error)))
+                    if problem:
+                        raise UserError(problem)
+            except UserError as error:
+                damaged.append((number, str(error)))
                 continue
             multihost.run_on_process_zero(self._set_aside, damaged)
             self._manager.reload()
@@ -149,6 +156,31 @@ class Checkpointer:
                 f"{damaged[0][1]}); start again in another work directory"
             )
         return None
+
+    def _read(self, step: int, items: ocp.args.Composite) -> tuple[Any, str]:
+        """Returns what a checkpoint holds, and its damage, which two attempts must find.
+
+        Raises:
+          UserError: The disk or the network failed twice, which says nothing about the content.
+        """
+        folder = self._directory / str(step)
+        for is_last in (False, True):
+            try:
+                # The manager's own `restore` ends with a barrier, which waits for a process that
+                # fails.
+                return ocp.CompositeCheckpointHandler().restore(folder, args=items), ""
+            except (jax.errors.JaxRuntimeError, MemoryError):
+                raise
+            except Exception as error:
+                if not is_last:
+                    continue
+                if _is_of_storage(_cause(error)):
+                    raise UserError(
+                        f"the checkpoint {folder} cannot be read: {_reason(error)}; correct this "
+                        "and run the same command again, or move the checkpoint away to go on "
+                        "from the previous one"
+                    ) from error
+                return None, _reason(error)
 
     def _set_aside(self, damaged: list[tuple[int, str]]) -> None:
         """Moves these steps away, because they will be saved again under their names."""
@@ -190,7 +222,8 @@ def _hush_orbax() -> None:
     """Silences orbax's log unless the log level is INFO.
 
     Errors in its threads (a full disk, a damaged file) are raised again in the calling thread.
-    orbax, asyncio and tensorstore would also log them, hundreds of times.
+    orbax would also log them, hundreds of times, and tensorstore each read or write that orbax has
+    begun and not ended.
     """
 
     def is_wanted(record: logging.LogRecord) -> bool:
@@ -198,12 +231,42 @@ def _hush_orbax() -> None:
         return is_verbose or "/orbax/" not in record.pathname
 
     absl.logging.get_absl_logger().addFilter(is_wanted)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    run_sync = asyncio_utils.run_sync
+    asyncio_utils.run_sync = lambda coroutine: run_sync(_ended(coroutine))
+
+
+async def _ended(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Awaits a coroutine of orbax and then, if it fails, the tasks that it has begun.
+
+    orbax closes the event loop at the first array that fails. The reads and writes of the other
+    arrays end later, in tensorstore's threads, which print a traceback for each if the loop is
+    closed. A canceled one may be about to end, so tasks are not canceled.
+    """
+    try:
+        return await coroutine
+    except Exception:
+        # orbax makes a loop for each coroutine, so that the loop has no other tasks.
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    """Returns whether a disk or the network failed, rather than what a file holds."""
+    if isinstance(error, ValueError):
+        return bool(_STORAGE_FAILED.match(str(error)))
+    is_missing = isinstance(error, FileNotFoundError)
+    return isinstance(error, OSError) and not is_missing or bool(files.storage_problem(error))
 
 
 def _reason(error: BaseException) -> str:
     """Returns the first sentence of the error that caused this one."""
+    # orbax goes on with advice about its options, tensorstore with all of them.
+    text = files.first_line(_cause(error))
+    return text.partition(". ")[0].partition(" [tensorstore_spec")[0]
+
+
+def _cause(error: BaseException) -> BaseException:
     while error.__cause__:
         error = error.__cause__
-    # orbax goes on with advice about its options, tensorstore with all of them.
-    return files.first_line(error).partition(". ")[0].partition(" [tensorstore_spec")[0]
+    return error

@@ -1,10 +1,14 @@
 """Checkpoints: exact round trips, and detection of damage."""
 
+import errno
+import gc
 import shutil
+import sys
 from contextlib import closing
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 
@@ -158,6 +162,62 @@ def test_a_damaged_step_is_moved_aside_and_can_be_saved_again(damage, copy, trai
     assert (copy.parent / "damaged_checkpoints" / "2").exists()
     save(copy, states, steps=(2,))
     assert_same(restore(copy, trainer)[0], states[2])
+
+
+def test_a_damaged_step_ends_all_reads_that_it_has_begun(copy, trainer, monkeypatch):
+    """Otherwise, tensorstore prints a traceback for each, now or when the garbage is collected."""
+    printed, before = [], gc.get_threshold()
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    damage_truncate(copy / "2" / "state" / "manifest.ocdbt")
+    gc.set_threshold(10)
+    try:
+        for _ in range(5):
+            assert restore(copy, trainer, read_only=True)[1]["step"] == 1
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert not printed
+
+
+def unreadable(file):
+    """Makes a file that can be opened, but whose first byte cannot be read: EIO."""
+    file.unlink()
+    file.symlink_to("/proc/self/mem")
+
+
+def test_an_error_of_the_disk_that_passes_is_no_damage(copy, trainer, states, monkeypatch):
+    original, calls = ocp.CompositeCheckpointHandler.restore, []
+
+    def fails_once(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(ocp.CompositeCheckpointHandler, "restore", fails_once)
+    assert_same(restore(copy, trainer)[0], states[2])
+
+
+def endless_link(file):
+    file.unlink()
+    file.symlink_to(file.name)
+
+
+@pytest.mark.parametrize(
+    ("file", "fail"),
+    [
+        ("resume/metadata", unreadable),
+        ("state/_METADATA", unreadable),
+        # tensorstore raises a ValueError with the status UNKNOWN.
+        ("state/manifest.ocdbt", endless_link),
+    ],
+)
+def test_an_error_of_the_disk_that_stays_is_no_damage(file, fail, copy, trainer):
+    fail(copy / "2" / file)
+    with pytest.raises(UserError, match=r"checkpoints/2 cannot be read: .*previous one$") as error:
+        restore(copy, trainer)
+    assert "\n" not in str(error.value)
+    assert (copy / "2").exists() and not (copy.parent / "damaged_checkpoints").exists()
 
 
 def test_only_damaged_checkpoints_give_an_error_and_stay(copy, trainer):
