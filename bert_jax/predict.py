@@ -104,6 +104,14 @@ def define_flags() -> None:
         None,
         "answer: allow 'no answer'; by default only for models fine-tuned on SQuAD 2.0.",
     )
+    flags.DEFINE_float(
+        "threshold",
+        None,
+        "classify: probability above which a label is predicted, for models with several labels a "
+        "text; by default as in training, or 0.5.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
     flags.DEFINE_bool("json", False, "Print one JSON object; not for features and attention.")
     flags.DEFINE_string(
         "input",
@@ -222,6 +230,9 @@ def _print_result(example: Item, result: Item) -> None:
     for name, value in result.items():
         if isinstance(value, float):
             print(f"{name.replace('_', ' ')}: {value:.4f}")
+        if name == "prediction" and isinstance(value, list) and "probabilities" in result:
+            print(f"labels: {', '.join(value) or 'none'}")
+            continue
         if name == "probabilities":
             # The choices of a command line are named by their index.
             texts = {str(i): text for i, text in enumerate(example.get("choices", ()))}

@@ -1,6 +1,6 @@
 """The batches of fine-tuning, and a model's outputs for all rows of a split."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,13 @@ def rows_of_step(step: int, num_rows: int, batch_size: int, seed: int) -> np.nda
     return row_N
 
 
-def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
+def cut(
+    batch: dict[str, np.ndarray], per_token: Sequence[str], multiple: int
+) -> dict[str, np.ndarray]:
     """Removes columns in which all sequences of a batch are padded.
 
     Args:
+      per_token: The arrays whose last axis is that of `attention_mask`; see `TokenRows`.
       multiple: The batch is cut to the length of its longest sequence, rounded up to a multiple of
         this; 0 cuts nothing. Two lengths that vary independently would compile a program for each
         pair of multiples, so those of embeddings are halves, quarters and so on of the full length
@@ -49,17 +52,12 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
             length = -(-length // 2)
         return length
 
-    full, length = batch["attention_mask"].shape[-1], length_of(batch["attention_mask"])
-    short = {
-        name: array[..., :length] if array.ndim > 1 and array.shape[-1] == full else array
-        for name, array in batch.items()
-        if not name.startswith("document_")
-    }
+    length = length_of(batch["attention_mask"])
+    short = batch | {name: batch[name][..., :length] for name in per_token if name in batch}
     if "document_mask" in batch:
         # Documents have a length of their own, so that questions are not padded to theirs.
         length = length_of(batch["document_mask"])
         short |= {name: batch[name][..., :length] for name in ("document_ids", "document_mask")}
-        short["document_numbers"] = batch["document_numbers"]
     return short
 
 
@@ -73,7 +71,7 @@ def training_batches(
         for step in steps:
             # Every host reads the global batch, because all hosts must cut it to one length.
             numbers = rows_of_step(step, len(rows), batch_size, trainer.seed)
-            batch = cut(rows.take(numbers), length_multiple)
+            batch = cut(rows.take(numbers), rows.PER_TOKEN, length_multiple)
             yield {name: array[row_R] for name, array in batch.items()}
 
     return trainer.put(batches())
@@ -105,7 +103,7 @@ def predict(
         for first in range(0, len(rows), size):
             # Copies of the last row fill up the last batch.
             batch = rows.take(np.minimum(first + np.arange(size), len(rows) - 1))
-            batch = cut(batch, length_multiple)
+            batch = cut(batch, rows.PER_TOKEN, length_multiple)
             yield {name: batch[name][row_R] for name in trainer.model.INPUTS}
 
     length = rows.take(np.arange(1))["input_ids"].shape[-1]

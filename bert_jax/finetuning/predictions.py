@@ -23,6 +23,7 @@ from bert_jax.interop.weights import unflatten
 from bert_jax.parallel import multihost
 from bert_jax.tasks import make_task
 from bert_jax.tasks.scores import Scores, score_text
+from bert_jax.tasks.table import positions
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecords
@@ -178,7 +179,7 @@ def _config_of(pretrained: Pretrained) -> ConfigDict:
     if pretrained.head not in _TASKS:
         raise UserError(f"{pretrained.source} has no task head that can score a labeled file")
     config, labels = config_lib.finetune_config(_TASKS[pretrained.head]), pretrained.labels
-    if labels == tuple(f"LABEL_{i}" for i in range(len(labels))):
+    if labels == positions(len(labels)) and not pretrained.multi_label:
         # `transformers` gives these names to labels without a name, which are numbers in files.
         labels = tuple(map(str, range(len(labels))))
     with config.unlocked():

@@ -157,9 +157,13 @@ class FinetuningRun:
         )
         self.warnings += warmup_warnings([self.stage])
         if self.rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
+            is_protein = setup.tokenizer.kind == "protein"
+            advice = (
+                "write proteins in upper case" if is_protein else "take a model for this language"
+            )
             self.warnings.append(
                 f"{self.rows.unknown_fraction:.0%} of the tokens of the training examples are "
-                f"unknown to the vocabulary of {config.init_from}; take a model for this language"
+                f"unknown to the vocabulary of {config.init_from}; {advice}"
             )
 
     @property

@@ -50,6 +50,10 @@ def announce(
         f"{trainer.stages[-1].end_step:,} steps of {config.train.batch_size:,} examples, "
         f"{config.train.num_epochs:g} epochs"
     )
+    if task.head == "embedding":
+        number = task.rows("train").num_documents
+        others = f": its positive and {number - 1:,} negatives" if number > 1 else ""
+        say(f"each anchor has {number:,} document{'s' * (number > 1)}{others}")
     if task.parts:
         train, validation = task.parts
         held_out = task.rows(validation).num_examples

@@ -79,6 +79,7 @@ class FineTuned(Bert):
     Attributes:
       head: A key of `bert_jax.models.task_models.TASK_MODELS`.
       multi_label: Whether the labels are independent: any number of them may be right.
+      threshold: The probability above which `predict` gives such a label.
       text_columns: The columns of the one or two sentences of a training example; empty if they
         are not known.
     """
@@ -96,6 +97,7 @@ class FineTuned(Bert):
         }
         self._answering = defaults | trained.get("squad", {})
         self.text_columns = text_columns(trained)
+        self.threshold = trained.get("table", {}).get("threshold", 0.5)
         self._in_windows = trained.get("data", {}).get("long_texts") == "windows"
         model = make_task_model(self.head, len(self.labels), self.config)
 

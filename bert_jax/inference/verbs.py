@@ -15,14 +15,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks import multiple_choice, ner, squad_data
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.readers import (
-    BROKEN_JSON,
-    json_lines,
-    open_text,
-    text_lines,
-    without_compression,
-)
-from bert_jax.text.tables import read_rows
+from bert_jax.text.readers import BROKEN_JSON, json_lines, open_text, suffix_of, text_lines
+from bert_jax.text.tables import as_text, read_rows
 
 # Examples are predicted in chunks, which bound the memory, and after which progress is shown.
 _CHUNK = 256
@@ -77,7 +71,8 @@ def predict_file(
                         raise UserError(f"{where}: {kind}{error}") from error
                 raise
             for item, result in zip(items, results, strict=True):
-                line = json.dumps(item | result, ensure_ascii=False)
+                # Lists of Parquet may have dates in them.
+                line = json.dumps(item | result, ensure_ascii=False, default=str)
                 stream.write(line.encode("utf-8", "backslashreplace") + b"\n")
             count += len(chunk)
             advance(len(chunk))
@@ -91,7 +86,7 @@ def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, I
       name: The command. `answer` also reads SQuAD's JSON, and `tag` CoNLL files; a .txt or .tsv
         is one if each line has a tag in its last column.
       source: A TSV, CSV, Parquet or Arrow file, FILE.txt with a text on each line, or JSON lines,
-        where blank lines are ignored. The last two may be compressed.
+        where blank lines are ignored. They may be compressed.
     """
     path = files.checked_path(source, "--input")
     is_empty = True
@@ -99,23 +94,21 @@ def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, I
         is_empty = False
         yield example
     if is_empty:
-        is_table = path.suffix in _TABLES
+        is_table = suffix_of(path) in _TABLES
         hint = " (the first line of a table names its columns)" if is_table else ""
         raise UserError(f"{path} has no example{hint}")
 
 
 def format_of(name: str, path: Any) -> str:
     """Returns the format that a command takes a file for, in words."""
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path)
     if name == "answer" and suffix == ".json":
         return "SQuAD's JSON"
     if name == "tag" and ner.is_conll(path):
         return "CoNLL"
     if suffix in _TABLES:
         return "a table"
-    return (
-        "a text on each line" if without_compression(path.name).endswith(".txt") else "JSON lines"
-    )
+    return "a text on each line" if suffix == ".txt" else "JSON lines"
 
 
 def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
@@ -144,10 +137,12 @@ def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
 def _value(item: Item, name: str, kind: Any = str) -> Any:
     if name not in item:
         raise UserError(f"it has no field `{name}`; its fields: {', '.join(item) or 'none'}")
-    if not isinstance(item[name], kind):
+    # What is missing (null, NaN) is an empty text.
+    value = "" if kind is str and as_text(item[name]) == "" else item[name]
+    if not isinstance(value, kind):
         what = "string" if kind is str else "list"
-        raise UserError(f"`{name}` is {item[name]!r:.40}; it must be a {what}")
-    return item[name]
+        raise UserError(f"`{name}` is {value!r:.40}; it must be a {what}")
+    return value
 
 
 def _values(items: list[Item], name: str) -> list[str]:
@@ -169,10 +164,10 @@ def texts_of(
         own = set(columns) - {"text"}
         is_other = "text" in item and not (own and own <= item.keys())
         if not columns or (is_other and not text_columns):
-            # Tables without a second sentence often have a null for it.
-            columns = ("text", "text_b")[: 1 + (item.get("text_b") is not None)]
-        sides = tuple(_value(item, column) for column in columns)
-        texts.append(sides if len(sides) == 2 else sides[0])
+            columns = ("text", "text_b")[: 1 + ("text_b" in item)]
+        first, second = (*(_value(item, column) for column in columns), "")[:2]
+        # Tables without a second sentence often have a null or an empty text for it.
+        texts.append((first, second) if second.strip() else first)
     return texts
 
 
@@ -207,13 +202,22 @@ def _detect(bert: Any, items: list[Item], text_columns: Sequence[str] = ()) -> l
     return [{"tokens": _objects(tokens)} for tokens in found]
 
 
-def _classify(bert: Any, items: list[Item], text_columns: Sequence[str] = ()) -> list[Item]:
-    return [
-        {"prediction": labels}
-        if isinstance(labels, float)
-        else {"prediction": labels[0].label, "probabilities": dict(labels)}
-        for labels in bert.classify(texts_of(bert, items, text_columns))
-    ]
+def _classify(
+    bert: Any, items: list[Item], text_columns: Sequence[str] = (), threshold: float | None = None
+) -> list[Item]:
+    if threshold is not None and not bert.multi_label:
+        raise UserError("--threshold is for models with several labels a text")
+    least = bert.threshold if threshold is None else threshold
+    found = []
+    for labels in bert.classify(texts_of(bert, items, text_columns)):
+        if isinstance(labels, float):
+            found.append({"prediction": labels})
+            continue
+        chosen = labels[0].label
+        if bert.multi_label:
+            chosen = [label.label for label in labels if label.probability > least]
+        found.append({"prediction": chosen, "probabilities": dict(labels)})
+    return found
 
 
 def _answer(bert: Any, items: list[Item], **options: Any) -> list[Item]:
@@ -278,7 +282,7 @@ VERBS = {
     "next-sentence": Verb(_next_sentence, _PAIR),
     "score": Verb(_score, _TEXT),
     "detect": Verb(_detect, TEXT_OR_PAIR, ("text_columns",)),
-    "classify": Verb(_classify, TEXT_OR_PAIR, ("text_columns",)),
+    "classify": Verb(_classify, TEXT_OR_PAIR, ("text_columns", "threshold")),
     "answer": Verb(_answer, _QUESTION, ("n_best", "with_no_answer")),
     "tag": Verb(_tag, _TEXT),
     "choose": Verb(_choose, _CHOICES),

@@ -29,13 +29,26 @@ from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task
 from bert_jax.tasks.token_rows import TokenRows, tokenized
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.tables import read_rows
+from bert_jax.text.tables import as_text, read_rows
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
-_NEGATIVE = re.compile(r"negative(_\d+)?")
+# The usual names of the columns, each of a text or a list of texts.
+_POSITIVES = ("positive", "positives", "pos")
+_NEGATIVE = re.compile(r"neg|negatives?|negative_\d+")
 # The losses of pairs with a number, and those that compare pairs with different labels.
 NUMBER_LOSSES = ("cosent", "angle", "cosine", "contrastive")
 _OF_DIFFERENCES = ("cosent", "angle", "softmax")
+
+
+def _texts(values: Mapping[str, Any], columns: Iterable[str]) -> list[str]:
+    """Returns the texts of some columns, each with a text or a list of texts."""
+    found: list[str] = []
+    for column in columns:
+        value = values.get(column, [])
+        found += [as_text(text) for text in (value if isinstance(value, list) else [value])]
+    if not all(isinstance(text, str) for text in found):
+        raise BadRecord("not a text", f"{' or '.join(columns)} has something else than texts")
+    return found
 
 
 class TextTuple(NamedTuple):
@@ -63,6 +76,7 @@ class TupleRows(TokenRows):
 
     Attributes:
       num_positives: The number of distinct positives.
+      num_documents: The number of documents of a row: its positive and its negatives.
     """
 
     def __init__(
@@ -91,6 +105,7 @@ class TupleRows(TokenRows):
         self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
         self._queries_N, self._documents_NxC = np.array(first), np.array(others)
         self.labels_N = None if label_type is None else np.array(labels, label_type)
+        self.num_documents = self._documents_NxC.shape[1]
         self.num_positives = len(np.unique(self._documents_NxC[:, 0]))
         # Equal texts have one number, on whichever side they are.
         numbers: dict[str, int] = {}
@@ -218,32 +233,49 @@ class EmbeddingTask(Task):
         names = ["anchor_column", "positive_column", *(["label_column"] * self._is_labeled)]
         return [*filter(None, (self._options[name] for name in names))]
 
-    def _negatives(self, values: Mapping[str, str]) -> list[str]:
+    def _positives(self, columns: Iterable[str]) -> list[str]:
+        column = self._options["positive_column"]
+        usual = [name for name in columns if name in _POSITIVES]
+        return [*filter(None, usual if column == _POSITIVES[0] and usual else [column])]
+
+    def _negatives(self, columns: Iterable[str]) -> list[str]:
         if self._is_labeled or not self._options["positive_column"]:
             return []
         if self._options["negative_columns"]:
             return list(self._options["negative_columns"])
-        return sorted(filter(_NEGATIVE.fullmatch, values))
+        return sorted(filter(_NEGATIVE.fullmatch, columns))
 
     def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
-        columns = self._columns()
-        # With all columns: those of the negatives are not known yet.
+        """Yields a tuple for each positive of each row."""
+        # With all columns: those of the documents are not known yet.
         first = next(read_rows(source, (), BadRecords("skip")), None)
-        negatives = self._negatives(first.values) if first else []
+        known = first.values if first else {}
+        positives, negatives = self._positives(known), self._negatives(known)
         if self._loss == "triplet" and not negatives:
             raise UserError(f"{source} has no column named negative, which the loss triplet needs")
-        texts = [name for name in columns if name != self._options["label_column"]]
-        class_names = self._loss not in NUMBER_LOSSES
-        for row in read_rows(source, [*columns, *negatives], bad_rows, class_names=class_names):
+        own = [self._options["anchor_column"], *positives[:1], *self._options["negative_columns"]]
+        options = {
+            "optional": [*positives[1:], *negatives],
+            "lists": () if self._is_labeled else (*positives, *negatives),
+            "class_names": self._loss not in NUMBER_LOSSES,
+        }
+        needed = [*own, *([self._options["label_column"]] * self._is_labeled)]
+        expected = len(_texts(known, negatives))
+        for row in read_rows(source, needed, bad_rows, **options):
             with bad_rows.catching(row.where):
-                if (own := self._negatives(row.values)) != negatives:
-                    counts = f"{len(own)} negatives instead of {len(negatives)}"
+                of_row = _texts(row.values, self._negatives(row.values))
+                if len(of_row) != expected:
+                    counts = f"{len(of_row)} negatives instead of {expected}"
                     raise BadRecord("number of texts", f"the row has {counts}")
-                found = [row.values[name] for name in (*texts, *negatives)]
-                if not all(text.strip() for text in found):
+                (anchor,) = _texts(row.values, own[:1])
+                found = dict.fromkeys(_texts(row.values, self._positives(row.values)))
+                if not positives:
+                    found = [anchor]
+                if not found or not all(text.strip() for text in (anchor, *found, *of_row)):
                     raise BadRecord("empty text", "a text is empty")
                 label = self._label(row.values) if self._is_labeled else None
-                yield TextTuple(found if len(found) > 1 else found * 2, label)
+                for text in found:
+                    yield TextTuple([anchor, text, *of_row], label)
 
     def _label(self, values: Mapping[str, str]) -> float | int:
         column = self._options["label_column"]

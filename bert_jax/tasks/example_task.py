@@ -1,6 +1,7 @@
 """Tasks with labels of whole examples: GLUE, the user's own tables and multiple choice."""
 
 import abc
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,11 @@ class ExampleTask(Task):
         return rows
 
     def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> scores.Scores:
-        return self.score_predictions(rows, self.predictions(outputs), outputs["logits"])
+        logits = outputs["logits"]
+        found = self.score_predictions(rows, self.predictions(outputs), logits)
+        if self.multi_label:
+            found |= scores.best_threshold(self._right(rows), expit(logits))
+        return found
 
     def baseline(self, rows: ExampleRows) -> scores.Scores:
         """Scores the most common class of the training rows, or their mean, for each row."""
@@ -104,14 +109,14 @@ class SentenceTask(ExampleTask):
 
     Attributes:
       text_columns: The columns of the one or two sentences.
-      label_column: The column of the label or the number.
+      label_columns: The column of the label or the number, or one for each of several labels.
       label_values: The spelling of the labels in the file, in the order of `labels`.
       limits: The lowest and the highest number that are allowed; None for no limits.
     """
 
     head = "sequence_classification"
     text_columns: Sequence[str]
-    label_column: str
+    label_columns: Sequence[str]
     label_values: Sequence[str] = ()
     limits: tuple[float, float] | None = None
 
@@ -123,10 +128,13 @@ class SentenceTask(ExampleTask):
             )
         # A test file needs no labels, and none are read.
         is_test = split.startswith("test")
-        needed = self.text_columns if is_test else (*self.text_columns, self.label_column)
-        header = self.header(split)
-        lists = [self.label_column] if self.multi_label else []
-        options = {"header": header, "lists": lists, "class_names": bool(self.labels)}
+        needed = self.text_columns if is_test else (*self.text_columns, *self.label_columns)
+        options = {
+            "header": self.header(split),
+            "lists": self.label_columns if self.multi_label else (),
+            # A column for each label has numbers.
+            "class_names": bool(self.labels) and len(self.label_columns) == 1,
+        }
         rows = read_rows(source, needed, bad_rows, **options)
         for row in self.part(split, rows):
             with bad_rows.catching(row.where):
@@ -134,8 +142,8 @@ class SentenceTask(ExampleTask):
                 texts = [row.values[column] for column in self.text_columns]
                 if not is_test and not all(text.strip() for text in texts):
                     raise BadRecord("empty sentence", "a sentence is empty")
-                first, second = (*texts, None)[:2]
-                yield Example(self.id_of(row, split), [(first, second)], label)
+                first, second = (*texts, "")[:2]
+                yield Example(self.id_of(row, split), [(first, second or None)], label)
 
     def header(self, split: str) -> Sequence[str]:
         """Returns the names of the columns if the file has no header; otherwise nothing."""
@@ -145,29 +153,34 @@ class SentenceTask(ExampleTask):
         """Returns the name of a row in predictions."""
         return str(row.number)
 
-    def label_names(self, values: Mapping[str, str]) -> list[str]:
+    def label_names(self, values: Mapping[str, Any]) -> list[str]:
         """Returns the names of the labels of a row, one unless the task has `multi_label`."""
-        return [values[self.label_column].strip()]
+        return [values[self.label_columns[0]].strip()]
 
-    def _label(self, values: Mapping[str, str]) -> int | float | list[float]:
+    def _label(self, values: Mapping[str, Any]) -> int | float | list[float]:
+        names, column = self.label_names(values), ",".join(self.label_columns)
         if self.labels:
-            names = self.label_names(values)
-            for name in names:
-                if name not in self.label_values:
-                    known = ", ".join(self.label_values[:20])
-                    detail = f"{self.label_column} is {name!r}, not one of the labels {known}"
+            spelled = [spelling(name) for name in names]
+            for name, known in zip(names, spelled, strict=True):
+                if known not in self.label_values:
+                    labels = ", ".join(self.label_values[:20])
+                    detail = f"{column} is {name!r}, not one of the labels {labels}"
                     raise BadRecord("unknown label", detail)
             if self.multi_label:
-                return [float(label in names) for label in self.label_values]
-            return self.label_values.index(names[0])
-        text = values[self.label_column].strip()
-        number = as_number(text)
+                return [float(label in spelled) for label in self.label_values]
+            return self.label_values.index(spelled[0])
+        number = as_number(names[0])
         low, high = self.limits or (-np.inf, np.inf)
         if number is None or not low <= number <= high:
             limits = f" from {low:g} to {high:g}" if self.limits else ""
-            detail = f"{self.label_column} is {text!r}, not a number{limits}"
+            detail = f"{column} is {names[0]!r}, not a number{limits}"
             raise BadRecord("not a number", detail)
         return number
+
+
+def spelling(label: str) -> str:
+    """Returns what all formats write for one label: true for True, and 1 for 1.0."""
+    return label.lower() if label in ("True", "False") else re.sub(r"^(-?\d+)\.0$", r"\1", label)
 
 
 def as_number(text: str) -> float | None:

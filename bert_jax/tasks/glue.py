@@ -115,7 +115,7 @@ class GlueTask(SentenceTask):
         super().__init__(*args)
         self._spec = spec = SPECS[self.name]
         self.metric, self.label_values = spec.metric, spec.values
-        self.text_columns, self.label_column = spec.texts, spec.label
+        self.text_columns, self.label_columns = spec.texts, [spec.label]
 
     def find_labels(self) -> tuple[str, ...]:
         return SPECS[self.name].labels

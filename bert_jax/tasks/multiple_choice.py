@@ -17,7 +17,8 @@ from bert_jax.tasks.example_task import ExampleTask
 from bert_jax.tasks.task import split_files
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords, reading_fields
-from bert_jax.text.tables import read_objects, read_rows
+from bert_jax.text.readers import suffix_of
+from bert_jax.text.tables import read_rows
 
 _SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
@@ -56,13 +57,10 @@ class MultipleChoiceTask(ExampleTask):
         self, path: Path | epath.Path, split: str, bad_rows: BadRecords
     ) -> Iterator[Example]:
         is_test = split.startswith("test")
-        if path.suffix.lower() == ".csv":
-            needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
-            rows = read_rows(path, needed, bad_rows)
-            found = ((row.where, {"id": str(row.number), **row.values}) for row in rows)
-        else:
-            found = read_objects(path, bad_rows)
-        for number, (where, values) in self.part(split, enumerate(found)):
+        is_swag = suffix_of(path) == ".csv"
+        needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
+        rows = read_rows(path, needed if is_swag else (), bad_rows)
+        for where, number, values in self.part(split, rows):
             with bad_rows.catching(where):
                 with reading_fields():
                     if "sent1" in values:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,8 +17,8 @@ from bert_jax.tasks.task import Task, split_files
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.named_sources import split_inputs
-from bert_jax.text.readers import read_text
-from bert_jax.text.tables import read_objects
+from bert_jax.text.readers import read_text, suffix_of
+from bert_jax.text.tables import classes_of, read_rows
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 # Files with these suffixes are in CoNLL's format, and those with the next two may be.
@@ -63,6 +63,8 @@ class TaggedRows(TokenRows):
       word_row_W, word_position_W: The row and the position of the label of each word of all
         sentences.
     """
+
+    PER_TOKEN = (*TokenRows.PER_TOKEN, "labels")
 
     def __init__(
         self,
@@ -183,9 +185,18 @@ class NerTask(Task):
         if not types:
             raise UserError("the training set of config.data.input has no tags except O")
         if not self.has_entities:
-            return tuple(dict.fromkeys(types))
+            return self._in_stored_order(dict.fromkeys(types))
         tags = (f"{prefix}-{type_}" for type_ in dict.fromkeys(types) for prefix in "BI")
-        return (ner_tags.OUTSIDE, *tags)
+        return self._in_stored_order((ner_tags.OUTSIDE, *tags))
+
+    def _in_stored_order(self, labels: Iterable[str]) -> tuple[str, ...]:
+        """Sorts labels like the classes that `datasets` stores, so that they keep their numbers."""
+        stored = classes_of(self.sources["train"])
+        names = next((stored[name] for name in _TAG_FIELDS if name in stored), ())
+        # Other tags, such as S-PER, are no labels.
+        is_iob2 = all(name[:2] in ("B-", "I-", ner_tags.OUTSIDE) for name in names)
+        is_theirs = {*names} >= {*labels} and (is_iob2 or not self.has_entities)
+        return tuple(names if is_theirs and not self._options["types"] else labels)
 
     def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> TaggedRows:
         sentences = self.sentences(source, split, bad_rows)
@@ -215,7 +226,7 @@ class NerTask(Task):
         tags = Counter(itertools.chain(*self.rows("train").tags))
         if not self.has_entities:
             return {label: tags[label] for label in self.labels}
-        return {label[2:]: tags[label] for label in self.labels[1::2]}
+        return {label[2:]: tags[label] for label in self.labels if label.startswith("B-")}
 
     def write_predictions(
         self, rows: TaggedRows, outputs: dict[str, np.ndarray], path: epath.PathLike
@@ -298,7 +309,7 @@ class NerTask(Task):
 
 def read_file(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
     """Yields the sentences of a file, with the tags as it spells them."""
-    if path.suffix.lower() in _OBJECT_SUFFIXES:
+    if suffix_of(path) in _OBJECT_SUFFIXES:
         yield from _read_objects(path, bad_rows)
         return
     where: list[str] = []
@@ -319,7 +330,7 @@ def is_conll(path: Any) -> bool:
 
     If its name does not tell, each line that is not blank must have a tag in its last column.
     """
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path)
     if suffix not in _PLAIN_SUFFIXES:
         return suffix in _CONLL_SUFFIXES
     lines = (line.rstrip("\r") for line in read_text(path).split("\n"))
@@ -335,9 +346,10 @@ def _columns(line: str) -> list[str]:
 
 def _read_objects(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
     """Reads lists of words and tags; a test set may lack the tags."""
-    for where, values in read_objects(path, bad_rows):
+    for where, _, values in read_rows(path, (), bad_rows):
+        # A missing list is an empty text.
         words, tags = (
-            next((values[name] for name in names if name in values), None)
+            next((values[name] or [] for name in names if name in values), None)
             for names in (WORD_FIELDS, _TAG_FIELDS)
         )
         if tags and isinstance(tags[0], int):
@@ -345,8 +357,10 @@ def _read_objects(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
                 f"{where}: its tags are numbers, whose names are not in the file; write the "
                 "names, such as B-PER"
             )
-        if words is None or tags is not None and len(tags) != len(words):
-            detail = "it must have a list `tokens` and a list `ner_tags` of as many tags"
+        texts = [*(words or []), *(tags or [])]
+        sizes = {len(words or []), len(tags or words or [])}
+        if words is None or len(sizes) > 1 or not all(isinstance(text, str) for text in texts):
+            detail = "it must have a list `tokens` and a list `ner_tags` of as many tags, all texts"
             bad_rows.add(BadRecord("another form", detail), where)
         elif words:
             names = [f"{where}, word {number}" for number in range(1, len(words) + 1)]

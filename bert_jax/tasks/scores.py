@@ -34,6 +34,10 @@ class Counts(NamedTuple):
         """Computes F1 of each class; 0 if it neither occurs nor is predicted."""
         return _ratio(2 * self.right_C, self.predicted_C + self.support_C)
 
+    def micro_f1(self) -> float:
+        wholes = (self.predicted_C + self.support_C).sum()
+        return float(_ratio(2 * self.right_C.sum(), wholes))
+
 
 def count(labels: np.ndarray, predictions: np.ndarray, num_labels: int) -> Counts:
     """Counts classes, int [N], or sets of labels, bool [N, C]."""
@@ -49,18 +53,18 @@ def class_scores(
     """Computes the scores of one class a row.
 
     Returns:
-      "accuracy"; for two classes "f1" of the second, "f1_accuracy" (their mean) and "matthews"; for
-      more "macro_f1", the mean F1 of the classes that occur or are predicted, and "weighted_f1",
-      weighted by the rows of the classes.
+      "accuracy"; "macro_f1", the mean F1 of the classes that occur or are predicted; for two
+      classes "f1" of the second, "f1_accuracy" (the mean of F1 and accuracy) and "matthews"; for
+      more "weighted_f1", weighted by the rows of the classes.
     """
     accuracy = float(np.mean(labels_N == predictions_N))
     counts = count(labels_N, predictions_N, num_labels)
+    f1_C = counts.f1()
+    macro_f1 = float(np.mean(f1_C[counts.predicted_C + counts.support_C > 0]))
     if num_labels != 2:
-        f1_C = counts.f1()
-        macro_f1 = float(np.mean(f1_C[counts.predicted_C + counts.support_C > 0]))
         weighted_f1 = float(np.average(f1_C, weights=counts.support_C))
         return {"accuracy": accuracy, "macro_f1": macro_f1, "weighted_f1": weighted_f1}
-    f1 = float(counts.f1()[1])
+    f1 = float(f1_C[1])
     # The Matthews coefficient is the Pearson correlation of the indicators.
     matthews = correlations(labels_N == 1, predictions_N == 1)[0]
     return {
@@ -68,6 +72,7 @@ def class_scores(
         "f1": f1,
         "f1_accuracy": (f1 + accuracy) / 2,
         "matthews": matthews or 0.0,
+        "macro_f1": macro_f1,
     }
 
 
@@ -86,13 +91,22 @@ def label_scores(
     """
     counts = count(labels_NxC, predictions_NxC, labels_NxC.shape[1])
     precisions = map(average_precision, labels_NxC.T, logits_NxC.T)
-    micro_f1 = _ratio(2 * counts.right_C.sum(), (counts.predicted_C + counts.support_C).sum())
     return {
-        "micro_f1": float(micro_f1),
+        "micro_f1": counts.micro_f1(),
         "macro_f1": float(np.mean(counts.f1())),
         "average_precision": float(np.mean([*precisions])),
         "accuracy": float(np.mean((labels_NxC == predictions_NxC).all(axis=1))),
     }
+
+
+def best_threshold(labels_NxC: np.ndarray, probabilities_NxC: np.ndarray) -> dict[str, float]:
+    """Finds the threshold of probabilities, in hundredths, with the highest micro-F1."""
+    tried = {}
+    for threshold in np.arange(1, 100) / 100:
+        counts = count(labels_NxC, probabilities_NxC > threshold, labels_NxC.shape[1])
+        tried[float(threshold)] = counts.micro_f1()
+    best = max(tried, key=tried.get)
+    return {"best_micro_f1": tried[best], "best_micro_f1_threshold": best}
 
 
 def average_precision(is_right_N: np.ndarray, scores_N: np.ndarray) -> float:

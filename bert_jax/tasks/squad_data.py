@@ -14,8 +14,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords, reading_fields
-from bert_jax.text.readers import read_text
-from bert_jax.text.tables import read_objects
+from bert_jax.text.readers import read_text, suffix_of
+from bert_jax.text.tables import read_rows
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 
@@ -56,7 +56,7 @@ def read_file(
     `datasets` exports them: JSON lines, an array in JSON, Parquet or Arrow.
     """
     content = None
-    if path.suffix.lower() not in (".parquet", ".arrow"):
+    if suffix_of(path) not in (".parquet", ".arrow") and path.exists():
         with contextlib.suppress(ValueError):
             content = json.loads(read_text(path))
     if not (isinstance(content, dict) and "data" in content):
@@ -81,7 +81,7 @@ def read_file(
 
 
 def _read_objects(path: Path | epath.Path, bad_rows: BadRecords) -> Iterator[tuple[Any, Any, Any]]:
-    for where, raw in read_objects(path, bad_rows):
+    for where, _, raw in read_rows(path, (), bad_rows):
         if isinstance(answers := raw.get("answers"), dict):
             starts = answers.get("answer_start") or ()
             pairs = zip(answers.get("text") or (), starts, strict=False)

@@ -1,8 +1,12 @@
 """Classification and regression on the user's own TSV, CSV or JSONL files with named columns."""
 
+import ast
+import contextlib
 import csv
 import io
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,15 +17,15 @@ from scipy.special import expit, softmax
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tasks.example_task import SentenceTask, as_number
+from bert_jax.tasks.example_task import SentenceTask, as_number, spelling
 from bert_jax.tasks.task import split_files
 from bert_jax.tasks.token_rows import ExampleRows
-from bert_jax.text.bad_records import reading_fields
+from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.formats import TABLES
 from bert_jax.text.named_sources import split_inputs
-from bert_jax.text.tables import read_rows
+from bert_jax.text.tables import as_text, classes_of, read_rows
 
-_TWO_CLASSES = ("accuracy", "f1", "f1_accuracy", "matthews")
+_TWO_CLASSES = ("accuracy", "f1", "f1_accuracy", "matthews", "macro_f1")
 _CLASSES = ("accuracy", "macro_f1", "weighted_f1")
 _MULTI_LABEL = ("micro_f1", "macro_f1", "average_precision", "accuracy")
 _REGRESSION = (
@@ -32,6 +36,9 @@ _REGRESSION = (
     "negative_mean_absolute_error",
     "r2",
 )
+# What a vector of labels has for each.
+_BITS = {"0": False, "1": True, "false": False, "true": True}
+_NEIGHBORS = re.compile(r"""['"]\s+['"]""")
 # A column with more labels than this probably holds numbers, or is the wrong one.
 _MAX_LABELS = 10_000
 # The file names that each split of a table may have in a folder.
@@ -46,38 +53,61 @@ class TableTask(SentenceTask):
     def __init__(self, config: ConfigDict, *args: Any):
         own = config.table
         self.text_columns = [column for column in (own.text_column, own.text_b_column) if column]
-        self.label_column, self.multi_label = own.label_column, own.multi_label
-        self.threshold = own.threshold
+        self.multi_label, self.threshold = own.multi_label, own.threshold
+        columns = split_inputs(own.label_column) if own.multi_label else [own.label_column]
+        self.label_columns = columns
         super().__init__(config, *args)
-        self.label_values = self.labels
+        self.label_values = [spelling(label) for label in self.labels]
         known: Sequence[str] = _REGRESSION
         if self.multi_label:
             known = _MULTI_LABEL
         elif self.labels:
             known = _TWO_CLASSES if len(self.labels) == 2 else _CLASSES
-        self.metric = self._options["metric"] or known[0]
+        default = "macro_f1" if self._options["class_weights"] else known[0]
+        self.metric = self._options["metric"] or default
         if self.metric not in known:
             raise UserError(
                 f"config.table.metric is {self.metric!r}; with these labels it must be one of "
                 + ", ".join(known)
             )
 
-    def label_names(self, values: Mapping[str, str]) -> list[str]:
-        text = values[self.label_column]
+    def label_names(self, values: Mapping[str, Any]) -> list[str]:
         if not self.multi_label:
             return super().label_names(values)
-        if text.startswith("["):
-            # A list of JSON lines.
-            with reading_fields():
-                names = [str(name) for name in json.loads(text)]
-        else:
-            names = text.split(self._options["label_separator"])
-        return [stripped for name in names if (stripped := name.strip())]
+        items = self._items(values)
+        bits = [_BITS.get(spelling(item)) for item in items]
+        is_vector = len(bits) == len(self.labels) and None not in bits
+        # Without names, or with a column for each label, there are vectors only.
+        if len(self.label_columns) == 1 and self.labels[:1] != positions(1):
+            if not is_vector or _BITS.keys() & self.label_values:
+                return items
+        if not is_vector:
+            detail = f"{','.join(self.label_columns)} is {', '.join(items)!r}"
+            expected = f"{len(self.labels)} numbers 0 or 1, one for each label"
+            raise BadRecord("not a vector of labels", f"{detail}, not {expected}")
+        return [label for label, bit in zip(self.labels, bits, strict=True) if bit]
+
+    def _items(self, values: Mapping[str, Any]) -> list[str]:
+        """Returns the names of the labels of a row, or the numbers of its vector, as texts."""
+        column = self.label_columns[0]
+        found = values[column]
+        if len(self.label_columns) > 1:
+            return [values[column].strip() for column in self.label_columns]
+        if isinstance(found, str):
+            parsed = _parsed(found, column)
+            found = found.split(self._options["label_separator"]) if parsed is None else parsed
+        for item in found:
+            is_fraction = isinstance(item, float) and not item.is_integer()
+            if is_fraction or not isinstance(item, str | int | float):
+                raise BadRecord("not a label", f"{column} has {item!r} in its list")
+        return [text for item in found if (text := as_text(item).strip())]
 
     def find_labels(self) -> tuple[str, ...]:
         if self._options["regression"]:
             return ()
-        return tuple(split_inputs(self._options["labels"])) or self._inferred_labels()
+        if given := split_inputs(self._options["labels"]):
+            return tuple(given)
+        return tuple(self.label_columns) if len(self.label_columns) > 1 else self._inferred_labels()
 
     def write_predictions(
         self, rows: ExampleRows, outputs: dict[str, np.ndarray], path: epath.PathLike
@@ -106,11 +136,31 @@ class TableTask(SentenceTask):
         return f"{split}.csv"
 
     def _inferred_labels(self) -> tuple[str, ...]:
-        """Sorts the labels in the training file; numbers are sorted by their values."""
-        path, column = self.sources["train"], self.label_column
-        lists = [column] if self.multi_label else []
-        rows = read_rows(path, [*self.text_columns, column], self.new_bad_rows(), lists=lists)
-        names = {name for row in rows for name in self.label_names(row.values) if name}
+        """Finds the labels of the training file.
+
+        Classes of `datasets` keep their order, so that they keep their numbers. Other labels are
+        sorted; numbers by their values.
+        """
+        path, column = self.sources["train"], self.label_columns[0]
+        lists, bad_rows = [column] if self.multi_label else [], self.new_bad_rows()
+        names: dict[str, str] = {}
+        sizes: Counter[int] = Counter()
+        is_repeated = False
+        for row in read_rows(path, [*self.text_columns, column], bad_rows, lists=lists):
+            with bad_rows.catching(row.where):
+                items = self.label_names(row.values)
+                spelled = {spelling(item): item for item in items if item}
+                names = spelled | names
+                sizes[len(items)] += 1
+                is_number = all(item in _BITS or as_number(item) is not None for item in spelled)
+                is_repeated |= is_number and len(spelled) < len(items)
+        stored = tuple(classes_of(path).get(column, ()))
+        if stored and names.keys() <= {spelling(name) for name in stored}:
+            return stored
+        # Names are not repeated, and not as many in all rows.
+        del sizes[0]
+        if is_repeated or names.keys() <= _BITS.keys() and len(sizes) == 1 and min(sizes) > 1:
+            return positions(sizes.most_common(1)[0][0])
         if not 2 <= len(names) <= _MAX_LABELS:
             raise UserError(
                 f"{path} has {len(names):,} different labels in column {column}; there must be 2 "
@@ -118,5 +168,24 @@ class TableTask(SentenceTask):
             )
         numbers = {as_number(name) for name in names}
         if None in numbers:
-            return tuple(sorted(names))
-        return tuple(sorted(names, key=as_number))
+            return tuple(sorted(names.values()))
+        return tuple(sorted(names.values(), key=as_number))
+
+
+def positions(number: int) -> tuple[str, ...]:
+    """Names labels that have only a place in a vector, as `transformers` does."""
+    return tuple(f"LABEL_{i}" for i in range(number))
+
+
+def _parsed(text: str, column: str) -> list[Any] | None:
+    """Returns a list that is written in a text as JSON or Python write it; None if it is none."""
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            found = parse(text.strip())
+            # Python joins neighboring texts, as numpy prints them.
+            is_joined = parse is ast.literal_eval and _NEIGHBORS.search(text)
+            if isinstance(found, list | tuple | set) and not is_joined:
+                return list(found)
+    if text.lstrip().startswith("["):
+        raise BadRecord("not a list", f"{column} is {text!r:.100}, not a list such as ['a', 'b']")
+    return None

@@ -13,11 +13,15 @@ from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
 from bert_jax.config.task_sections import TASK_SECTIONS
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tasks.scores import Scores
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import INVALID_UTF8, BadRecords
+from bert_jax.text.folders import STATE, check_complete, data_files, pattern_of
+from bert_jax.text.readers import COMPRESSIONS
+from bert_jax.text.tables import files_of
 from bert_jax.tokenizers import Tokenizer
 
 # The usual names of the files of splits.
@@ -58,6 +62,9 @@ def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epa
         raise UserError(
             f"config.data.input is {source}, which has no train split ({', '.join(names['train'])})"
         )
+    for path in found.values():
+        if path.exists() and (pattern := pattern_of(path)) != path:
+            say(f"warning: {path} is one of several files of its split, which are {pattern}")
     found.setdefault(
         next(split for split in names if split.startswith("validation")), found["train"]
     )
@@ -66,7 +73,7 @@ def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epa
 
 def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epath.Path]:
     folder = files.checked_path(source, "config.data.input")
-    if folder.is_file():
+    if files_of(folder)[0].is_file():
         return {"train": folder}
     if not folder.is_dir():
         raise UserError(
@@ -90,12 +97,20 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
 
 
 def _places(folder: epath.Path, name: str) -> list[epath.Path]:
-    """Finds files by name in a folder, and where `datasets` and the Hub put them."""
+    """Finds files by name, compressed or not, in a folder of the user, of `datasets` or the Hub.
+
+    Several files of a split are one pattern; see `tables.files_of`.
+    """
     stem, _, suffix = name.rpartition(".")
-    found = [folder / name] if (folder / name).exists() else []
-    if suffix in ("parquet", "arrow"):
-        for start in (f"{stem}-", f"data/{stem}-", f"{stem}/data-"):
-            found += sorted(folder.glob(f"{start}*-of-*.{suffix}"))
+    found = [path for end in ("", *COMPRESSIONS) if (path := folder / f"{name}{end}").exists()]
+    # `Dataset.save_to_disk` writes a split alone.
+    own = ["data-"] if stem == "train" and (folder / STATE).exists() else []
+    for start in (f"{stem}-", f"data/{stem}-", f"{stem}/data-", *own):
+        place = (folder / start).parent
+        listed = data_files([*folder.glob(f"{start}*-of-*.{suffix}"), *place.glob(STATE)])
+        shards = [path for path in listed if path.name != STATE]
+        check_complete(shards)
+        found += dict.fromkeys(map(pattern_of, shards))
     return found
 
 

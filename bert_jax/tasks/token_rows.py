@@ -19,9 +19,12 @@ class TokenRows:
       max_seq_length: The length of padded sequences.
 
     Attributes:
+      PER_TOKEN: The arrays of `take` whose last axis is the length of a sequence.
       unknown_fraction: The fraction of unknown tokens.
       num_cut: The number of sequences that lost tokens because they were too long.
     """
+
+    PER_TOKEN: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
 
     def __init__(self, rows: Iterable[TokenRow], tokenizer: Tokenizer, max_seq_length: int):
         self._pad_id, self.max_seq_length = tokenizer.pad_id, max_seq_length

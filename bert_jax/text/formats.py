@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from etils import epath
 
-from bert_jax.text.readers import open_text, without_compression
+from bert_jax.text.readers import open_text, suffix_of, without_compression
 from bert_jax.text.sentences import split_sentences
 from bert_jax.text.wikipedia import DUMP
 
@@ -69,7 +69,7 @@ def format_of(path: Path | epath.Path, encoding: str = "utf-8") -> FormatGuess:
     JSON lines and tables are recognized by their extension, a dump of a wiki by its beginning, and
     any other file by its first 64 KiB; see `format_of_text`.
     """
-    suffix = Path(without_compression(path.name)).suffix
+    suffix = suffix_of(path)
     if suffix in _SUFFIXES:
         return FormatGuess(_SUFFIXES[suffix], f"its name ends in {suffix}")
     with open_text(path, encoding) as (_, stream):

@@ -41,6 +41,9 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+# The beginnings of zip, RAR and 7-Zip. A tar names itself in its first header.
+_ARCHIVES = (b"PK\x03\x04", b"Rar!\x1a\x07", b"7z\xbc\xaf\x27\x1c")
+_PEEK_BYTES = 512
 # The beginning of a file that is a JSON array, or a JSON object over several lines.
 _JSON_VALUE = re.compile(rb"(\xef\xbb\xbf)?\s*(\[|\{\s*\n)")
 # The rest of a block is copied after each stream in it, and streams may be short.
@@ -87,7 +90,7 @@ class Streams(io.RawIOBase):
 
 
 # Readers of compressed files, by the suffix of their names.
-_COMPRESSIONS: dict[str, Callable[[BinaryIO], BinaryIO]] = {
+COMPRESSIONS: dict[str, Callable[[BinaryIO], BinaryIO]] = {
     ".gz": lambda stored: gzip.GzipFile(fileobj=stored),
     ".bz2": lambda stored: _buffered(Streams(stored, bz2.BZ2Decompressor)),
     ".xz": lambda stored: _buffered(Streams(stored, lzma.LZMADecompressor)),
@@ -118,7 +121,12 @@ class _AsUtf8(io.RawIOBase):
 def without_compression(name: str) -> str:
     """Returns the name of a file without the suffix of a compression, in lower case."""
     name = name.lower()
-    return next((name.removesuffix(end) for end in _COMPRESSIONS if name.endswith(end)), name)
+    return next((name.removesuffix(end) for end in COMPRESSIONS if name.endswith(end)), name)
+
+
+def suffix_of(path: Path | epath.Path) -> str:
+    """Returns the suffix of a file without that of a compression, such as .jsonl of a.jsonl.gz."""
+    return Path(without_compression(path.name)).suffix
 
 
 @contextlib.contextmanager
@@ -137,9 +145,12 @@ def open_text(
       The stored file, whose `tell` gives the progress, and its unpacked content in UTF-8.
     """
     with files.open_input(path) as stored, files.naming(path):
-        unpacked = _COMPRESSIONS.get(path.suffix.lower(), lambda stored: stored)
-        encoding = _encoding_of(stored, unpacked, encoding)
-        # A pipe cannot go back, and has not been read: `peek` keeps what it shows.
+        unpacked = COMPRESSIONS.get(path.suffix.lower(), lambda stored: stored)
+        # Of a pipe, which cannot go back, `peek` keeps what it shows.
+        start = unpacked(stored).peek(_PEEK_BYTES)
+        if start.startswith(_ARCHIVES) or start[257:262] == b"ustar":
+            raise UserError(f"{path} is an archive of files: unpack it, and name its folder")
+        encoding = _encoding_of(stored, start, unpacked, encoding)
         if stored.seekable():
             stored.seek(0)
         stream = unpacked(stored)
@@ -151,8 +162,9 @@ def open_text(
             raise UserError(f"{path} is not valid {encoding} (config.data.encoding)") from None
 
 
-def _encoding_of(stored: BinaryIO, unpacked: Callable[[BinaryIO], BinaryIO], encodings: str) -> str:
-    start = unpacked(stored).peek(4)
+def _encoding_of(
+    stored: BinaryIO, start: bytes, unpacked: Callable[[BinaryIO], BinaryIO], encodings: str
+) -> str:
     for mark, encoding in _MARKS.items():
         if start.startswith(mark):
             return encoding
@@ -232,7 +244,15 @@ def json_lines(stream: BinaryIO, start: int = 0, stop: int | None = None) -> Ite
                     f"a JSON value is longer than {MAX_RECORD_BYTES:,} bytes; write one object a "
                     "line"
                 )
-            found = json.loads(content.decode("utf-8-sig"))
+            try:
+                found = json.loads(content.decode("utf-8-sig"))
+            except json.JSONDecodeError as error:
+                if error.msg != "Extra data":
+                    raise
+                # Each line is a value of its own, and no object.
+                lines = enumerate(content.split(b"\n"), line.number)
+                filled = (Line(number, text) for number, text in lines if text.strip())
+                break
             found = found if isinstance(found, list) else [found]
             filled = (Line(n, json.dumps(value).encode()) for n, value in enumerate(found, 1))
         else:

@@ -15,6 +15,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.text import proteins, tfds
+from bert_jax.text.folders import AnyPath, check_complete, data_files
 from bert_jax.text.formats import is_text
 from bert_jax.text.named_sources import join_inputs, named_inputs, split_inputs
 from bert_jax.text.tfds import TFDS_PREFIX
@@ -203,9 +204,15 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
     if os.path.isdir(pattern):
         names = glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
-        names = _texts(names, pattern)
-    paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
+        names = _texts((Path(name) for name in names if os.path.isfile(name)), pattern)
+    paths = sorted({_resolved(Path(name)) for name in names if os.path.isfile(name)})
     return {path: path.stat().st_size for path in paths}
+
+
+def _resolved(path: Path) -> Path:
+    """Follows links, except those of the Hub's cache, whose targets have no suffix."""
+    resolved = path.resolve()
+    return resolved if resolved.suffix == path.suffix else path.absolute()
 
 
 def _remote_files(pattern: str, scheme: str, remote: AbstractFileSystem) -> dict[epath.Path, int]:
@@ -214,28 +221,27 @@ def _remote_files(pattern: str, scheme: str, remote: AbstractFileSystem) -> dict
     sizes = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
     if not sizes:
         below = remote.find(pattern.rstrip("/") + "/", detail=True)
-        sizes = {name: below[name]["size"] for name in _texts(below, pattern)}
+        paths = {epath.Path(scheme + name): info["size"] for name, info in below.items()}
+        return {path: paths[path] for path in _texts(paths, pattern)}
     return {epath.Path(scheme + name): sizes[name] for name in sorted(sizes)}
 
 
-def _texts(names: Iterable[str], directory: str) -> list[str]:
-    texts = [name for name in names if is_text(name)]
-    # A directory saved by `datasets` also has JSON files, which describe the data.
-    texts = [name for name in texts if name.endswith(".arrow")] or texts
-    splits = {name: _split(name) for name in texts}
+def _texts(paths: Iterable[AnyPath], directory: str) -> list[AnyPath]:
+    texts = data_files(path for path in paths if is_text(path.name))
+    splits = {path: _split(path) for path in texts}
     others = sorted({*splits.values()} - {"", "train"})
-    if "train" not in splits.values() or not others:
-        return texts
-    say(
-        f"of the splits train, {', '.join(others)} of {directory}, only train is read; name the "
-        "files of the others in data.input to read them too"
-    )
-    return [name for name in texts if splits[name] in ("", "train")]
+    if "train" in splits.values() and others:
+        say(
+            f"of the splits train, {', '.join(others)} of {directory}, only train is read; name "
+            "the files of the others in data.input to read them too"
+        )
+        texts = [path for path in texts if splits[path] in ("", "train")]
+    check_complete(texts)
+    return texts
 
 
-def _split(name: str) -> str:
+def _split(path: AnyPath) -> str:
     """Returns the split of a data set's file by its directory or name; empty if it is no split."""
-    path = Path(name)
     if path.suffix not in (".arrow", ".parquet"):
         return ""
     words = (re.split(r"[-_.]", part)[0] for part in (path.parent.name, path.name))

@@ -2,8 +2,8 @@
 
 import csv
 import functools
+import itertools
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -13,7 +13,7 @@ from etils import epath
 from bert_jax.base.errors import UserError
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.formats import TABLES
-from bert_jax.text.readers import MAX_RECORD_BYTES, Line, json_lines, open_text
+from bert_jax.text.readers import MAX_RECORD_BYTES, Line, json_lines, open_text, suffix_of
 from bert_jax.text.sources import Piece, Place
 
 # The reason of a `BadRecord` that lacks a column.
@@ -29,52 +29,46 @@ class TableRow(NamedTuple):
     Attributes:
       where: Where the row begins: its line, or its number in Parquet and Arrow.
       number: The position among the rows, from 0. Skipped rows count, blank lines do not.
+      values: The texts by column; lists and objects as they are. What is missing (null, NaN) is an
+        empty text in all formats.
     """
 
     where: Place
     number: int
-    values: dict[str, str]
+    values: dict[str, Any]
+
+
+def files_of(path: Path | epath.Path) -> list[Path | epath.Path]:
+    """Returns a file or, of a pattern such as data/train-*.parquet, the files in their order."""
+    found = [] if path.exists() else sorted(path.parent.glob(path.name))
+    return found or [path]
 
 
 def read_rows(
     path: Path | epath.Path, needed: Sequence[str], bad_rows: BadRecords, **options: Any
 ) -> Iterator[TableRow]:
-    """Yields the rows of a file, whose name tells its format, in order.
+    """Yields the rows of a file, or of the files of a pattern, whose names tell the format.
 
     Args:
       options: Further arguments of `table_rows`, which describes the others too.
     """
-    format = TABLES.get(path.suffix.removeprefix(".").lower())
-    if format is None:
-        raise UserError(f"{path} must be named .{', .'.join(TABLES)}")
-    with open_text(path) as (_, stream):
-        yield from table_rows(path, stream, format, needed, bad_rows, **options)
+    numbers = itertools.count()
+    for file in files_of(path):
+        format = TABLES.get(suffix_of(file).removeprefix("."))
+        if format is None:
+            raise UserError(f"{file} must be named .{', .'.join(TABLES)}")
+        with open_text(file) as (_, stream):
+            found = table_rows(file, stream, format, needed, bad_rows, numbers=numbers, **options)
+            yield from found
 
 
-def read_objects(
-    path: Path | epath.Path, bad_rows: BadRecords
-) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yields where each object of a file begins, and the object with its nested values.
-
-    The suffix of the file gives its format: JSON lines, an array in JSON, Parquet or Arrow.
-    """
-    open_table = _OPENED.get(path.suffix.lower())
-    with open_text(path) as (_, stream):
-        if open_table:
-            schema, batches, first = open_table(stream, (), _WHOLE)
-            classes = _class_names(schema)
-            rows = (batch.slice(i, 1) for batch in batches for i in range(batch.num_rows))
-            for number, stored in enumerate(rows, first):
-                where = Place(str(path), number)
-                with bad_rows.catching(where):
-                    (row,) = stored.to_pylist()
-                    names = {key: _named(row[key], names) for key, names in classes.items()}
-                    yield where, row | names
-            return
-        for line in json_lines(stream):
-            where = Place(str(path), line.number)
-            with bad_rows.catching(where):
-                yield where, line.parse()
+def classes_of(path: Path | epath.Path) -> dict[str, Sequence[str]]:
+    """Returns the names of classes by column, in their order, as `datasets` stores them."""
+    file = files_of(path)[0]
+    if suffix_of(file) not in _OPENED:
+        return {}
+    with open_text(file) as (_, stream):
+        return _class_names(_OPENED[suffix_of(file)](stream, (), _WHOLE)[0])
 
 
 def table_rows(
@@ -84,28 +78,30 @@ def table_rows(
     needed: Sequence[str],
     bad_rows: BadRecords,
     *,
+    optional: Sequence[str] = (),
     header: Sequence[str] = (),
     lists: Sequence[str] = (),
     piece: Piece = _WHOLE,
     class_names: bool = True,
+    numbers: Iterator[int] | None = None,
 ) -> Iterator[TableRow]:
     """Yields the rows of a table.
 
     TSV has one row per line and no quoting. CSV follows RFC 4180, as spreadsheets write it. Their
     first line names the columns. JSON lines have one object per line. Blank lines are omitted. Of a
-    Parquet or Arrow file, only a row group or record batch is held in memory, and a missing value
-    is an empty text.
+    Parquet or Arrow file, only a row group or record batch is held in memory.
 
     Args:
       stream: The content, of text in UTF-8; for Parquet, it must be seekable.
-      needed: The columns that must exist. Of Parquet and Arrow, only they are read, or all without
-        lists if there are none; the first must be text.
+      needed: The columns that must exist. The first must be text.
+      optional: Columns that are read too if they exist. Of Parquet and Arrow, no others are read
+        unless both are empty.
       header: The names of the columns if a TSV or CSV file has no header line.
-      lists: The columns in which JSON lines, Parquet and Arrow may have a list. Its value is the
-        list in JSON.
+      lists: The needed columns that may have lists.
       piece: The lines, or the row groups of Parquet, to read; TSV and CSV are read whole.
       class_names: Whether classes have the names that `datasets` stores in Parquet and Arrow,
         rather than their numbers.
+      numbers: The positions of the rows, if others come before them.
     """
 
     def check(columns: Sequence[str]) -> None:
@@ -119,27 +115,39 @@ def table_rows(
 
     if format == "jsonl":
         found = ((line.number, line) for line in json_lines(stream, piece.start, piece.stop))
-        values_of = functools.partial(_json_values, needed=needed, lists=lists)
+        values_of = functools.partial(_json_values, needed=needed, optional=optional)
     elif format in ("parquet", "arrow"):
-        schema, batches, first = _OPENED[f".{format}"](stream, needed, piece)
-        check(schema.names)
-        columns = needed or [field.name for field in schema if not field.type.num_fields]
-        classes = _class_names(schema) if class_names else {}
-        found = _column_rows(path, batches, columns, first, needed, lists, classes)
+        from pyarrow import types
 
-        def values_of(row: Sequence[bytes | None]) -> dict[str, str]:
-            return {c: (value or b"").decode() for c, value in zip(columns, row, strict=True)}
+        columns = [*needed, *optional]
+        schema, batches, first = _OPENED[f".{format}"](stream, columns, piece)
+        check(schema.names)
+        if needed and types.is_primitive(type := schema.field(needed[0]).type):
+            problem = f"the column {needed[0]!r} has the type {type}: it must be text"
+            raise UserError(f"{path}: {problem}")
+        columns = [name for name in columns or schema.names if name in schema.names]
+        classes = _class_names(schema) if class_names else {}
+        found = _column_rows(batches, columns, first)
+
+        def values_of(row: Sequence[Any]) -> dict[str, Any]:
+            cells = zip(columns, row, strict=True)
+            return {name: as_text(_named(x.as_py(), classes.get(name, ()))) for name, x in cells}
     else:
         found = _tsv_rows(stream) if format == "tsv" else _csv_rows(path, stream)
         columns = list(header) or next(found, (1, []))[1]
         check(columns)
         found = ((line, fields) for line, fields in found if fields not in ([], [""]))
         values_of = functools.partial(_named_fields, columns)
-    for number, (line, row) in enumerate(found):
+    for (line, row), number in zip(found, numbers or itertools.count(), strict=False):
         # Lines are counted from the start of the piece, rows from that of the file.
         where = Place(str(path), line, piece.start if format == "jsonl" else 0)
         with bad_rows.catching(where):
-            yield TableRow(where, number, values_of(row))
+            values = values_of(row)
+            for column in needed:
+                if column not in lists and not isinstance(values[column], str):
+                    problem = f"{column!r} is a list or an object, not a text or a number"
+                    raise BadRecord("not a text", problem)
+            yield TableRow(where, number, values)
 
 
 def _named_fields(columns: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
@@ -151,26 +159,30 @@ def _named_fields(columns: Sequence[str], fields: Sequence[str]) -> dict[str, st
     return dict(zip(columns, fields, strict=True))
 
 
-def _json_values(line: Line, needed: Sequence[str], lists: Sequence[str]) -> dict[str, str]:
+def _json_values(line: Line, needed: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
     values = line.parse()
-    values |= {name: json.dumps(values[name]) for name in lists if type(values.get(name)) is list}
     for column in needed:
-        value = values.get(column)
-        # NaN often marks a gap in a table.
-        if value is None or isinstance(value, float) and not math.isfinite(value):
-            problem = f"field {column!r} is {json.dumps(value)} or missing"
-            raise BadRecord(MISSING, f"{problem}; its fields: {', '.join(values) or 'none'}")
-        if isinstance(value, dict | list):
-            raise BadRecord("not a text", f"field {column!r} is not a text or a number")
-    texts = {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in values.items()
-        if not isinstance(value, dict | list)
-    }
-    for column in needed or texts:
+        if column not in values:
+            known = ", ".join(values) or "none"
+            raise BadRecord(MISSING, f"field {column!r} is missing; its fields: {known}")
+    for column in (*needed, *optional) or values:
         # Fails for a lone surrogate ("\\ud800").
-        texts[column].encode()
-    return texts
+        json.dumps(values.get(column), ensure_ascii=False).encode()
+    return {name: as_text(value) for name, value in values.items()}
+
+
+def as_text(value: Any) -> Any:
+    """Returns a value of JSON or Arrow as text, a list or an object as it is.
+
+    What is missing (null, NaN) is an empty text, and a boolean is true or false.
+    """
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, str | list | dict):
+        return value
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
@@ -239,36 +251,11 @@ _OPENED = {".parquet": _parquet_table, ".arrow": _arrow_table}
 
 
 def _column_rows(
-    path: object,
-    batches: Iterator[Any],
-    columns: Sequence[str],
-    first: int,
-    needed: Sequence[str],
-    lists: Sequence[str],
-    classes: dict[str, Sequence[str]],
-) -> Iterator[tuple[int, tuple[bytes | None, ...]]]:
-    """Yields the number of each row and its values; None for a missing value."""
-    import pyarrow as pa
-
+    batches: Iterator[Any], columns: Sequence[str], first: int
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yields the number of each row and its scalars of Arrow."""
     for batch in batches:
-        values = []
-        for column in columns:
-            texts = batch.column(column)
-            if names := classes.get(column):
-                texts = _with_names(texts, names)
-            if column in lists and texts.type.num_fields:
-                values.append([json.dumps(value).encode() for value in texts.to_pylist()])
-                continue
-            is_number = pa.types.is_primitive(texts.type)
-            if texts.type.num_fields or is_number and column in needed[:1]:
-                raise UserError(
-                    f"{path}: the column {column!r} has the type {texts.type}: it must be text"
-                )
-            # Bytes are text that is decoded later.
-            if not pa.types.is_large_binary(texts.type) and not pa.types.is_binary(texts.type):
-                texts = texts.cast(pa.large_string())
-            values.append(texts.cast(pa.large_binary()).to_pylist())
-        yield from enumerate(zip(*values, strict=True), first)
+        yield from enumerate(zip(*map(batch.column, columns), strict=True), first)
         first += batch.num_rows
 
 
@@ -286,21 +273,11 @@ def _class_names(schema: Any) -> dict[str, Sequence[str]]:
     return {name: names for name, names in found.items() if name in schema.names}
 
 
-def _with_names(numbers: Any, names: Sequence[str]) -> Any:
-    """Returns a column of the names of classes, or of lists of them."""
-    import pyarrow as pa
-
-    is_list = bool(numbers.type.num_fields)
-    named = [_named(value, names) for value in numbers.to_pylist()]
-    texts = named if is_list else [value if value is None else str(value) for value in named]
-    return pa.array(texts)
-
-
 def _named(value: Any, names: Sequence[str]) -> Any:
     """Replaces the number of a class, or each in a list, by its name; -1 is a missing label."""
     if isinstance(value, list):
         return [_named(item, names) for item in value]
-    if not isinstance(value, int) or value >= len(names):
+    if not (names and isinstance(value, int)) or value >= len(names):
         return value
     return None if value < 0 else names[value]
 

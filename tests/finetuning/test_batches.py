@@ -7,6 +7,8 @@ import pytest
 from bert_jax.finetuning.batches import cut, predict, rows_of_step, training_batches
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.task_losses import Labels
+from bert_jax.tasks.ner import TaggedRows
+from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.trainer import Trainer, make_layout, make_model_config
@@ -15,6 +17,8 @@ from tests.small import small_config
 
 class FakeRows:
     """Rows of which row i has i + 1 tokens with id i; records the arguments of `take`."""
+
+    PER_TOKEN = TokenRows.PER_TOKEN
 
     def __init__(self, size):
         self.size, self.taken = size, []
@@ -102,12 +106,15 @@ def test_outputs_that_are_not_finite_are_refused(trainer):
 
 
 def test_common_padding_is_cut(trainer):
-    batch = FakeRows(11).take(np.array([2, 4])) | {"labels": np.zeros((2, 16), np.int32)}
-    shapes = {name: array.shape for name, array in cut(batch, 4).items()}
-    assert set(shapes.values()) == {(2, 8)}
-    assert cut(batch, 5)["input_ids"].shape == (2, 5)
-    assert cut(batch, 32)["input_ids"].shape == cut(batch, 0)["input_ids"].shape == (2, 16)
     rows = FakeRows(11)
+    # As many labels as tokens in a row.
+    batch = rows.take(np.array([2, 4])) | {"labels": np.zeros((2, 16), np.float32)}
+    shapes = {name: array.shape for name, array in cut(batch, rows.PER_TOKEN, 4).items()}
+    assert shapes.pop("labels") == (2, 16) and set(shapes.values()) == {(2, 8)}
+    of_tags = cut(batch, TaggedRows.PER_TOKEN, 4)
+    assert {array.shape for array in of_tags.values()} == {(2, 8)}
+    for multiple, length in ((5, 5), (32, 16), (0, 16)):
+        assert cut(batch, rows.PER_TOKEN, multiple)["input_ids"].shape == (2, length)
     batches = list(training_batches(rows, trainer, range(6), batch_size=4, length_multiple=2))
     whole = list(training_batches(rows, trainer, range(6), batch_size=4))
     assert len({batch["input_ids"].shape for batch in batches}) > 1

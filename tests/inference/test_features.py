@@ -130,7 +130,7 @@ def test_a_text_file_has_a_text_on_each_line(bert, tmp_path, suffix):
     [
         (b'{"text": "a"', "not a JSON object"),
         (b'{"body": "a", "id": 1}', "it has no field `text`; its fields: body, id"),
-        (b'{"text": null}', "`text` is None; it must be a string"),
+        (b'{"text": 1}', "`text` is 1; it must be a string"),
         (b'{"text": "a", "text_b": ["b"]}', "`text_b` is .'b'.; it must be a string"),
     ],
 )

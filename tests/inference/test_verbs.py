@@ -1,5 +1,6 @@
 """The results of the verbs for the examples of a file."""
 
+import dataclasses
 import json
 import warnings
 
@@ -10,8 +11,10 @@ from pyarrow import parquet
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.finetuned import FineTuned
-from bert_jax.inference.verbs import predict_file, read_examples
+from bert_jax.inference.verbs import predict_file, read_examples, texts_of
 from tests.interop.small_bert import make_finetuned, make_pretrained
+
+NAN = float("nan")
 
 
 def finetuned(head, labels=(), **config):
@@ -77,6 +80,48 @@ def test_text_and_text_b_are_a_pair_whatever_the_columns_in_training(predict, co
         assert line["probabilities"] == pytest.approx(dict(bert.classify("a b", "c")), abs=1e-4)
 
 
+def test_a_second_text_that_is_missing_is_none_in_all_formats(tmp_path):
+    rows = [{"text": "a b", "text_b": second} for second in (None, "", "c")]
+    (tmp_path / "x.jsonl").write_text(jsonl(*rows, {"text": "a b"}, {"text": "a b", "text_b": NAN}))
+    (tmp_path / "x.csv").write_text("text,text_b\na b,\na b,\na b,c\n")
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    bert = finetuned("sequence_classification", ("no", "yes"))
+    for name in ("x.jsonl", "x.csv", "x.parquet"):
+        items = [item for _, item in read_examples("classify", tmp_path / name)]
+        found = texts_of(bert, items) + texts_of(bert, items[:3], ("text", "text_b"))
+        assert [text for text in found if text != "a b"] == [("a b", "c")] * 2
+
+
+def test_parquet_of_words_and_of_choices_is_read_as_in_training(predict, tmp_path):
+    question = {"label": ["A", "B"], "text": ["c", "d"]}
+    asked = {"id": "1", "question": "a b", "choices": question, "answerKey": "A"}
+    for head, command, row in (
+        (("token_classification", "OXY"), "tag", {"tokens": ["a", "bc"], "ner_tags": [0, 1]}),
+        (("multiple_choice",), "choose", asked),
+    ):
+        bert = finetuned(*head)
+        (expected,) = predict(command, bert, "x.jsonl", jsonl(row))
+        parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "x.parquet")
+        assert predict_file(command, bert, tmp_path / "x.parquet", tmp_path / "out.jsonl") == 1
+        assert json.loads((tmp_path / "out.jsonl").read_text()) == expected
+
+
+def test_all_labels_above_the_threshold(predict):
+    pretrained = make_finetuned("sequence_classification", ("x", "y", "z"), num_hidden_layers=1)
+    pretrained = dataclasses.replace(pretrained, multi_label=True)
+    bert = FineTuned(pretrained)
+    ranked = bert.classify("a b")
+    middle = ranked[1].probability
+    for threshold, names in ((None, None), (middle - 1e-4, 2), (middle + 1e-4, 1), (1.0, 0)):
+        (line,) = predict("classify", bert, "x.txt", "a b\n", threshold=threshold)
+        least = 0.5 if threshold is None else threshold
+        expected = [label.label for label in ranked if label.probability > least]
+        assert line["prediction"] == expected and (names is None or len(expected) == names)
+    with pytest.raises(UserError, match="--threshold is for models with several labels a text"):
+        one = finetuned("sequence_classification", ("no", "yes"))
+        predict("classify", one, "x.txt", "a b\n", threshold=0.3)
+
+
 def test_answers_to_a_squad_file(predict):
     bert = finetuned("question_answering")
     asked = [{"id": 1, "question": "a"}, {"id": 2, "question": "the b"}]
@@ -114,11 +159,11 @@ def test_tag_takes_a_file_for_conll_only_if_each_line_ends_in_a_tag(predict):
     assert len(line["prediction"]) == 2
 
 
-def test_examples_of_parquet_have_all_columns_but_lists(tmp_path):
+def test_examples_of_parquet_have_all_columns(tmp_path):
     columns = {"id": [7, 8], "text": ["a", "b"], "tags": [["x"], []]}
     parquet.write_table(pa.table(columns), tmp_path / "x.parquet")
     found = [item for _, item in read_examples("classify", tmp_path / "x.parquet")]
-    assert found == [{"id": "7", "text": "a"}, {"id": "8", "text": "b"}]
+    assert found == [{"id": "7", "text": "a", "tags": ["x"]}, {"id": "8", "text": "b", "tags": []}]
 
 
 def test_choices(predict):

@@ -59,18 +59,48 @@ def test_tuples_have_each_text_once_and_equal_texts_have_one_number(tmp_path):
     assert "labels" not in batch
 
 
-def test_negatives_of_parquet(tmp_path):
-    parquet.write_table(pa.Table.from_pylist(PAIRS), tmp_path / "pairs.parquet")
+@pytest.mark.parametrize("names", ["negative_1 negative_2", "negative", "negatives", "neg"])
+def test_negatives_are_texts_or_lists_of_texts_under_their_usual_names(tmp_path, names):
+    rows = []
+    for pair in PAIRS:
+        negatives = [pair["negative_1"], pair["negative_2"]]
+        found = dict(zip(names.split(), negatives if " " in names else [negatives], strict=True))
+        rows.append({"anchor": pair["anchor"], "positive": pair["positive"], **found})
+    expected = task(tmp_path).rows("train").take(np.arange(3))
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "pairs.parquet")
     source = f"train={tmp_path}/pairs.parquet,validation={tmp_path}/pairs.parquet"
-    rows = make_task(finetune_config("embedding"), source, make_tokenizer()).rows("train")
-    assert rows.take(np.arange(3))["document_ids"].shape[:2] == (3, 3)
+    config = finetune_config("embedding")
+    config.data.max_seq_length = 8
+    of_parquet = make_task(config, source, make_tokenizer())
+    for found in (task(tmp_path, rows), of_parquet):
+        assert found.rows("train").num_documents == 3
+        batch = found.rows("train").take(np.arange(3))
+        for name, array in expected.items():
+            np.testing.assert_array_equal(batch[name], array)
+
+
+def test_several_positives_are_a_row_each(tmp_path):
+    """As FlagEmbedding has them."""
+    lists = [{"query": "a", "pos": ["b", "c", "b"], "neg": ["d"]}, {"query": "e", "pos": ["f"]}]
+    lists[1]["neg"] = ["g"]
+    pairs = [
+        {"anchor": a, "positive": b, "negative": c}
+        for a, b, c in (("a", "b", "d"), ("a", "c", "d"), ("e", "f", "g"))
+    ]
+    found = task(tmp_path, lists, lists, anchor_column="query")
+    batch = found.rows("train").take(np.arange(3))
+    scored = found.rows("validation")
+    expected = task(tmp_path, pairs, pairs)
+    for name, array in expected.rows("train").take(np.arange(3)).items():
+        np.testing.assert_array_equal(batch[name], array)
+    assert [*scored.fingerprint_texts()] == [*expected.rows("validation").fingerprint_texts()]
 
 
 def test_questions_are_not_padded_to_their_paragraphs(tmp_path):
     from bert_jax.finetuning.batches import cut
 
     rows = task(tmp_path).rows("train")
-    short = cut(rows.take(np.array([1])), 2)
+    short = cut(rows.take(np.array([1])), rows.PER_TOKEN, 2)
     assert short["input_ids"].shape == (1, 4) and short["document_ids"].shape == (1, 3, 8)
     assert short["document_numbers"].shape == (1, 3)
 
@@ -182,9 +212,14 @@ def test_a_positive_is_never_in_both_parts(tmp_path):
     ("row", "options", "words"),
     [
         ({"anchor": " "}, {}, r"train.jsonl:2: a text is empty"),
-        ({"positive": None}, {}, "field 'positive' is null or missing"),
-        ({"negative_2": None}, {}, "field 'negative_2' is null or missing"),
+        ({"positive": None}, {}, "train.jsonl:2: a text is empty"),
+        ({"negative_2": None}, {}, "train.jsonl:2: a text is empty"),
         ({"negative_3": "b"}, {}, r"train.jsonl:2: the row has 3 negatives instead of 2"),
+        ({"negative_2": ["b", "c"]}, {}, "train.jsonl:2: the row has 3 negatives instead of 2"),
+        ({"negative_2": [None]}, {}, "train.jsonl:2: a text is empty"),
+        ({"negative_2": [{"text": "b"}]}, {}, "train.jsonl:2: negative_1 or negative_2 has some"),
+        ({"positive": []}, {}, "train.jsonl:2: a text is empty"),
+        ({"positive": ["a"], "label": 1}, {"loss": "cosent"}, "'positive' is a list or an object"),
         ({"label": "x"}, {"loss": "cosent"}, "label is 'x', not a number"),
         ({"label": "NaN"}, {"loss": "angle"}, "label is 'NaN', not a number"),
         ({"label": 5}, {"loss": "cosine"}, r"not from -1 to 1 \(config.embedding.label_div"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.tasks.scores import (
+    best_threshold,
     class_scores,
     class_table,
     label_scores,
@@ -22,6 +23,7 @@ def test_two_classes_by_hand():
             "f1": 6 / 9,
             "f1_accuracy": (0.7 + 6 / 9) / 2,
             "matthews": (3 * 4 - 2 * 1) / np.sqrt(5 * 4 * 6 * 5),
+            "macro_f1": (6 / 9 + 8 / 11) / 2,
         },
         abs=1e-12,
     )
@@ -99,3 +101,17 @@ def test_scores_of_equal_labels():
 
 def test_f1_without_positives_is_0():
     assert class_scores(np.zeros(4, int), np.zeros(4, int), 2)["f1"] == 0
+
+
+def test_the_best_threshold_is_that_of_all_thresholds():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        labels = rng.random((30, 3)) < 0.3
+        # Thresholds of hundredths are as good as any.
+        probabilities = np.round(rng.random((30, 3)) * 0.6 + 0.4 * labels, 1).astype(np.float32)
+        found = best_threshold(labels, probabilities)
+        tried = [
+            label_scores(labels, probabilities > threshold, probabilities)["micro_f1"]
+            for threshold in (*np.arange(0.005, 1, 0.01), found["best_micro_f1_threshold"])
+        ]
+        assert found["best_micro_f1"] == pytest.approx(max(tried)) == pytest.approx(tried[-1])

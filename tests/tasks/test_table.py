@@ -1,5 +1,7 @@
 """Tasks on the user's own tables."""
 
+import csv
+import itertools
 import json
 
 import numpy as np
@@ -8,8 +10,11 @@ import pytest
 from pyarrow import ipc, parquet
 
 from bert_jax.base.errors import UserError
+from bert_jax.config import finetune_config
+from bert_jax.tasks import make_task
+from bert_jax.text.bad_records import BadRecords
 from tests.interop.small_bert import make_tokenizer
-from tests.tasks.conftest import open_task
+from tests.tasks.conftest import both, open_task
 
 TOKENIZER = make_tokenizer()
 
@@ -206,6 +211,124 @@ def test_several_labels_a_row(tmp_path, write):
         task.rows("validation")
 
 
+VECTORS = [[0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 0, 1]]
+
+
+def write_lists(path, lists, column="label"):
+    """Writes rows with lists, which CSV has as the texts of `lists`."""
+    rows = [{"text": "a b", column: value} for value in lists]
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, ["text", column])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.parquet", "x.csv"])
+@pytest.mark.parametrize("kind", [int, float, bool])
+def test_vectors_have_a_number_for_each_label(tmp_path, name, kind):
+    """They are what `transformers` trains on."""
+    lists = [[kind(bit) for bit in vector] for vector in VECTORS]
+    path = write_lists(tmp_path / name, lists)
+    task = open_task("table", both(path), TOKENIZER, multi_label=True)
+    assert task.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert task.rows("train").labels_N.tolist() == VECTORS
+    named = open_task("table", both(path), TOKENIZER, multi_label=True, labels=("x,y,z",))
+    assert named.labels == ("x", "y", "z") and named.rows("train").labels_N.tolist() == VECTORS
+    # A file of any vectors has the form of the file of training.
+    config = finetune_config("table")
+    config.table.multi_label = True
+    other = make_task(config, "", TOKENIZER, task.labels)
+    one = write_lists(tmp_path / f"one-{name}", lists[1:2])
+    assert other.read(one, "validation", BadRecords()).labels_N.tolist() == VECTORS[1:2]
+
+
+@pytest.mark.parametrize(
+    "lists, labels",
+    [
+        ([["x", "y"], ["x"], []], ("x", "y")),
+        ([[3, 7], [3], []], ("3", "7")),
+        # Classes by number, not vectors: other lengths, and none is repeated.
+        ([[0, 1], [1], [0], []], ("0", "1")),
+        ([[0, 2], [1, 0]], ("0", "1", "2")),
+    ],
+)
+@pytest.mark.parametrize("name", ["x.jsonl", "x.parquet", "x.csv"])
+def test_lists_of_names_are_no_vectors(tmp_path, name, lists, labels):
+    """Pandas writes lists into CSV as Python does, with single quotes."""
+    task = open_task(
+        "table", both(write_lists(tmp_path / name, lists)), TOKENIZER, multi_label=True
+    )
+    assert task.labels == labels
+    expected = [[float(label in map(str, names)) for label in labels] for names in lists]
+    assert task.rows("train").labels_N.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "lists, words",
+    [
+        ([["x", "y"], ["x", None]], "x.jsonl:2: label has None in its list"),
+        ([["x", "y"], ["x", {"y": 1}]], "x.jsonl:2: label has {'y': 1} in its list"),
+        ([[1.0, 0.0], [0.2, 0.8]], "x.jsonl:2: label has 0.2 in its list"),
+        ([[1, 0, 0], [float("nan"), 0, 0]], "x.jsonl:2: label has nan in its list"),
+        ([[1, 0, 0], [1, 1, 0], [1, 0]], "x.jsonl:3: label is '1, 0', not 3 numbers 0 or 1, one f"),
+        ([[1, 0, 0], [1, 1, 0], [2, 0, 0]], "x.jsonl:3: label is '2, 0, 0', not 3 numbers"),
+        ([[1, 0, 0], [1, 1, 0], None], "x.jsonl:3: label is '', not 3 numbers 0 or 1"),
+        (["['x' 'y']", "x"], r"x.jsonl:1: label is \"\['x' 'y'\]\", not a list such as"),
+        (["[x]", "y"], r"x.jsonl:1: label is '\[x\]', not a list such as"),
+    ],
+)
+def test_lists_that_are_no_labels_are_refused(tmp_path, lists, words):
+    path = write_lists(tmp_path / "x.jsonl", lists)
+    with pytest.raises(UserError, match=words):
+        open_task("table", both(path), TOKENIZER, multi_label=True).rows("train")
+
+
+def test_a_column_for_each_label(tmp_path, write):
+    """As in Jigsaw's data."""
+    write({"x.csv": "text,toxic,insult,id\na,1,0,7\nb,0,0.0,8\nc,True,1,9\n"})
+    options = {"multi_label": True, "label_column": "toxic,insult"}
+    path = both(tmp_path / "x.csv")
+    task = open_task("table", path, TOKENIZER, **options)
+    assert task.labels == ("toxic", "insult")
+    assert task.rows("train").labels_N.tolist() == [[1, 0], [0, 0], [1, 1]]
+    write({"x.csv": "text,toxic,insult,id\na,1,0,7\nb,-1,-1,8\n"})
+    with pytest.raises(UserError, match="x.csv:3: toxic,insult is '-1, -1', not 2 numbers 0 or 1"):
+        open_task("table", path, TOKENIZER, **options).rows("train")
+    assert len(open_task("table", path, TOKENIZER, bad_rows="skip", **options).rows("train")) == 1
+    with pytest.raises(UserError, match="no column is named 'threat'"):
+        options["label_column"] = "toxic,threat"
+        open_task("table", path, TOKENIZER, **options).rows("train")
+
+
+def test_labels_of_two_formats_are_the_same(tmp_path, write):
+    rows = [{"text": "a", "label": True, "stars": 1}, {"text": "b", "label": False, "stars": 2.0}]
+    write({"x.csv": "text,label,stars\na,True,1.0\nb,False,2.0\n", "x.jsonl": rows})
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    names = ("x.csv", "x.jsonl", "x.parquet")
+    for column in ("label", "stars"):
+        for first, second in itertools.permutations(names, 2):
+            source = f"train={tmp_path / first},validation={tmp_path / second}"
+            task = open_task("table", source, TOKENIZER, label_column=column)
+            assert task.rows("train").labels_N.tolist() == [column == "label", column != "label"]
+            assert task.rows("validation").labels_N.tolist() == task.rows("train").labels_N.tolist()
+
+
+def test_balanced_classes_are_chosen_by_their_mean_f1(reviews, tmp_path, write):
+    task = open_task("table", reviews, TOKENIZER, class_weights="balanced")
+    assert task.metric == "macro_f1"
+    given = open_task("table", reviews, TOKENIZER, class_weights="balanced", metric="accuracy")
+    assert given.metric == "accuracy"
+    write({"train.csv": "text,label\na,x\nb,y\n", "dev.csv": "text,label\na,x\nb,y\n"})
+    task = open_task("table", tmp_path, TOKENIZER, class_weights="balanced")
+    assert task.metric in task.score(task.rows("validation"), {"logits": np.eye(2)})
+
+
 def test_parquet_and_arrow(tmp_path):
     rows = {"text": ["a b", "c"], "label": [["x"], ["x", "y"]], "stars": [1, 5]}
     table = pa.table(rows)
@@ -217,14 +340,14 @@ def test_parquet_and_arrow(tmp_path):
         assert task.rows(split).labels_N.tolist() == [[1, 0], [1, 1]]
     task = open_task("table", tmp_path, TOKENIZER, label_column="stars")
     assert task.labels == ("1", "5") and task.rows("train").labels_N.tolist() == [0, 1]
-    with pytest.raises(UserError, match="'label' has the type list<.*: it must be text"):
+    with pytest.raises(UserError, match="train.parquet:1: 'label' is a list or an object, not a t"):
         open_task("table", tmp_path, TOKENIZER)
 
 
 def test_classes_have_the_names_that_datasets_stores(tmp_path):
-    label = {"names": ["bad", "good"], "_type": "ClassLabel"}
+    label = {"names": ["good", "bad", "so-so"], "_type": "ClassLabel"}
     features = {"text": {"dtype": "string", "_type": "Value"}, "label": label}
-    features["topics"] = {"feature": {"names": ["x", "y"], "_type": "ClassLabel"}, "_type": "List"}
+    features["topics"] = {"feature": {"names": ["y", "x"], "_type": "ClassLabel"}, "_type": "List"}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     rows = {"text": ["a b", "c"], "label": [1, 0], "topics": [[1], [0, 1]]}
     parquet.write_table(pa.table(rows, metadata=metadata), tmp_path / "train.parquet")
@@ -232,8 +355,10 @@ def test_classes_have_the_names_that_datasets_stores(tmp_path):
     rows["label"] = [1, -1]
     parquet.write_table(pa.table(rows, metadata=metadata), tmp_path / "dev.parquet")
     task = open_task("table", tmp_path, TOKENIZER)
-    assert task.labels == ("bad", "good") and task.rows("train").labels_N.tolist() == [1, 0]
+    # In the order of their numbers.
+    assert task.labels == ("good", "bad", "so-so")
+    assert task.rows("train").labels_N.tolist() == [1, 0]
     with pytest.raises(UserError, match="dev.parquet:2: label is '', not one of the labels"):
         task.rows("validation")
     task = open_task("table", tmp_path, TOKENIZER, multi_label=True, label_column="topics")
-    assert task.labels == ("x", "y") and task.rows("train").labels_N.tolist() == [[0, 1], [1, 1]]
+    assert task.labels == ("y", "x") and task.rows("train").labels_N.tolist() == [[0, 1], [1, 1]]

@@ -1,5 +1,6 @@
 """What all tasks share: names, the validation part of the training file, and truncated rows."""
 
+import gzip
 import json
 
 import numpy as np
@@ -156,11 +157,47 @@ def test_files_of_datasets(name, places, tmp_path, write, tokenizer):
             np.testing.assert_array_equal(batch[field], same[field])
 
 
-def test_a_split_of_several_files_is_refused(tmp_path, tokenizer):
-    for number in range(2):
-        path = tmp_path / "data" / f"train-0000{number}-of-00002.parquet"
-        path.parent.mkdir(exist_ok=True)
-        parquet.write_table(pa.table({"text": ["a"], "label": ["x"]}), path)
-    words = "data/train-00000-of-00002.parquet and data/train-00001.* may be the train split, which"
-    with pytest.raises(UserError, match=words):
+def write_shards(folder, total, numbers, start="train-", end=""):
+    for number in numbers:
+        path = folder / f"{start}{number:05}-of-{total:05}{end}.parquet"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        table = pa.table({"text": ["a", "b"], "label": [f"x{number}", f"x{number}"]})
+        parquet.write_table(table, path)
+    return path
+
+
+@pytest.mark.parametrize("end", ["", "-{:x}"])
+@pytest.mark.parametrize("start", ["train-", "data/train-"])
+def test_the_files_of_a_split_are_read_in_order(tmp_path, tokenizer, capsys, start, end):
+    for number in (1, 0, 2):
+        path = write_shards(tmp_path, 3, [number], start, end.format(number + 700))
+    task = open_task("table", tmp_path, tokenizer)
+    task.parts = ()
+    assert task.labels == ("x0", "x1", "x2")
+    assert task.rows("train").labels_N.tolist() == [0, 0, 1, 1, 2, 2]
+    assert task.rows("train").ids == list("012345")
+    # A pattern may be named; of one file that is named, the others are not read, which is said.
+    named = open_task("table", both(path.parent / "train-*.parquet"), tokenizer)
+    assert len(named.rows("train")) == 6
+    assert "warning" not in capsys.readouterr().out
+    one = open_task("table", both(path), tokenizer, labels=("x2", "x0"))
+    assert len(one.rows("train")) == 2
+    assert f"{path} is one of several files of its split" in capsys.readouterr().out
+
+
+def test_a_split_without_all_of_its_files_is_refused(tmp_path, tokenizer):
+    write_shards(tmp_path, 3, [0, 2])
+    with pytest.raises(
+        UserError, match=r"train-\*-of-00003\*.parquet are 3 files, of which only 2 are there"
+    ):
         open_task("table", tmp_path, tokenizer)
+
+
+def test_compressed_files_are_those_of_a_split(write, tmp_path, tokenizer):
+    content = gzip.compress(b'{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n')
+    task = open_task(
+        "table", write({"train.jsonl.gz": content, "dev.jsonl.gz": content}), tokenizer
+    )
+    assert [len(task.rows(split)) for split in ("train", "validation")] == [2, 2]
+    with pytest.raises(UserError, match="both train.jsonl and train.jsonl.gz may be the train spl"):
+        open_task("table", write({"train.jsonl": gzip.decompress(content)}), tokenizer)

@@ -1,15 +1,16 @@
 """TSV, CSV and JSON lines with named columns."""
 
+import gzip
 import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import ipc, parquet
 
 from bert_jax.base.errors import UserError
 from bert_jax.text.bad_records import BadRecords
-from bert_jax.text.tables import read_objects, read_rows
+from bert_jax.text.tables import read_rows
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def read(folder, name, needed=("a", "b"), policy="refuse", **options):
         (
             "x.jsonl",
             '{"a": "one", "b": 2, "more": [1]}\n\n{"b": true, "a": "x"}\n',
-            [("1", {"a": "one", "b": "2"}), ("3", {"a": "x", "b": "true"})],
+            [("1", {"a": "one", "b": "2", "more": [1]}), ("3", {"a": "x", "b": "true"})],
         ),
         # A column that is not needed may occur twice.
         ("x.csv", "a,b,c,c\n1,2,3,4\n", [("2", {"a": "1", "b": "2", "c": "4"})]),
@@ -94,9 +95,9 @@ def test_files_that_are_not_tables(write, name, content, message):
         ("x.tsv", b"1\t2\t3", "x.tsv:3: 3 columns instead of 2"),
         ("x.tsv", b"1\t\xff", "x.tsv:3: not valid UTF-8"),
         ("x.jsonl", b'{"a": 1', "x.jsonl:2: not a JSON object"),
-        ("x.jsonl", b'{"a": 1}', "x.jsonl:2: field 'b' is null or missing"),
-        ("x.jsonl", b'{"a": 1, "b": NaN}', "field 'b' is NaN"),
-        ("x.jsonl", b'{"a": 1, "b": []}', "field 'b' is not a text"),
+        ("x.jsonl", b'{"a": 1}', "x.jsonl:2: field 'b' is missing; its fields: a"),
+        ("x.jsonl", b'{"a": 1, "b": []}', "x.jsonl:2: 'b' is a list or an object, not a text"),
+        ("x.jsonl", b'[1, "b"]', "x.jsonl:2: not a JSON object"),
         ("x.jsonl", b'{"a": 1, "b": "\\ud800"}', "x.jsonl:2: not valid UTF-8"),
     ],
 )
@@ -135,8 +136,6 @@ def test_what_datasets_stores_beside_a_table_may_be_of_any_version(tmp_path):
         write_classes(path, {"a": text, "b": labels}, features)
         rows, _ = read(tmp_path, "x.parquet")
         assert [values["b"] for _, values in rows] == expected
-        objects = [row["b"] for _, row in read_objects(path, BadRecords())]
-        assert ["" if value is None else str(value) for value in objects] == expected
     write_classes(path, {"a": text, "b": [0, 1, 0]}, {"b": label})
     rows, _ = read(tmp_path, "x.parquet", class_names=False)
     assert [values["b"] for _, values in rows] == ["0", "1", "0"]
@@ -147,5 +146,49 @@ def test_an_object_that_is_not_utf8_is_skipped(tmp_path):
     texts = pa.Array.from_buffers(pa.string(), 2, array.buffers())
     parquet.write_table(pa.table({"a": texts}), tmp_path / "x.parquet")
     bad_rows = BadRecords("skip", "data.bad_rows")
-    assert [row for _, row in read_objects(tmp_path / "x.parquet", bad_rows)] == [{"a": "good"}]
+    rows = list(read_rows(tmp_path / "x.parquet", (), bad_rows))
+    assert [row.values for row in rows] == [{"a": "good"}]
     assert bad_rows.dropped.total() == 1
+
+
+def test_what_is_missing_is_an_empty_text_in_all_formats(tmp_path):
+    """Pandas writes null as NaN, and both as an empty cell of CSV."""
+    rows = [{"a": "x", "b": value, "c": 1.5} for value in (None, "")]
+    rows += [{"a": "x", "b": "y", "c": value} for value in (None, float("nan"))]
+    expected = [("", "1.5"), ("", "1.5"), ("y", ""), ("y", "")]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "x.jsonl").write_text(lines)
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    (tmp_path / "x.csv").write_text("a,b,c\nx,,1.5\nx,,1.5\nx,y,\nx,y,\n")
+    table = pa.Table.from_pylist(rows)
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with ipc.new_stream(tmp_path / "x.arrow", table.schema) as stream:
+        stream.write_table(table)
+    for name in ("x.jsonl", "x.jsonl.gz", "x.json", "x.csv", "x.parquet", "x.arrow"):
+        for options in ({"needed": ("a", "b", "c")}, {"needed": ()}, {"optional": ("b", "c")}):
+            found, _ = read(tmp_path, name, **{"needed": ("a",), **options})
+            assert [(row["b"], row["c"]) for _, row in found] == expected, name
+
+
+def test_lists_and_objects_are_in_the_rows_of_all_columns(tmp_path):
+    row = {"a": "x", "words": ["y", None], "of": {"k": [1, 2]}, "none": None, "number": 2}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row))
+    parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "x.parquet")
+    expected = row | {"none": "", "number": "2"}
+    for name in ("x.jsonl", "x.parquet"):
+        assert read(tmp_path, name, needed=())[0] == [("1", expected)]
+        rows = read(tmp_path, name, needed=("a",), optional=("words", "absent"))[0]
+        assert rows[0][1]["words"] == ["y", None] and "absent" not in rows[0][1]
+        with pytest.raises(UserError, match=f"{name}:1: 'words' is a list or an object, not a"):
+            read(tmp_path, name, needed=("a", "words"))
+        assert read(tmp_path, name, needed=("a", "words"), lists=("words",))[0]
+
+
+@pytest.mark.parametrize(
+    "content, line",
+    [('["a", "b"]\n["c", "d"]\n', 1), ("\n[1]\n[2]", 2), ('{"a": "x", "b": "y"}\n["c"]\n', 2)],
+)
+def test_a_line_that_is_an_array_is_named(write, content, line):
+    with pytest.raises(UserError, match=f"x.jsonl:{line}: not a JSON object"):
+        read(write({"x.jsonl": content}), "x.jsonl")

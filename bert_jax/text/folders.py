@@ -1,0 +1,56 @@
+"""Which files of a folder are data, and whether a split has all of its files."""
+
+import contextlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from etils import epath
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+
+AnyPath = Path | epath.Path
+# What `datasets` and the Hub write beside the data, and the results of `map` and its like.
+_NO_DATA = re.compile(r"(dataset_infos?|dataset_dict)\.json|cache-\w+\.arrow")
+STATE = "state.json"
+# One of several files of a split, such as train-00000-of-00002.parquet.
+_SHARD = re.compile(r"(.*[-_.])(\d+)-of-(\d+)\b.*")
+
+
+def data_files(paths: Iterable[AnyPath]) -> list[AnyPath]:
+    """Selects the data, in order; of a folder that `datasets` saved, what its state.json names."""
+    paths = sorted(paths, key=str)
+    named = {path.parent: _named_by(path) for path in paths if path.name == STATE}
+    return [
+        path
+        for path in paths
+        if not _NO_DATA.fullmatch(path.name)
+        and (named.get(path.parent) is None or path.name in named[path.parent])
+    ]
+
+
+def _named_by(state: AnyPath) -> set[str] | None:
+    """Returns the names of the data in a state.json; None if it is not that of `datasets`."""
+    with contextlib.suppress(ValueError, LookupError, TypeError), files.open_input(state) as stream:
+        return {file["filename"] for file in json.load(stream)["_data_files"]}
+
+
+def pattern_of(path: AnyPath) -> AnyPath:
+    """Returns the pattern of all files of a split, such as train-*-of-00002*.parquet, for one."""
+    match = _SHARD.fullmatch(path.name)
+    is_part = match and int(match[3]) > 1
+    return path.with_name(f"{match[1]}*-of-{match[3]}*{path.suffix}") if is_part else path
+
+
+def check_complete(paths: Iterable[AnyPath]) -> None:
+    """Refuses a folder with only some of the files of a split."""
+    for pattern, number in Counter(map(pattern_of, paths)).items():
+        match = _SHARD.fullmatch(pattern.name.replace("*", "0", 1))
+        if match and number < int(match[3]):
+            raise UserError(
+                f"{pattern} are {int(match[3]):,} files, of which only {number:,} are there; add "
+                "the others, or name those that are to be read"
+            )
