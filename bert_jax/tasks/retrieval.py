@@ -18,10 +18,11 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.table import FILE_NAMES
+from bert_jax.tasks.task import places
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.text.formats import TABLES
-from bert_jax.text.readers import open_text
-from bert_jax.text.tables import TableRow, read_rows
+from bert_jax.text.readers import open_text, suffix_of
+from bert_jax.text.tables import TableRow, files_of, read_rows
 
 _PAIR_COLUMNS = ("sentence1", "sentence2", "score")
 # The splits of a folder's judgements, in the order of preference.
@@ -113,16 +114,17 @@ def read_retrieval(source: epath.PathLike, key: str, skip_own: bool = False) -> 
       skip_own: See `make_retrieval`.
     """
     path = files.checked_path(source, key)
-    folder, judgements = path, [path]
+    folder, judgements = path, path
     if path.is_file():
-        folder = path.parent if _parts(path.parent, "corpus") else path.parent.parent
+        above = path.absolute().parents[:3]
+        folder = next((place for place in above if _part(place, "corpus")), above[1])
     else:
-        found = (_tables(folder / place, split) for place in _JUDGED for split in _SPLITS)
-        judgements = next(filter(None, found), [folder / "qrels" / "test.tsv"])
+        found = (_table(folder / place, *_SPLITS) for place in _JUDGED)
+        judgements = next(filter(None, found), folder / "qrels" / "test.tsv")
     documents, queries = (_texts(folder, name) for name in ("corpus", "queries"))
     judged: dict[str, dict[str, float]] = {}
     lost_queries, lost_documents = [], []
-    for query, document, grade in (row for file in judgements for row in _judgements(file)):
+    for query, document, grade in _judgements(judgements):
         if query not in queries:
             lost_queries.append(query)
         elif document not in documents and grade > 0:
@@ -135,46 +137,42 @@ def read_retrieval(source: epath.PathLike, key: str, skip_own: bool = False) -> 
     ):
         if ids:
             missing = f"judgements of {name} that are missing, such as {ids[0]!r}"
-            say(f"warning: {judgements[0]} has {len(ids):,} {missing}: {effect}")
+            say(f"warning: {judgements} has {len(ids):,} {missing}: {effect}")
     data = make_retrieval(documents, queries, judged, skip_own)
     if not data.queries:
-        raise UserError(f"{judgements[0]}: no query has a document with a score above 0")
+        raise UserError(f"{judgements}: no query has a document with a score above 0")
     return data
 
 
-def _tables(folder: epath.Path, stem: str) -> list[epath.Path]:
-    """Finds the table of this name in a folder, or its parts; the first format that there is."""
-    for suffix in (f".{format}{end}" for end in ("", ".gz") for format in TABLES):
-        path = folder / f"{stem}{suffix}"
-        if found := [path] if path.exists() else sorted(folder.glob(f"{stem}-*-of-*{suffix}")):
-            return found
-    return []
+def _table(folder: epath.Path, *stems: str) -> epath.Path | None:
+    """Finds the first table with one of these names in a folder; see `places`."""
+    names = (f"{stem}.{format}" for stem in stems for format in TABLES)
+    return next((path for name in names for path in places(folder, name)), None)
 
 
-def _parts(folder: epath.Path, name: str) -> list[epath.Path]:
-    inside = (_tables(folder / name, stem) for stem in (name, *_SPLITS, "data"))
-    return _tables(folder, name) or next(filter(None, inside), [])
+def _part(folder: epath.Path, name: str) -> epath.Path | None:
+    return _table(folder, name) or _table(folder / name, name, *_SPLITS)
 
 
 def _texts(folder: epath.Path, name: str) -> dict[str, str]:
     """Reads the texts of a file by id, each after its title, if it has one."""
-    paths = _parts(folder, name) or [folder / f"{name}.jsonl"]
+    path = _part(folder, name) or folder / f"{name}.jsonl"
     texts: dict[str, str] = {}
-    for row in (row for path in paths for row in read_rows(path, (), BadRecords())):
+    for row in read_rows(path, (), BadRecords()):
         id, text = _value(row, "_id", "id"), _value(row, "text")
         if id in texts:
             raise UserError(f"{row.where}: the id {id!r} is that of an earlier row too")
         texts[id] = f"{row.values.get('title', '')} {text}".strip()
     if not texts:
-        raise UserError(f"{paths[0]} has no rows")
+        raise UserError(f"{path} has no rows")
     return texts
 
 
 def _judgements(path: epath.Path) -> Iterator[tuple[str, str, float]]:
     """Yields the ids of a query and a document, and how relevant the document is."""
     header: Sequence[str] = ()
-    if separator := {".tsv": "\t", ".csv": ","}.get(path.suffix):
-        with open_text(path) as (_, stream):
+    if separator := {".tsv": "\t", ".csv": ","}.get(suffix_of(path)):
+        with open_text(files_of(path)[0]) as (_, stream):
             names = stream.readline().decode("utf-8-sig", "replace").strip().split(separator)
         # In a header, the last name is "score".
         header = _NAMELESS.get(len(names), ()) if as_number(names[-1]) is not None else ()
@@ -316,8 +314,8 @@ def read_pairs(source: epath.PathLike, key: str) -> tuple[list[str], list[str], 
     """
     path = files.checked_path(source, key)
     if path.is_dir():
-        found = [path / name for name in FILE_NAMES["validation"]]
-        path = next((file for file in found if file.exists()), path / "dev.tsv")
+        found = (file for name in FILE_NAMES["validation"] for file in places(path, name))
+        path = next(found, path / "dev.tsv")
     first, second, scores = [], [], []
     for row in read_rows(path, _PAIR_COLUMNS, BadRecords()):
         text, text_b, score = (row.values[name] for name in _PAIR_COLUMNS)

@@ -82,7 +82,7 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
         )
     found: dict[str, epath.Path] = {}
     for split, choices in names.items():
-        existing = [path for name in choices for path in _places(folder, name)]
+        existing = [path for name in choices for path in places(folder, name)]
         # The diagnostic set of GLUE may be in several folders; those are copies.
         if len(existing) > 1 and not any("/" in name for name in choices):
             first, second = (path.relative_to(folder) for path in existing[:2])
@@ -96,7 +96,7 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
     return found
 
 
-def _places(folder: epath.Path, name: str) -> list[epath.Path]:
+def places(folder: epath.Path, name: str) -> list[epath.Path]:
     """Finds files by name, compressed or not, in a folder of the user, of `datasets` or the Hub.
 
     Several files of a split are one pattern; see `tables.files_of`.

@@ -4,8 +4,10 @@ import json
 import warnings
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.stats
+from pyarrow import parquet
 
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
@@ -48,6 +50,11 @@ def test_formats(folder, tmp_path):
     lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in ROWS]
     (tmp_path / "pairs.jsonl").write_text("".join(lines))
     assert list(zip(*read_pairs(tmp_path / "pairs.jsonl", "--sts"), strict=True)) == ROWS
+    # As the Hub has them.
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    table = pa.Table.from_pylist([json.loads(line) for line in lines])
+    parquet.write_table(table, tmp_path / "hub" / "data" / "validation-00000-of-00001.parquet")
+    assert list(zip(*read_pairs(tmp_path / "hub", "--sts"), strict=True)) == ROWS
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])

@@ -1,5 +1,6 @@
 """Retrieval: the scores of sentence-transformers, BM25 by its formula, and folders of BEIR."""
 
+import gzip
 import json
 import math
 
@@ -98,15 +99,22 @@ def test_titles_and_other_splits(tmp_path):
 
 
 def write_table(path, rows):
-    """Writes rows as the suffix of the file says: .parquet, .jsonl, or .tsv with a header."""
+    """Writes rows as the suffix of the file says: Parquet, Arrow, or text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         parquet.write_table(pa.Table.from_pylist(rows), path)
-        return
-    lines = [json.dumps(row) for row in rows]
-    if path.suffix == ".tsv":
-        lines = ["\t".join(map(str, row)) for row in (rows[0], *(row.values() for row in rows))]
-    path.write_text("".join(f"{line}\n" for line in lines))
+    elif path.suffix == ".arrow":
+        table = pa.Table.from_pylist(rows)
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        separator = {"tsv": "\t", "csv": ","}.get(path.name.split(".")[1])
+        lines = [json.dumps(row) for row in rows]
+        if separator:
+            filled = [rows[0], *(row.values() for row in rows)]
+            lines = [separator.join(map(str, row)) for row in filled]
+        content = "".join(f"{line}\n" for line in lines).encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 def fields(*names):
@@ -157,16 +165,21 @@ TABLES = {
             {"judged": fields("query-id", "corpus-id")},
         ),
         ("corpus.csv", "queries.jsonl", "qrels/dev.jsonl", {}),
+        ("corpus.jsonl.gz", "queries.jsonl.gz", "qrels/test.tsv.gz", {}),
+        # As `datasets` saves them.
+        (
+            "corpus/data-00000-of-00001.arrow",
+            "queries/train/data-00000-of-00001.arrow",
+            "qrels/test/data-00000-of-00001.arrow",
+            {},
+        ),
     ],
 )
 def test_layouts_of_published_data(tmp_path, corpus, queries, judged, renamed):
     write_tables = {"corpus": corpus, "queries": queries, "judged": judged}
     for name, path in write_tables.items():
         rows = renamed.get(name, list)({**TABLES, "judged": JUDGED}[name])
-        if path.endswith(".csv"):
-            lines = [",".join(row) for row in (rows[0], *(row.values() for row in rows))]
-            (tmp_path / path).write_text("".join(f"{line}\n" for line in lines))
-        elif "-of-00002" in path:
+        if "-of-00002" in path:
             write_table(tmp_path / path, rows[:1])
             write_table(tmp_path / path.replace("00000", "00001", 1), rows[1:])
         else:
