@@ -31,6 +31,7 @@ class Panel(NamedTuple):
       baseline: The key of a baseline of the held-out values; empty for none.
       full: The value that is 100 %; 0 for a quantity that is not a percentage.
       from_zero: Whether the axis begins at 0 rather than at the data.
+      row_lengths: The steps after which rows have another length, and this length in tokens.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Panel(NamedTuple):
     baseline: str = ""
     full: float = 0.0
     from_zero: bool = False
+    row_lengths: tuple[tuple[int, int], ...] = ()
 
 
 _OF_ANY_RUN = (
@@ -47,7 +49,9 @@ _OF_ANY_RUN = (
 )
 
 
-def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tuple[Panel, ...]:
+def pretraining_panels(
+    terms: Sequence[Term], texts: Sequence[str] = (), row_lengths: Sequence[tuple[int, int]] = ()
+) -> tuple[Panel, ...]:
     """Makes a panel for each training metric, and for learning rate, gradient norm and speed.
 
     Each of `texts`, such as the source of a part of the held-out text, has panels of its losses.
@@ -59,7 +63,7 @@ def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tupl
             for text in texts:
                 names = f"{text}_{metric.name}", f"{text}_{metric.baseline}"
                 panels.append(Panel(f"{metric.label}, {text}", *names))
-    return (*panels, *_OF_ANY_RUN)
+    return tuple(p._replace(row_lengths=tuple(row_lengths)) for p in (*panels, *_OF_ANY_RUN))
 
 
 def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[Panel, ...]:
@@ -94,8 +98,8 @@ def write_curves(
     all_axes = [*figure.subplots(rows, 2, squeeze=False).flat]
     for panel, axes in zip(panels, all_axes, strict=False):
         _draw(axes, panel, [lines])
-        axes.set_title(panel.title, parse_math=False)
-        if len(axes.lines) > 1:
+        axes.set_title(panel.title, loc="left", parse_math=False)
+        if len(axes.get_legend_handles_labels()[0]) > 1:
             axes.legend(fontsize="small")
     for axes in all_axes[len(panels) :]:
         axes.remove()
@@ -189,6 +193,20 @@ def _draw(
                     steps, values, color=color.format(number), label=kind, **styles[kind]
                 )
                 line.set_gid(f"run{number}-{kind}")
+    first, last = axes.dataLim.intervalx
+    for place, (step, length) in enumerate(panel.row_lengths):
+        if first < step < last:
+            axes.axvline(step, color="black", linewidth=0.7)
+            axes.annotate(
+                f"rows of {length:,} tokens from here",
+                (step, 1),
+                xycoords=("data", "axes fraction"),
+                # Labels of neighbors are one above the other.
+                xytext=(0, 3 + 9 * (place % 2)),
+                textcoords="offset points",
+                horizontalalignment="right" if step > (first + last) / 2 else "left",
+                fontsize="small",
+            )
     if panel.from_zero:
         axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

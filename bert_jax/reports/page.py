@@ -157,7 +157,10 @@ def _step(run: Run) -> str:
 
 def _plot(title: str, runs: Sequence[Run]) -> dict[str, str] | None:
     """Draws a figure of the runs that have a panel of this title; None if none has a value."""
-    panel = next(run.panels[title] for run in runs if title in run.panels)
+    panels = [run.panels[title] for run in runs if title in run.panels]
+    # Only what all runs have in common is marked.
+    common = set.intersection(*(set(panel.row_lengths) for panel in panels))
+    panel = panels[0]._replace(row_lengths=tuple(sorted(common)))
     lines = [run.lines if title in run.panels else [] for run in runs]
     if not any(has_points(panel, of_run) for of_run in lines):
         return None

@@ -1,5 +1,6 @@
 """Reads what the work directory of a run or a sweep holds about its results and its cost."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -98,7 +99,9 @@ def read_run(directory: epath.PathLike) -> Run:
     else:
         terms = make_terms(config.objective.terms, config.objective)
         texts = [*results.get(BY_SOURCE, {}), *([_OTHER] if config.eval.other_text else [])]
-        panels = pretraining_panels(terms, texts)
+        lengths = [(stage.first_step, stage.max_seq_length) for stage in resolve_stages(config)]
+        changes = [new for old, new in itertools.pairwise(lengths) if new[1] != old[1]]
+        panels = pretraining_panels(terms, texts, changes)
         pairs = zip(config.objective.weights, terms, strict=True)
         terms = [term for _, term in sorted(pairs, key=lambda pair: -pair[0])]
         # Metrics with a baseline come first.

@@ -101,3 +101,15 @@ def test_a_long_curve_is_thinned_and_keeps_its_end():
     assert list(steps) == list(range(5, 4321, 5)) and list(loss.get_ydata()) == [
         x / 2 for x in steps
     ]
+
+
+def test_a_line_says_where_rows_of_another_length_begin():
+    """A run has not got to step 30, and the axes need not have room for it."""
+    panel = Panel("loss", "loss", row_lengths=((12, 64), (18, 1024), (30, 2048)))
+    axes = drawn_lines(panel, [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 3.0}])[0].axes
+    steps = [{*line.get_xdata()} for line in axes.lines]
+    assert steps == [{10, 20}, {12}, {18}] and axes.get_xlim()[1] < 21
+    assert [text.get_text() for text in axes.texts] == [
+        "rows of 64 tokens from here",
+        "rows of 1,024 tokens from here",
+    ]

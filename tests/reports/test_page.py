@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
-from bert_jax.config import finetune_config
+from bert_jax.config import finetune_config, stage
 from bert_jax.config.finetuning import filled_in
 from bert_jax.reports.page import page as html_page
 from bert_jax.reports.page import write_pages
@@ -136,6 +136,21 @@ def test_a_run_that_continues_another_has_only_its_own_cost(tmp_path, steps):
     text = "".join(json.dumps(line | {"step": step}) + "\n" for step in steps)
     (directory / "metrics.jsonl").write_text(text)
     assert rows_of([read_run(directory)])["sequences"] == [f"{12 * len(steps)}"]
+
+
+def test_figures_say_where_rows_of_another_length_begin(tmp_path):
+    lengths = ((0.5, 32), (0.1, 32), (0.2, 64), (0.2, 512))
+    stages = tuple(stage(fraction=x, max_seq_length=length) for x, length in lengths)
+    run = read_run(write_run(tmp_path / "a", RESULTS, train__stages=stages, train__num_steps=10))
+    lines = [{"step": 3, "mlm_loss": 8.0}, {"step": 9, "mlm_loss": 8.5}]
+    page = html_page([run._replace(lines=lines)])
+    assert re.findall("rows of .*? from here", page) == [
+        "rows of 64 tokens from here",
+        "rows of 512 tokens from here",
+    ]
+    # A run of one stage has no other rows.
+    other = read_run(write_run(tmp_path / "b", RESULTS))
+    assert "from here" not in html_page([run._replace(lines=lines), other])
 
 
 def test_each_run_has_a_color_and_each_quantity_a_panel(tmp_path):
