@@ -64,7 +64,7 @@ def score(trainer, params, store, counts, batch_size=16, max_sequences=MAX_SEQUE
     return heldout.evaluate(
         trainer,
         params,
-        trainer.stages[-1],
+        step=0,
         store=store,
         tokenizer=make_tokenizer(VOCAB_SIZE),
         token_counts={"": counts},

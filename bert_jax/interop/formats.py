@@ -19,6 +19,8 @@ from bert_jax.interop.weights import ENCODER
 from bert_jax.training.workdir import CHECKPOINTS, CONFIG, checkpoint_folder
 
 _UNFINISHED = "unfinished_conversion"
+# Lists what is moved from there to the directory itself.
+_PARTS = "parts.json"
 _ADAPTER = "adapter_config.json"
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
 
@@ -142,24 +144,43 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     unfinished = path / _UNFINISHED
     is_new = not path.exists()
     found = list(path.iterdir()) if path.is_dir() else []
-    foreign = [each for each in found if each != unfinished or not each.is_dir()]
-    if foreign or path.is_file():
+    ours = {unfinished.name, *_moved(unfinished)} if unfinished.is_dir() else set()
+    if {each.name for each in found} - ours or path.is_file():
         raise UserError(f"{path} exists already; give a new or empty directory")
     try:
-        files.remove_directory(unfinished)
+        _discard(unfinished)
         unfinished.mkdir(parents=True)
         # orbax writes to object storage itself.
         native = contextlib.nullcontext(unfinished)
         with native if kind == "bert_jax" else files.local_output(unfinished) as directory:
             WRITERS[kind](pretrained, directory)
-        for part in sorted(unfinished.iterdir(), key=lambda part: part.name == CONFIG):
+        parts = sorted(unfinished.iterdir(), key=lambda part: part.name == CONFIG)
+        files.write_json(unfinished / _PARTS, {"names": [part.name for part in parts]})
+        for part in parts:
             files.move(part, path / part.name)
-    finally:
         files.remove_directory(unfinished)
+    except BaseException:
+        _discard(unfinished)
         if is_new and not files.is_remote(path):
-            # If the model was written, the directory is not empty, and rmdir fails.
             with contextlib.suppress(OSError):
                 path.rmdir()
+        raise
+
+
+def _moved(unfinished: Path | epath.Path) -> list[str]:
+    """Returns the names of what a killed conversion may have moved out of its directory."""
+    return files.read_json(unfinished / _PARTS, optional=True).get("names", [])
+
+
+def _discard(unfinished: Path | epath.Path) -> None:
+    """Removes what an unfinished conversion has written, if there was one."""
+    for name in _moved(unfinished):
+        part = epath.Path(files.inside(unfinished.parent, name, unfinished / _PARTS))
+        if part.is_dir():
+            part.rmtree()
+        else:
+            part.unlink(missing_ok=True)
+    files.remove_directory(unfinished)
 
 
 def _write_huggingface(pretrained: Pretrained, path: Path) -> None:

@@ -30,7 +30,6 @@ from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import BY_SOURCE
-from bert_jax.training.stages import model_keys
 from bert_jax.training.trainer import fit_to_devices
 
 
@@ -78,9 +77,9 @@ def evaluate_workdir(
             token_counts = counts_by_source(train)
         with Progress("evaluate", config.eval.max_sequences or None, "sequences") as progress:
             results = evaluate(
-                trainer.with_model(model_keys(trainer.stages, step)),
+                trainer,
                 params,
-                trainer.stages[-1],
+                step,
                 store=store,
                 tokenizer=tokenizer,
                 # The training text of converted weights is unknown. Their baseline uses the

@@ -26,7 +26,7 @@ from bert_jax.store.token_store import TokenStore
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.metrics import BY_SOURCE, OTHER_TEXT
-from bert_jax.training.stages import Stage
+from bert_jax.training.stages import model_keys, stage_of
 from bert_jax.training.trainer import Trainer
 
 # The number of rows that are shown with filled masks, and about how many tokens of each.
@@ -37,7 +37,7 @@ _FILLED_TOKENS = 48
 def evaluate(
     trainer: Trainer,
     params: Any,
-    stage: Stage,
+    step: int,
     *,
     store: TokenStore,
     tokenizer: Tokenizer,
@@ -47,9 +47,11 @@ def evaluate(
     advance: Callable[[int], None] = lambda sequences: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Scores `params` on a split of a token store.
+    """Scores `params` on a split of a token store, in the rows of the stage of their step.
 
     Args:
+      step: The step of `params`; 0 for initial or converted weights, which get the rows of the
+        last stage.
       token_counts: int64 [V] token counts of the *training* text of each source, by name, for the
         baseline.
       characters_per_token: The mean length of the tokens of `store`, for the loss per character; 0
@@ -65,6 +67,8 @@ def evaluate(
     Raises:
       DivergedError: A metric is not finite.
     """
+    stage = stage_of(trainer.stages, step) if step else trainer.stages[-1]
+    trainer = trainer.with_model(model_keys(trainer.stages, step))
     num_shards = num_data_shards(trainer.mesh)
     sources = store.by_source()
     add = functools.partial(jax.tree.map, operator.add)

@@ -23,7 +23,7 @@ from bert_jax.store.token_store import TokenStore
 from bert_jax.training.loop import PreemptionGuard
 from bert_jax.training.metrics import OTHER_TEXT
 from bert_jax.training.recorder import Recorder
-from bert_jax.training.stages import Stage, model_keys, stage_of
+from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
@@ -93,7 +93,6 @@ class PretrainingRun:
 
     def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
         step, trainer = int(state.step), self.trainer
-        stage = stage_of(trainer.stages, step) if step else trainer.stages[-1]
         # At step 0, random weights need no score: one batch is enough.
         is_trial = not step and not self.config.init_from
 
@@ -101,9 +100,9 @@ class PretrainingRun:
             store: TokenStore, token_counts: dict[str, np.ndarray], characters_per_token: float
         ) -> dict[str, Any]:
             return evaluate(
-                trainer.with_model(model_keys(trainer.stages, step)),
+                trainer,
                 state.params,
-                stage,
+                step,
                 store=store,
                 tokenizer=self._input.tokenizer,
                 token_counts=token_counts,

@@ -39,6 +39,8 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
     commands = {}
     for line in study.runs:
         name, command, *flags = shlex.split(line)
+        if name in commands:
+            raise UserError(f"two runs of the study are named {name!r}: give each its own name")
         # A flag of all runs replaces the same flag of one.
         own = {flag.partition("=")[0]: flag for flag in [*flags, *study[command]]}
         commands[name] = [command, *own.values()]

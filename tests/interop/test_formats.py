@@ -184,6 +184,53 @@ def test_an_unfinished_directory_is_replaced(folder):
     assert same_weights(formats.read(folder / "out").weights, make_pretrained().weights)
 
 
+@pytest.mark.parametrize("num_moved", [1, 2])
+def test_a_conversion_that_was_killed_while_it_moved_its_files_is_replaced(
+    folder, num_moved, monkeypatch
+):
+    class Killed(BaseException):
+        pass
+
+    moves, move, discard = [], files.move, formats._discard
+
+    def killed(source, target):
+        if len(moves) == num_moved:
+            # A killed process does not tidy up either.
+            monkeypatch.setattr(formats, "_discard", lambda unfinished: None)
+            raise Killed
+        move(source, target)
+        moves.append(target)
+
+    (folder / "out").mkdir()
+    monkeypatch.setattr(files, "move", killed)
+    with pytest.raises(Killed):
+        formats.write(make_pretrained(), folder / "out", "bert_jax")
+    monkeypatch.setattr(files, "move", move)
+    monkeypatch.setattr(formats, "_discard", discard)
+    assert moves and all(path.exists() for path in moves)
+    formats.write(make_pretrained(), folder / "out", "huggingface")
+    formats.write(make_pretrained(), folder / "expected", "huggingface")
+    names = [
+        sorted(path.name for path in (folder / name).iterdir()) for name in ("out", "expected")
+    ]
+    assert names[0] == names[1]
+    assert same_weights(formats.read(folder / "out").weights, make_pretrained().weights)
+
+
+def test_a_conversion_that_fails_while_it_moves_its_files_leaves_nothing(tmp_path, monkeypatch):
+    move = files.move
+
+    def fail_last(source, target):
+        if target.name == "config.json":
+            raise OSError("Input/output error")
+        move(source, target)
+
+    monkeypatch.setattr(files, "move", fail_last)
+    with pytest.raises(OSError, match="Input/output error"):
+        formats.write(make_pretrained(), tmp_path / "out", "huggingface")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.usefixtures("tensorflow")
 def test_paths_of_files_inside_a_model_directory(folder, tmp_path_factory):
     for kind in KINDS:

@@ -40,8 +40,8 @@ def phases(texts):
 
 
 @pytest.mark.slow
-def test_phases_with_rotary_bases_of_their_own(texts, tmp_path):
-    """A checkpoint is evaluated, read and exported with the bases of its step."""
+def test_phases_with_rows_and_rotary_bases_of_their_own(texts, tmp_path):
+    """A checkpoint is evaluated with the rows and bases of its step, and exported with these."""
     keys = {
         "objective.terms": ("masked_lm",),
         "objective.weights": (1.0,),
@@ -57,7 +57,8 @@ def test_phases_with_rotary_bases_of_their_own(texts, tmp_path):
         "model.global_every": 2,
     }
     later = {"rope_theta": 100.0, "local_rope_theta": 50.0}
-    own = [stage(fraction=0.5, **SIZES), stage(fraction=0.5, **later, **SIZES)]
+    longer = {"max_seq_length": 24, "max_predictions_per_seq": 6}
+    own = [stage(fraction=0.5, **SIZES), stage(fraction=0.5, **later, **longer)]
     both = small_run(texts, **keys, **{"model.rope_theta": 10.0, "train.num_steps": 12})
     both.train.stages = own
     of_both = pretrain.train(both, tmp_path / "both")

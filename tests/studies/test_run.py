@@ -131,6 +131,13 @@ def test_a_failed_run_stops_the_study(study, capsys):
         compare("a main --seed=1")
 
 
+def test_two_runs_with_one_name_are_refused(study):
+    compare, folder = study
+    with pytest.raises(UserError, match="two runs of the study are named 'a': give each its own"):
+        compare("a main --seed=1", "b main --seed=1", "a main --seed=2")
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_current_run_and_the_study(study, number, capsys):
     compare, folder = study
