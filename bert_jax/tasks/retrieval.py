@@ -116,8 +116,7 @@ def read_retrieval(source: epath.PathLike, key: str, skip_own: bool = False) -> 
     path = files.checked_path(source, key)
     folder, judgements = path, path
     if path.is_file():
-        above = path.absolute().parents[:3]
-        folder = next((place for place in above if _part(place, "corpus")), above[1])
+        folder = next((x for x in path.parents[:3] if _part(x, "corpus")), path.parent.parent)
     else:
         found = (_table(folder / place, *_SPLITS) for place in _JUDGED)
         judgements = next(filter(None, found), folder / "qrels" / "test.tsv")
@@ -162,7 +161,8 @@ def _texts(folder: epath.Path, name: str) -> dict[str, str]:
         id, text = _value(row, "_id", "id"), _value(row, "text")
         if id in texts:
             raise UserError(f"{row.where}: the id {id!r} is that of an earlier row too")
-        texts[id] = f"{row.values.get('title', '')} {text}".strip()
+        title = _value(row, "title") if "title" in row.values else ""
+        texts[id] = f"{title} {text}".strip()
     if not texts:
         raise UserError(f"{path} has no rows")
     return texts
@@ -177,18 +177,18 @@ def _judgements(path: epath.Path) -> Iterator[tuple[str, str, float]]:
         # In a header, the last name is "score".
         header = _NAMELESS.get(len(names), ()) if as_number(names[-1]) is not None else ()
     for row in read_rows(path, (), BadRecords(), header=header):
-        score = row.values.get("score", "1")
+        score = _value(row, "score") if "score" in row.values else "1"
         if (grade := as_number(score)) is None:
             raise UserError(f"{row.where}: score is {score!r}, not a number")
         yield _value(row, "query-id"), _value(row, "corpus-id"), grade
 
 
 def _value(row: TableRow, *names: str) -> str:
-    """Returns the first of several fields that a row has."""
+    """Returns the text of the first of several fields that a row has."""
     for name in names:
-        if name in row.values:
-            return row.values[name].strip()
-    raise UserError(f"{row.where}: no {names[0]!r}; its fields: {', '.join(row.values)}")
+        if isinstance(text := row.values.get(name), str):
+            return text.strip()
+    raise UserError(f"{row.where}: no text in {names[0]!r}; its fields: {', '.join(row.values)}")
 
 
 def retrieval_scores(

@@ -17,11 +17,13 @@ from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.predictions import score_file
 from bert_jax.finetuning.run import finetune
+from bert_jax.inference.embeddings import score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.names import export_weights, foreign_names
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import flatten, model_shapes, unflatten
+from bert_jax.tasks.retrieval import read_pairs
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import Stage, curve_of_run
 from tests import runs
@@ -86,6 +88,23 @@ def test_a_run_scores_before_and_after(trained):
     losses = [line["loss"] for line in read_metrics(trained) if "loss" in line]
     assert losses[-1] < losses[0] and "ndcg@10_12" in results["validation"]
     assert "before training: " in (trained / "report.html").read_text()
+
+
+def test_a_run_and_evaluate_give_one_similarity(bert, pairs, tmp_path):
+    """The prompt before queries is not before either side. Some texts are there twice."""
+    texts = [("a b", "a"), ("a b", "b a c"), ("c d e", "a b"), ("f", "f g"), ("a", "j")]
+    names, scores = ("sentence1", "sentence2", "score"), (3, 5, 1, 4, 0)
+    rows = [
+        dict(zip(names, (*pair, x), strict=True)) for pair, x in zip(texts, scores, strict=True)
+    ]
+    sts = tmp_path / "sts.jsonl"
+    sts.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run = tmp_path / "run"
+    results = finetune(config(bert, pairs, embedding__sts=str(sts), train__num_epochs=1.0), run)
+    loaded = bert_jax.load(run)
+    found = score_pairs(loaded, read_pairs(sts, "--sts"), loaded.embedding)
+    for name in ("spearman", "pearson"):
+        assert found[name] == pytest.approx(results["validation_sts"][name], abs=1e-5)
 
 
 def test_undefined_scores_are_printed_as_such_and_stored_as_null(bert, pairs, tmp_path, capsys):

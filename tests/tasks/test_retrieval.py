@@ -277,6 +277,8 @@ def test_copies_have_equal_similarities(kind, num_documents):
         ({"documents": [*DOCUMENTS.items(), ("a", "x")]}, "corpus.jsonl:5: the id 'a' is that of"),
         ({"queries": [*QUERIES.items(), ("1", "x")]}, "queries.jsonl:5: the id '1' is that of"),
         ({"documents": {}}, "corpus.jsonl has no rows"),
+        ({"documents": {"a": ["x"]}}, "corpus.jsonl:1: no text in 'text'; its fields: _id, text"),
+        ({"queries": {"a": {"x": "y"}}}, "queries.jsonl:1: no text in 'text'"),
     ],
 )
 def test_folders_that_are_refused(tmp_path, change, words):
