@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import bert_jax
 from bert_jax import load_config
-from bert_jax.config import default_config, fields, finetune_config
+from bert_jax.config import default_config, fields, finetune_config, finetuning, validate
+from bert_jax.interop import formats
+from tests.interop.small_bert import make_finetuned
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "launch" / "README.md"]
@@ -66,3 +69,29 @@ def test_the_page_of_keys_is_what_the_code_writes():
     written = runpy.run_path(str(ROOT / "docs" / "write_config_keys.py"))["reference"]()
     current = (ROOT / "docs" / "config_keys.md").read_text() == written
     assert current, "run `python docs/write_config_keys.py`"
+
+
+def test_the_tables_of_the_api_are_what_the_code_writes():
+    page = (ROOT / "docs" / "api.md").read_text()
+    written = runpy.run_path(str(ROOT / "docs" / "write_api.py"))["with_tables"](page)
+    assert page == written, "run `python docs/write_api.py`"
+
+
+def test_the_examples_of_the_api(finished, tmp_path, monkeypatch, capsys):
+    """The first one trains, which takes an hour: its configs are checked instead."""
+    trained = {}
+    monkeypatch.setattr(bert_jax, "train", lambda config, path: trained.update({path: config}))
+    monkeypatch.setattr(bert_jax, "finetune", bert_jax.train)
+    labels = make_finetuned("sequence_classification", ("no", "yes"))
+    formats.write(labels, tmp_path / "labels", "huggingface")
+    paths = {"runs/mine": finished, "runs/labels": tmp_path / "labels"}
+    page = (ROOT / "docs" / "api.md").read_text()
+    training, use = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(training, names := {})
+    validate(trained["runs/mine"], is_given=True)
+    finetuning.validate(trained["runs/labels"])
+    for name, path in paths.items():
+        use = use.replace(f'"{name}"', repr(str(path)))
+    exec(use, names)
+    assert names["vectors"].shape == (2, 16) and names["best"].label in ("no", "yes")
+    assert capsys.readouterr().out.count("\n") == 3 + 1
