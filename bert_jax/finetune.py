@@ -18,16 +18,18 @@ from bert_jax.config.finetuning import ALL
 
 def define_flags() -> None:
     cli.define_config_flag()
-    flags.DEFINE_string("workdir", "", "Work directory; overrides config.workdir.")
+    flags.DEFINE_string(
+        "workdir", "", "Work directory; overrides config.workdir. By default, runs/NAME."
+    )
     flags.DEFINE_bool("sweep", False, "Run all rates, batch sizes and seeds of config.sweep.")
     cli.define_host_flags()
 
 
 def main(_) -> None:
     args = flags.FLAGS
-    workdir = cli.work_directory()
     source = config_source()
-    with cli.joined_hosts():
+    with cli.joined_hosts() as alone:
+        workdir = cli.work_directory(alone)
         from bert_jax.finetuning import run, sweep
         from bert_jax.training.start import print_differences
 

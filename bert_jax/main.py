@@ -12,7 +12,9 @@ from bert_jax.config.command_line import config_source
 
 def define_flags() -> None:
     cli.define_config_flag()
-    flags.DEFINE_string("workdir", "", "Work directory; overrides config.workdir.")
+    flags.DEFINE_string(
+        "workdir", "", "Work directory; overrides config.workdir. By default, runs/NAME."
+    )
     cli.define_host_flags()
 
 
@@ -20,8 +22,8 @@ def main(_) -> None:
     args = flags.FLAGS
     # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
     validate(args.config, is_given=True)
-    workdir = cli.work_directory()
-    with cli.joined_hosts():
+    with cli.joined_hosts() as alone:
+        workdir = cli.work_directory(alone)
         from bert_jax.pretraining.train import train
 
         train(args.config, workdir, config_source())

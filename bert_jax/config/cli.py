@@ -25,6 +25,7 @@ import bert_jax
 from bert_jax import config
 from bert_jax.base import compilation_cache, cpu_allocator, files, parts
 from bert_jax.base.errors import UserError, printable
+from bert_jax.base.progress import say
 from bert_jax.config import finetuning
 from bert_jax.config.command_line import ABSL_FLAGS, CONFIG_MODULE, UsageError, config_source, parse
 
@@ -131,11 +132,23 @@ def refuse_flags(names: Iterable[str], why: str) -> None:
             raise UsageError(f"--{name} has no effect {why}; leave it out")
 
 
-def work_directory() -> str:
-    """Returns the work directory that a flag or the config names."""
+def work_directory(alone: bool) -> str:
+    """Returns the work directory that a flag or the config names, by default runs/NAME.
+
+    Args:
+      alone: Whether this is the only process. Several may have no directory in common but a named
+        one.
+    """
     if directory := flags.FLAGS.workdir or flags.FLAGS.config.workdir:
         return directory
-    raise UsageError("--workdir is missing: the directory that the run is written to")
+    if not alone:
+        raise UsageError(
+            "--workdir is missing: a directory that all processes of the run can read and write"
+        )
+    file, _, argument = config_source().name.partition(":")
+    name = "_".join(filter(None, (Path(file).stem, Path(argument).name)))
+    say(f"The work directory is runs/{name}; --workdir=DIR names another one")
+    return f"runs/{name}"
 
 
 def end_on_sigterm() -> None:
@@ -213,8 +226,8 @@ def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 
 
 @contextlib.contextmanager
-def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
-    """Joins the other processes of the run for the `with` block, if there are any.
+def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[bool]:
+    """Joins the other processes of the run for the `with` block; yields whether there are none.
 
     Cloud TPU pod slices, Google Kubernetes Engine and Slurm are recognized. Elsewhere, the flags
     of `define_host_flags` are needed. An error in the block ends all processes of the run.
@@ -234,14 +247,14 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     if alone or values.compilation_cache_dir:
         compilation_cache.keep_compiled_programs(values.compilation_cache_dir)
     if alone:
-        yield
+        yield True
         return
     multihost.join(*hosts)
     try:
         own = (*ABSL_FLAGS, "coordinator", "process_id")
         shared = {name: values[name].value for name in values if name not in own}
         multihost.check_equal([bert_jax.__version__, config.to_dict(shared)])
-        yield
+        yield False
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         multihost.leave_failed(_report(error, unforeseen=CRASHED))
 

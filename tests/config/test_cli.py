@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from absl import flags
@@ -396,3 +397,26 @@ def test_a_model_has_one_name_in_every_command(command):
     name, other = command.split()
     sentence = refusals.command(name, "--model=a", f"{other}=b", "--output=x", "--to=huggingface")
     assert sentence == "flag --model=b: already defined as a"
+
+
+@pytest.mark.parametrize(
+    ("name", "directory"),
+    [
+        ("tiny", "runs/tiny"),
+        ("configs/large.py", "runs/large"),
+        ("finetune/glue:mrpc", "runs/glue_mrpc"),
+        ("continue:models/gte-base-v1.5", "runs/continue_gte-base-v1.5"),
+    ],
+)
+def test_the_default_work_directory_has_the_name_of_the_config(
+    monkeypatch, capsys, name, directory
+):
+    given = SimpleNamespace(workdir="", config=SimpleNamespace(workdir=""))
+    monkeypatch.setattr(cli.flags, "FLAGS", given)
+    monkeypatch.setattr(cli, "config_source", lambda: SimpleNamespace(name=name))
+    assert cli.work_directory(alone=True) == directory
+    assert f"The work directory is {directory};" in capsys.readouterr().out
+    with pytest.raises(cli.UsageError, match="--workdir is missing"):
+        cli.work_directory(alone=False)
+    given.config.workdir = "mine"
+    assert cli.work_directory(alone=False) == "mine"
