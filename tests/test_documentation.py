@@ -77,6 +77,7 @@ def test_the_tables_of_the_api_are_what_the_code_writes():
     assert page == written, "run `python docs/write_api.py`"
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_examples_of_the_api(finished, tmp_path, monkeypatch, capsys):
     """The first one trains, which takes an hour: its configs are checked instead."""
     trained = {}

@@ -49,9 +49,7 @@ _OF_ANY_RUN = (
 )
 
 
-def pretraining_panels(
-    terms: Sequence[Term], texts: Sequence[str] = (), row_lengths: Sequence[tuple[int, int]] = ()
-) -> tuple[Panel, ...]:
+def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tuple[Panel, ...]:
     """Makes a panel for each training metric, and for learning rate, gradient norm and speed.
 
     Each of `texts`, such as the source of a part of the held-out text, has panels of its losses.
@@ -63,7 +61,7 @@ def pretraining_panels(
             for text in texts:
                 names = f"{text}_{metric.name}", f"{text}_{metric.baseline}"
                 panels.append(Panel(f"{metric.label}, {text}", *names))
-    return tuple(p._replace(row_lengths=tuple(row_lengths)) for p in (*panels, *_OF_ANY_RUN))
+    return (*panels, *_OF_ANY_RUN)
 
 
 def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[Panel, ...]:
@@ -197,16 +195,10 @@ def _draw(
     for place, (step, length) in enumerate(panel.row_lengths):
         if first < step < last:
             axes.axvline(step, color="black", linewidth=0.7)
-            axes.annotate(
-                f"rows of {length:,} tokens from here",
-                (step, 1),
-                xycoords=("data", "axes fraction"),
-                # Labels of neighbors are one above the other.
-                xytext=(0, 3 + 9 * (place % 2)),
-                textcoords="offset points",
-                horizontalalignment="right" if step > (first + last) / 2 else "left",
-                fontsize="small",
-            )
+            # Labels of neighbors are one above the other.
+            height, side = 1.02 + 0.06 * (place % 2), "right" if 2 * step > first + last else "left"
+            style = {"ha": side, "size": "small", "transform": axes.get_xaxis_transform()}
+            axes.text(step, height, f"rows of {length:,} tokens from here", **style)
     if panel.from_zero:
         axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

@@ -100,8 +100,8 @@ def read_run(directory: epath.PathLike) -> Run:
         terms = make_terms(config.objective.terms, config.objective)
         texts = [*results.get(BY_SOURCE, {}), *([_OTHER] if config.eval.other_text else [])]
         lengths = [(stage.first_step, stage.max_seq_length) for stage in resolve_stages(config)]
-        changes = [new for old, new in itertools.pairwise(lengths) if new[1] != old[1]]
-        panels = pretraining_panels(terms, texts, changes)
+        changes = tuple(new for old, new in itertools.pairwise(lengths) if new[1] != old[1])
+        panels = [p._replace(row_lengths=changes) for p in pretraining_panels(terms, texts)]
         pairs = zip(config.objective.weights, terms, strict=True)
         terms = [term for _, term in sorted(pairs, key=lambda pair: -pair[0])]
         # Metrics with a baseline come first.
