@@ -116,11 +116,15 @@ def read_retrieval(source: epath.PathLike, key: str, skip_own: bool = False) -> 
     path = files.checked_path(source, key)
     folder, judgements = path, path
     if path.is_file():
-        folder = next((x for x in path.parents[:3] if _part(x, "corpus")), path.parent.parent)
+        above = (x for x in path.parents[:3] if _part(x, "corpus", path))
+        folder = next(above, path.parent.parent)
     else:
         found = (_table(folder / place, *_SPLITS) for place in _JUDGED)
         judgements = next(filter(None, found), folder / "qrels" / "test.tsv")
-    documents, queries = (_texts(folder, name) for name in ("corpus", "queries"))
+    documents, queries = (
+        _texts(_part(folder, name, judgements) or folder / f"{name}.jsonl")
+        for name in ("corpus", "queries")
+    )
     judged: dict[str, dict[str, float]] = {}
     lost_queries, lost_documents = [], []
     for query, document, grade in _judgements(judgements):
@@ -149,13 +153,14 @@ def _table(folder: epath.Path, *stems: str) -> epath.Path | None:
     return next((path for name in names for path in places(folder, name)), None)
 
 
-def _part(folder: epath.Path, name: str) -> epath.Path | None:
-    return _table(folder, name) or _table(folder / name, name, *_SPLITS)
+def _part(folder: epath.Path, name: str, judgements: epath.Path) -> epath.Path | None:
+    """Finds the corpus or the queries: in a folder of several, those of the same name."""
+    split = re.split(r"-\d+-of-|\.", judgements.name)[0]
+    return _table(folder, name) or _table(folder / name, split, name, *_SPLITS)
 
 
-def _texts(folder: epath.Path, name: str) -> dict[str, str]:
+def _texts(path: epath.Path) -> dict[str, str]:
     """Reads the texts of a file by id, each after its title, if it has one."""
-    path = _part(folder, name) or folder / f"{name}.jsonl"
     texts: dict[str, str] = {}
     for row in read_rows(path, (), BadRecords()):
         id, text = _value(row, "_id", "id"), _value(row, "text")

@@ -194,6 +194,21 @@ def test_layouts_of_published_data(tmp_path, corpus, queries, judged, renamed):
         assert data.relevant == [{0: 1}, {1: 1}] and data.own == [-1, -1]
 
 
+def test_one_of_several_data_sets_in_a_folder(tmp_path):
+    """As in NanoBEIR-en: the file of judgements names the data set."""
+    for name, ids in (("NanoNQ", "789"), ("test", "12")):
+        texts = [{"_id": id, "text": f"{name} {id}"} for id in ids]
+        judged = [{"query-id": ids[0], "corpus-id": ids[1]}]
+        for folder, rows in (("corpus", texts), ("queries", texts), ("qrels", judged)):
+            write_table(tmp_path / folder / f"{name}-00000-of-00001.parquet", rows)
+    for source, expected in (
+        (tmp_path / "qrels" / "NanoNQ-00000-of-00001.parquet", ["NanoNQ 7"]),
+        (tmp_path, ["test 1"]),
+    ):
+        data = read_retrieval(source, "--retrieval")
+        assert data.queries == expected and data.relevant == [{1: 1}]
+
+
 @pytest.mark.parametrize("rows", [["1 a 2", "2 c 1"], ["1 0 a 2", "2 0 c 1"]])
 def test_judgements_without_a_header(tmp_path, rows):
     """The fields of BEIR, and those of trec_eval."""
