@@ -14,9 +14,13 @@ class UserError(Exception):
     """
 
 
+# All but the tab and the end of a line; then Unicode's Bidi_Control, which reorders what follows.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
 def printable(text: str) -> str:
     """Escapes control characters, which a terminal obeys; files and their names may have them."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 @contextlib.contextmanager

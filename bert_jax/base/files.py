@@ -140,7 +140,9 @@ def naming(path: epath.PathLike) -> Iterator[None]:
         yield
     except (UserError, MemoryError, FileNotFoundError, ImportError):
         raise
-    except Exception as error:
+    except (GeneratorExit, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # A panic of a library in Rust is no Exception.
         # Some libraries, such as gzip, raise an OSError for what a file has in it.
         if isinstance(error, OSError) and (error.errno or storage_problem(error)):
             raise

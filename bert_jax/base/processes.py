@@ -7,8 +7,9 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -18,9 +19,7 @@ def worker_processes(
     """Yields a pool of processes; work that has not begun when the block ends is cancelled."""
     # This process may have threads (JAX, TensorFlow), which do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
-        number, context, initializer=_start_worker, initargs=(initializer, arguments)
-    )
+    pool = _Pool(number, context, initializer=_start_worker, initargs=(initializer, arguments))
     # `submit` starts processes, which would import the main module and perhaps JAX.
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -30,6 +29,22 @@ def worker_processes(
         sys.modules["__main__"] = main
         # A worker that is still starting may need files that the caller removes next.
         pool.shutdown(cancel_futures=True)
+
+
+class _Pool(ProcessPoolExecutor):
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        return super().submit(_call, function, *args, **kwargs)
+
+
+def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a function in a worker."""
+    try:
+        return function(*args, **kwargs)
+    except Exception:
+        raise
+    except BaseException as error:
+        # A panic of a library in Rust cannot be sent to another process.
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None
 
 
 def num_cores() -> int:

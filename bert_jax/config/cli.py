@@ -85,7 +85,9 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
 
     try:
         app.run(main, flags_parser=parse_flags)
-    except (Exception, KeyboardInterrupt) as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # A panic of a library in Rust is no Exception.
         status = _report(error, unforeseen=1)
         sys.stdout.flush()
         os._exit(status)
@@ -255,7 +257,7 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[bool]:
         shared = {name: values[name].value for name in values if name not in own}
         multihost.check_equal([bert_jax.__version__, config.to_dict(shared)])
         yield False
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
+    except BaseException as error:
         multihost.leave_failed(_report(error, unforeseen=CRASHED))
 
 

@@ -97,7 +97,7 @@ def test_text_of_the_user_is_not_markup(capsys):
 
 
 def test_control_characters_are_escaped(capsys):
-    hostile = "a\x1b]0;title\x07\r\x9b2Jb\tc"
+    hostile = "a\x1b]0;title\x07\r\x9b2Jb\u202ec\u2066\tc"
     table = Table("name")
     table.add_row(hostile)
     terminal(force_terminal=True).print(table)
@@ -106,5 +106,5 @@ def test_control_characters_are_escaped(capsys):
     say(hostile)
     terminal().print(Text(hostile))
     out = capsys.readouterr().out
-    assert out.count(r"a\u001b]0;tit") == 4 and out.count(r"\u009b2Jb") == 3
-    assert not re.search(r"[\x07\r\x9b]|\x1b\]", out)
+    assert out.count(r"a\u001b]0;tit") == 4 and out.count(r"\u009b2Jb\u202ec\u2066") == 3
+    assert not re.search(r"[\x07\r\x9b\u202e\u2066]|\x1b\]", out)

@@ -281,6 +281,12 @@ def test_unforeseen_errors_are_one_line():
     assert re.fullmatch(line, found.stderr)
     shown = run("1 / 0", "--traceback").stderr
     assert shown.startswith("Traceback (most recent call last):\n") and found.stderr in shown
+    # A panic of a library in Rust.
+    panic = "raise type('PanicException', (BaseException,), {})('index out of bounds')"
+    found = run(panic)
+    assert found.returncode == 1
+    assert found.stderr.startswith("error: PanicException: index out of bounds (bert_jax/")
+    assert found.stderr.count("\n") == 1
 
 
 def test_python_warnings_are_one_line():
