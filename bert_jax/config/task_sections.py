@@ -168,7 +168,7 @@ TASK_SECTIONS: dict[str, Section] = {
         "sts": Field(
             "",
             "A file with sentence1, sentence2 and score, or the folder of STS-B, that is scored "
-            "too. Correlations are those of texts without prompts.",
+            "too. Both texts have the prompt of queries and documents if that is one, or none.",
         ),
     },
     "ner": {

@@ -224,8 +224,7 @@ def check_embedding(config: ConfigDict, rows: TupleRows) -> list[str]:
             f"config.embedding.dims is {own.dims!r}, without 0 or {width}: the loss has no whole "
             "vectors"
         )
-    has_correlations = own.sts or own.loss in NUMBER_LOSSES
-    if has_correlations and (own.query_prompt or own.document_prompt):
+    if own.query_prompt != own.document_prompt and (own.sts or own.loss in NUMBER_LOSSES):
         warnings.append("correlations are those of texts without the prompts, as in evaluate --sts")
     if own.loss == "mnr" and rows.num_positives < batch_size:
         warnings.append(

@@ -89,7 +89,12 @@ def _described(
             include_prompt=own.include_prompt,
         )
         prompts = {"query": own.query_prompt, "document": own.document_prompt}
-        head = {"embedding": embedding.with_prompts(**prompts)}
+        embedding = embedding.with_prompts(**prompts)
+        if own.query_prompt and own.query_prompt == own.document_prompt:
+            # All texts of training had it.
+            library = {**embedding.library, "default_prompt_name": "query"}
+            embedding = embedding._replace(prompt=own.query_prompt, library=library)
+        head = {"embedding": embedding}
     elif workdir.is_finetuning(config):
         multi_label = config.task == "table" and config.table.multi_label
         head = {"head": config.head, "labels": tuple(config.labels), "multi_label": multi_label}

@@ -355,9 +355,10 @@ class EmbeddingTask(Task):
             found = regression_scores(labels_N, cosine_similarities(first_NxD, second_NxD))
             return {name: found[name] for name in ("spearman", "pearson")}
 
-        # Similarity is symmetric: neither side has a prompt, as in `evaluate --sts`.
+        # Similarity is symmetric: both sides have one prompt or none, as in `evaluate --sts`.
+        prompts = self._prompts if len(set(self._prompts)) == 1 else ("", "")
         options = self._tokenizer, self._max_seq_length, scores, labels_N.tolist()
-        return ScoredRows((first, second), ("", ""), *options)
+        return ScoredRows((first, second), prompts, *options, self._options["include_prompt"])
 
     def score(self, rows: ScoredRows, outputs: dict[str, np.ndarray]) -> Scores:
         """Scores the vectors, and with `config.embedding.dims` also those that are cut."""

@@ -90,8 +90,9 @@ def test_a_run_scores_before_and_after(trained):
     assert "before training: " in (trained / "report.html").read_text()
 
 
-def test_a_run_and_evaluate_give_one_similarity(bert, pairs, tmp_path):
-    """The prompt before queries is not before either side. Some texts are there twice."""
+@pytest.mark.parametrize(("document", "prompt"), [("", ""), ("the ", "the ")])
+def test_a_run_and_evaluate_give_one_similarity(bert, pairs, tmp_path, document, prompt):
+    """Both sides have the prompt of queries if documents have it too. Some texts occur twice."""
     texts = [("a b", "a"), ("a b", "b a c"), ("c d e", "a b"), ("f", "f g"), ("a", "j")]
     names, scores = ("sentence1", "sentence2", "score"), (3, 5, 1, 4, 0)
     rows = [
@@ -100,11 +101,15 @@ def test_a_run_and_evaluate_give_one_similarity(bert, pairs, tmp_path):
     sts = tmp_path / "sts.jsonl"
     sts.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     run = tmp_path / "run"
-    results = finetune(config(bert, pairs, embedding__sts=str(sts), train__num_epochs=1.0), run)
+    own = {"embedding__sts": str(sts), "embedding__document_prompt": document}
+    results = finetune(config(bert, pairs, train__num_epochs=1.0, **own), run)
     loaded = bert_jax.load(run)
+    assert loaded.embedding.prompt == prompt
     found = score_pairs(loaded, read_pairs(sts, "--sts"), loaded.embedding)
     for name in ("spearman", "pearson"):
         assert found[name] == pytest.approx(results["validation_sts"][name], abs=1e-5)
+    convert.convert(str(run), str(tmp_path / "st"), "sentence_transformers")
+    assert bert_jax.load(tmp_path / "st").embedding.prompt == prompt
 
 
 def test_undefined_scores_are_printed_as_such_and_stored_as_null(bert, pairs, tmp_path, capsys):

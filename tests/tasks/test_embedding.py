@@ -157,16 +157,16 @@ def test_pairs_with_numbers_and_other_sets(tmp_path):
     np.testing.assert_array_equal(batch["query_numbers"], batch["document_numbers"][:, 0])
 
 
-def test_a_symmetric_score_has_no_prompts(tmp_path):
-    """So has `evaluate --sts`, if the directory of the model has no default prompt."""
+@pytest.mark.parametrize(("document", "expected"), [("a ", ""), ("the ", "the ")])
+def test_a_symmetric_score_has_one_prompt_or_none(tmp_path, document, expected):
     pairs = [
         {"sentence1": x["anchor"], "sentence2": x["positive"], "score": x["label"]} for x in SCORED
     ]
     sts = str(write(tmp_path / "sts.jsonl", pairs))
-    prompts = {"query_prompt": "the ", "document_prompt": "a "}
+    prompts = {"query_prompt": "the ", "document_prompt": document}
     found = task(tmp_path, SCORED, SCORED, loss="cosent", sts=sts, **prompts)
     tokenizer = make_tokenizer()
-    texts = [x["anchor"] for x in SCORED] + [x["positive"] for x in SCORED]
+    texts = [expected + x[side] for side in ("anchor", "positive") for x in SCORED]
     expected = [tokenizer.join(ids).input_ids_L.tolist() for ids in tokenizer.encode_batch(texts)]
     for split in ("validation", "validation_sts"):
         batch = found.rows(split).take(np.arange(8))
