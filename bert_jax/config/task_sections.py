@@ -9,25 +9,31 @@ TASK_SECTIONS: dict[str, Section] = {
         "text_b_column": Field(
             "", "Column of the second text of a pair. If empty, each row has one text."
         ),
-        "label_column": Field("label", "Column of the label, or of the number to predict."),
+        "label_column": Field(
+            "label",
+            "Column of the label, or of the number to predict. With multi_label, several columns "
+            "(separated by commas) have 0 or 1 for one label each.",
+        ),
         "labels": Field(
             (),
             "Names of the labels in the order of the logits (separated by commas on the command "
-            'line; write "\\," for a comma in a name). If empty, the sorted labels of the training '
-            "file.",
+            'line; write "\\," for a comma in a name). If empty, those of the training file: the '
+            "classes of `datasets` in their order, and other labels sorted.",
         ),
         "regression": Field(False, "Whether the label is a number to predict."),
         "multi_label": Field(
             False,
-            "Whether a row may have any number of labels: a list in JSON lines, or names separated "
-            "by label_separator.",
+            "Whether a row may have any number of labels: a list of names, a list with 0 or 1 for "
+            "each label, names separated by label_separator, or a column for each label "
+            "(label_column).",
         ),
         "label_separator": Field(
             ",", "What separates the labels of a row.", only_with="table.multi_label=True"
         ),
         "threshold": Field(
             0.5,
-            "Probability above which a label is predicted.",
+            "Probability above which a label is predicted. The results have the best one on the "
+            "validation set, best_micro_f1_threshold.",
             bounds="> 0, < 1",
             only_with="table.multi_label=True",
         ),
@@ -41,12 +47,13 @@ TASK_SECTIONS: dict[str, Section] = {
         "metric": Field(
             "",
             "Metric that decides which checkpoint is best. For two labels: accuracy, f1 (of the "
-            "second), f1_accuracy (the mean of both) or matthews; for more: accuracy, macro_f1 or "
-            "weighted_f1; with multi_label: micro_f1, macro_f1, average_precision or accuracy (all "
-            "labels of a row are right). For numbers: pearson_spearman (the mean of both), "
-            "pearson, spearman, negative_mean_squared_error, negative_mean_absolute_error or r2. "
-            "If empty, the first of these. A correlation is undefined if all predictions are the "
-            "same, and is then never the best.",
+            "second), f1_accuracy (the mean of both), matthews or macro_f1; for more: accuracy, "
+            "macro_f1 or weighted_f1; with multi_label: micro_f1, macro_f1, average_precision or "
+            "accuracy (all labels of a row are right). For numbers: pearson_spearman (the mean of"
+            " both), pearson, spearman, negative_mean_squared_error, negative_mean_absolute_error"
+            " or r2. If empty, the first of these, but macro_f1 with class_weights=balanced. A "
+            "correlation is undefined if all predictions are the same, and is then never the "
+            "best.",
         ),
     },
     "squad": {
@@ -140,13 +147,14 @@ TASK_SECTIONS: dict[str, Section] = {
         "anchor_column": Field("anchor", "Column of the anchor, such as a question."),
         "positive_column": Field(
             "positive",
-            "Column of the positive, or of the second text. If empty, the positive is the anchor "
+            "Column of the positive, or of the second text; positives and pos are read too. A list "
+            "of positives makes a row of each. If empty, the positive is the anchor "
             "itself with other dropout (SimCSE).",
         ),
         "negative_columns": Field(
             (),
-            "Columns of hard negatives for mnr and triplet. If empty, those named negative and "
-            "negative_1, negative_2, ...",
+            "Columns of hard negatives for mnr and triplet, each of a text or a list of texts. If "
+            "empty, those named negative, negatives, neg and negative_1, negative_2, ...",
         ),
         "label_column": Field("label", "Column of the number or the class, for losses with one."),
         "label_divisor": Field(

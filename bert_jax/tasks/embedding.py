@@ -29,7 +29,7 @@ from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task
 from bert_jax.tasks.token_rows import TokenRows, tokenized
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.tables import as_text, read_rows
+from bert_jax.text.tables import as_text, listed, read_rows
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 # The usual names of the columns, each of a text or a list of texts.
@@ -45,7 +45,10 @@ def _texts(values: Mapping[str, Any], columns: Iterable[str]) -> list[str]:
     found: list[str] = []
     for column in columns:
         value = values.get(column, [])
-        found += [as_text(text) for text in (value if isinstance(value, list) else [value])]
+        # CSV has lists as texts.
+        texts = value if isinstance(value, list) else isinstance(value, str) and listed(value)
+        is_list = isinstance(value, list) or texts and all(isinstance(text, str) for text in texts)
+        found += map(as_text, texts if is_list else [value])
     if not all(isinstance(text, str) for text in found):
         raise BadRecord("not a text", f"{' or '.join(columns)} has something else than texts")
     return found
@@ -267,7 +270,7 @@ class EmbeddingTask(Task):
                 if len(of_row) != expected:
                     counts = f"{len(of_row)} negatives instead of {expected}"
                     raise BadRecord("number of texts", f"the row has {counts}")
-                (anchor,) = _texts(row.values, own[:1])
+                anchor = row.values[own[0]]
                 found = dict.fromkeys(_texts(row.values, self._positives(row.values)))
                 if not positives:
                     found = [anchor]

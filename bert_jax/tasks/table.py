@@ -1,11 +1,7 @@
 """Classification and regression on the user's own TSV, CSV or JSONL files with named columns."""
 
-import ast
-import contextlib
 import csv
 import io
-import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +19,7 @@ from bert_jax.tasks.token_rows import ExampleRows
 from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.formats import TABLES
 from bert_jax.text.named_sources import split_inputs
-from bert_jax.text.tables import as_text, classes_of, read_rows
+from bert_jax.text.tables import as_text, classes_of, listed, read_rows
 
 _TWO_CLASSES = ("accuracy", "f1", "f1_accuracy", "matthews", "macro_f1")
 _CLASSES = ("accuracy", "macro_f1", "weighted_f1")
@@ -38,7 +34,6 @@ _REGRESSION = (
 )
 # What a vector of labels has for each.
 _BITS = {"0": False, "1": True, "false": False, "true": True}
-_NEIGHBORS = re.compile(r"""['"]\s+['"]""")
 # A column with more labels than this probably holds numbers, or is the wrong one.
 _MAX_LABELS = 10_000
 # The file names that each split of a table may have in a folder.
@@ -94,8 +89,12 @@ class TableTask(SentenceTask):
         if len(self.label_columns) > 1:
             return [values[column].strip() for column in self.label_columns]
         if isinstance(found, str):
-            parsed = _parsed(found, column)
-            found = found.split(self._options["label_separator"]) if parsed is None else parsed
+            names = found.split(self._options["label_separator"])
+            if (found := listed(found)) is None:
+                if names[0].lstrip().startswith("["):
+                    detail = f"{column} is {values[column]!r:.100}, not a list such as ['a', 'b']"
+                    raise BadRecord("not a list", detail)
+                found = names
         for item in found:
             is_fraction = isinstance(item, float) and not item.is_integer()
             if is_fraction or not isinstance(item, str | int | float):
@@ -175,17 +174,3 @@ class TableTask(SentenceTask):
 def positions(number: int) -> tuple[str, ...]:
     """Names labels that have only a place in a vector, as `transformers` does."""
     return tuple(f"LABEL_{i}" for i in range(number))
-
-
-def _parsed(text: str, column: str) -> list[Any] | None:
-    """Returns a list that is written in a text as JSON or Python write it; None if it is none."""
-    for parse in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            found = parse(text.strip())
-            # Python joins neighboring texts, as numpy prints them.
-            is_joined = parse is ast.literal_eval and _NEIGHBORS.search(text)
-            if isinstance(found, list | tuple | set) and not is_joined:
-                return list(found)
-    if text.lstrip().startswith("["):
-        raise BadRecord("not a list", f"{column} is {text!r:.100}, not a list such as ['a', 'b']")
-    return None

@@ -41,8 +41,11 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# The beginnings of zip, RAR and 7-Zip. A tar names itself in its first header.
-_ARCHIVES = (b"PK\x03\x04", b"Rar!\x1a\x07", b"7z\xbc\xaf\x27\x1c")
+# The beginnings of zip, RAR, 7-Zip, gzip, bzip2, xz and zstd. A tar names itself in its header.
+_PACKED = re.compile(
+    rb"PK\x03\x04|Rar!\x1a|7z\xbc\xaf|\x1f\x8b\x08|BZh[1-9]1AY|\xfd7zXZ|\x28\xb5\x2f\xfd|.{257}ustar",
+    re.DOTALL,
+)
 _PEEK_BYTES = 512
 # The beginning of a file that is a JSON array, or a JSON object over several lines.
 _JSON_VALUE = re.compile(rb"(\xef\xbb\xbf)?\s*(\[|\{\s*\n)")
@@ -148,8 +151,12 @@ def open_text(
         unpacked = COMPRESSIONS.get(path.suffix.lower(), lambda stored: stored)
         # Of a pipe, which cannot go back, `peek` keeps what it shows.
         start = unpacked(stored).peek(_PEEK_BYTES)
-        if start.startswith(_ARCHIVES) or start[257:262] == b"ustar":
-            raise UserError(f"{path} is an archive of files: unpack it, and name its folder")
+        if _PACKED.match(start):
+            known = ", ".join(COMPRESSIONS)
+            raise UserError(
+                f"{path} is packed: unpack it, and name its files or their folder (only a single "
+                f"file whose name ends in {known} is unpacked while it is read)"
+            )
         encoding = _encoding_of(stored, start, unpacked, encoding)
         if stored.seekable():
             stored.seek(0)

@@ -200,13 +200,13 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     if files.is_remote(pattern):
         return _remote_files(pattern, files.SCHEME, files.filesystem())
     pattern = os.path.expanduser(pattern)
+    is_folder = os.path.isdir(pattern)
+    names = glob.glob(f"{glob.escape(pattern)}/**" if is_folder else pattern, recursive=True)
+    found = [Path(name) for name in names if os.path.isfile(name)]
+    found = _texts(found, pattern) if is_folder else data_files(found)
     # A file name may itself contain wildcards.
-    names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-    if os.path.isdir(pattern):
-        names = glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
-        names = _texts((Path(name) for name in names if os.path.isfile(name)), pattern)
-    paths = sorted({_resolved(Path(name)) for name in names if os.path.isfile(name)})
-    return {path: path.stat().st_size for path in paths}
+    found = [Path(pattern)] if os.path.isfile(pattern) else found
+    return {path: path.stat().st_size for path in sorted({*map(_resolved, found)})}
 
 
 def _resolved(path: Path) -> Path:
@@ -218,12 +218,11 @@ def _resolved(path: Path) -> Path:
 def _remote_files(pattern: str, scheme: str, remote: AbstractFileSystem) -> dict[epath.Path, int]:
     """Does as `_matching_files` in object storage or on the Hub."""
     found = remote.glob(pattern, detail=True)
-    sizes = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
-    if not sizes:
-        below = remote.find(pattern.rstrip("/") + "/", detail=True)
-        paths = {epath.Path(scheme + name): info["size"] for name, info in below.items()}
-        return {path: paths[path] for path in _texts(paths, pattern)}
-    return {epath.Path(scheme + name): sizes[name] for name in sorted(sizes)}
+    found = {name: info for name, info in found.items() if info["type"] == "file"}
+    below = found or remote.find(pattern.rstrip("/") + "/", detail=True)
+    sizes = {epath.Path(scheme + name): info["size"] for name, info in below.items()}
+    paths = data_files(sizes) if found else _texts(sizes, pattern)
+    return {path: sizes[path] for path in paths}
 
 
 def _texts(paths: Iterable[AnyPath], directory: str) -> list[AnyPath]:

@@ -1,9 +1,12 @@
 """Reads the rows of tables: TSV, CSV, JSON lines, Parquet, and the Arrow files of `datasets`."""
 
+import ast
+import contextlib
 import csv
 import functools
 import itertools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -21,6 +24,7 @@ MISSING = "missing field"
 # The rows of Parquet that are converted at once.
 _BATCH_ROWS = 64
 _WHOLE = Piece(0)
+_NEIGHBORS = re.compile(r"""['"]\s+['"]""")
 
 
 class TableRow(NamedTuple):
@@ -183,6 +187,20 @@ def as_text(value: Any) -> Any:
     if isinstance(value, str | list | dict):
         return value
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def listed(text: str) -> list[Any] | None:
+    """Returns the list that a text holds in JSON or as pandas prints it into CSV, if it does."""
+    if text.lstrip()[:1] not in ("[", "(", "{"):
+        return None
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            found = parse(text.strip())
+            # Python joins neighboring texts, as numpy prints them.
+            is_joined = parse is ast.literal_eval and _NEIGHBORS.search(text)
+            if isinstance(found, list | tuple | set) and not is_joined:
+                return list(found)
+    return None
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:

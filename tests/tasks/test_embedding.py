@@ -1,5 +1,6 @@
 """Rows of sentence embeddings: tuples, duplicates, scores by hand, and rows that are refused."""
 
+import csv
 import json
 
 import numpy as np
@@ -72,7 +73,13 @@ def test_negatives_are_texts_or_lists_of_texts_under_their_usual_names(tmp_path,
     config = finetune_config("embedding")
     config.data.max_seq_length = 8
     of_parquet = make_task(config, source, make_tokenizer())
-    for found in (task(tmp_path, rows), of_parquet):
+    # As pandas writes lists.
+    with (tmp_path / "pairs.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    of_csv = make_task(config, source.replace("parquet", "csv"), make_tokenizer())
+    for found in (task(tmp_path, rows), of_parquet, of_csv):
         assert found.rows("train").num_documents == 3
         batch = found.rows("train").take(np.arange(3))
         for name, array in expected.items():
@@ -218,6 +225,7 @@ def test_a_positive_is_never_in_both_parts(tmp_path):
         ({"negative_2": ["b", "c"]}, {}, "train.jsonl:2: the row has 3 negatives instead of 2"),
         ({"negative_2": [None]}, {}, "train.jsonl:2: a text is empty"),
         ({"negative_2": [{"text": "b"}]}, {}, "train.jsonl:2: negative_1 or negative_2 has some"),
+        ({"positive": {"text": "b"}}, {}, "train.jsonl:2: positive has something else than texts"),
         ({"positive": []}, {}, "train.jsonl:2: a text is empty"),
         ({"positive": ["a"], "label": 1}, {"loss": "cosent"}, "'positive' is a list or an object"),
         ({"label": "x"}, {"loss": "cosent"}, "label is 'x', not a number"),

@@ -4,6 +4,8 @@ import bz2
 import gzip
 import json
 import lzma
+import shutil
+import tarfile
 
 import pyarrow as pa
 import pytest
@@ -244,6 +246,23 @@ def test_tables_that_cannot_be_read(tmp_path):
         UserError, match="b.parquet: the column 'id' has the type int64: it must be"
     ):
         texts(path, text_field="id")
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz", "a.tar.zst", "a.zip", "a.txt"])
+def test_archives_are_refused(tmp_path, name):
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "one.txt", "This is one text.\n" * 40)
+    if name == "a.zip":
+        shutil.make_archive(tmp_path / "a", "zip", tmp_path / "in")
+    else:
+        kind = {"a.tgz": "gz", "a.tar.gz": "gz", "a.txt": "bz2"}.get(name, "")
+        with tarfile.open(tmp_path / name, f"w:{kind}") as archive:
+            archive.add(tmp_path / "in")
+        if name == "a.tar.zst":
+            content = (tmp_path / name).read_bytes()
+            (tmp_path / name).write_bytes(readers.zstd.compress(content))
+    with pytest.raises(UserError, match=f"{name} is packed: unpack it, and name its files"):
+        texts(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("rest", ["", '4,"Four"\n', '4,"Four"\n5,Five\n'])
