@@ -53,7 +53,8 @@ def get_config(arg: str = ""):
     c.data.masked_lm_prob = 0.15
     c.data.mask_fractions = (0.8, 0.1, 0.1)
     c.data.whole_word_masking = False
-    # Ours: the paper names no held-out fraction, and BERT cuts off what does not fit in a row (0).
+    # Ours: the paper names no held-out fraction, and the program divides no sentence (0), so that the
+    # ends of long ones are cut off in every epoch.
     c.data.heldout_fraction = 0.05
     c.data.max_sentence_tokens = 128
 

@@ -56,8 +56,6 @@ def get_config(arg: str = "bert"):
     c.data.special_tokens = "bert"
     c.data.sentencepiece_rules = "plain"
     c.data.lowercase = True
-    # As in the original BERT.
-    c.data.max_sentence_tokens = 0
     c.train.num_steps = NUM_STEPS[arg]
     c.train.batch_size = 32
     c.train.stages = (stage(fraction=1.0, max_seq_length=64),)

@@ -221,9 +221,10 @@ DATA: Section = {
     ),
     "max_sentence_tokens": Field(
         128,
-        "A sentence with more tokens than this, or than half of a row has room for, counts as "
-        "several sentences, which follow each other; a row that is full goes on in the next. 0 "
-        "divides no sentence: what does not fit in a row is cut off, as in BERT.",
+        "A sentence with more tokens than this, or than a row has room for (three quarters of a "
+        "row, with rows=pairs and halves), counts as several sentences, which follow each other. "
+        "They begin with a word, if possible after a comma, colon or bracket. 0 divides no "
+        "sentence: what does not fit in a row is cut off in every epoch.",
         bounds=">= 0",
     ),
     "short_seq_prob": Field(

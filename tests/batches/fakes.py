@@ -97,6 +97,8 @@ def make_tokenizer(vocab_size, seed=0):
     starts[:NUM_SPECIALS] = True
     return SimpleNamespace(
         vocab_size=vocab_size,
+        ids={},
+        word_end="",
         pad_id=PAD,
         unk_id=UNK,
         template=SequenceTemplate(before=(CLS,), between=(SEP,), after=(SEP,)),

@@ -1,6 +1,7 @@
 """Divides the documents of a token store into blocks, which never cross the parts of the store."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ import numpy as np
 BLOCKS_PER_WINDOW = 16
 # A block with fewer sentences would have few rows. The last of them may be short.
 _LEAST_SENTENCES = 1024
+# A clause often ends with one of these.
+_CLAUSE_MARKS = ",;:)—–،؛、，；："
 
 
 class Pool(NamedTuple):
@@ -60,7 +63,7 @@ class Blocks:
       store: A `TokenStore`.
       window_sentences: The approximate number of sentences in a window. A block has a sixteenth of
         them, or less in a small source, so that every window has blocks of it.
-      max_sentence_tokens: See `divide_sentences`; 0 divides none.
+      max_sentence_tokens, tokenizer: See `divide_sentences`; 0 divides none.
 
     Attributes:
       sentences_B: int64, the sentences of each block; an upper bound if there are several parts.
@@ -69,9 +72,11 @@ class Blocks:
       tokens: The number of tokens of each source, by name.
     """
 
-    def __init__(self, store, window_sentences: int, *, max_sentence_tokens: int):
+    def __init__(self, store, window_sentences: int, *, max_sentence_tokens: int, tokenizer):
         self._store, self._whole, self._cuts = store, None, None
-        self._max_sentence_tokens = max_sentence_tokens
+        self._divide = functools.partial(
+            divide_sentences, max_sentence_tokens, functools.partial(_cut_quality, store, tokenizer)
+        )
         self.sources = list(dict.fromkeys(store.sources))
         source_P = np.array([self.sources.index(name) for name in store.sources])
         documents_P, sentences_P, tokens_P = map(np.diff, store.starts)
@@ -98,7 +103,7 @@ class Blocks:
             self.sentences_B = np.diff(starts[self._cuts])
             self._starts = np.array([0, len(firsts)])
             # Random documents are drawn from the whole store.
-            starts, sentences = divide_sentences(starts, index.sentence_starts, max_sentence_tokens)
+            starts, sentences = self._divide(starts, index.sentence_starts)
             self._whole = Pool(starts[:-1], starts[1:], sentences)
         else:
             number_P = np.minimum(documents_P, -(-sentences_P // size_P))
@@ -148,10 +153,9 @@ class Blocks:
         # Copies in memory, small enough for the caches.
         return (
             int(self._store.starts.documents[part] + first),
-            *divide_sentences(
+            *self._divide(
                 document_starts - document_starts[0],
                 index.sentence_starts[sentences] + self._store.starts.tokens[part],
-                self._max_sentence_tokens,
             ),
         )
 
@@ -169,14 +173,22 @@ class Blocks:
 
 
 def divide_sentences(
-    document_starts: np.ndarray, sentence_starts: np.ndarray, max_tokens: int
+    max_tokens: int,
+    quality_at: Callable[[np.ndarray], np.ndarray],
+    document_starts: np.ndarray,
+    sentence_starts: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divides long sentences into parts, which count as sentences and follow each other.
 
+    The parts of a sentence are about equally long. Each begins at the best place within a quarter
+    of `max_tokens`.
+
     Args:
+      max_tokens: The largest number of tokens of a part; 0 divides nothing.
+      quality_at: Returns how well a part may begin at each position, int of the shape of the
+        positions, int64 [C, W]; larger is better.
       document_starts: int64 [D+1], the first sentence of each document.
       sentence_starts: int64 [S+1], the first token of each sentence.
-      max_tokens: The number of tokens in each part but the last; 0 divides nothing.
 
     Returns:
       `document_starts` [D+1] and `sentence_starts` [P+1] of the parts.
@@ -184,8 +196,24 @@ def divide_sentences(
     lengths_S = np.diff(sentence_starts)
     if not max_tokens or lengths_S.max(initial=0) <= max_tokens:
         return document_starts, sentence_starts
-    parts_S = -(-lengths_S // max_tokens)
+    slack = max_tokens // 4
+    parts_S = np.where(lengths_S > max_tokens, -(-lengths_S // (max_tokens - slack)), 1)
     first_S1 = np.append(0, np.cumsum(parts_S))
     place_P = np.arange(first_S1[-1]) - np.repeat(first_S1[:-1], parts_S)
-    starts_P = np.repeat(sentence_starts[:-1], parts_S) + place_P * max_tokens
+    offset_P = place_P * np.repeat(lengths_S, parts_S) // np.repeat(parts_S, parts_S)
+    starts_P = np.repeat(sentence_starts[:-1], parts_S) + offset_P
+    cut_C = starts_P[place_P > 0]
+    starts_P[place_P > 0] -= quality_at(cut_C[:, None] - np.arange(slack + 1)).argmax(axis=1)
     return first_S1[document_starts], np.append(starts_P, sentence_starts[-1])
+
+
+def _cut_quality(store, tokenizer, positions: np.ndarray) -> np.ndarray:
+    """Returns 2 where a word follows the end of a clause, 1 where another begins, and else 0."""
+    ids, previous = store.tokens_at(positions), store.tokens_at(positions - 1)
+    if store.has_words:
+        begins = store.word_starts_at(positions)
+    else:
+        begins = tokenizer.begins_word(np.stack([previous, ids], axis=-1))[..., 1]
+    marks = [mark + tokenizer.word_end for mark in _CLAUSE_MARKS]
+    clause_ends = [tokenizer.ids[mark] for mark in marks if mark in tokenizer.ids]
+    return begins * (1 + np.isin(previous, clause_ends) - np.isin(ids, clause_ends))

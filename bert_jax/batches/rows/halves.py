@@ -34,11 +34,11 @@ class HalvesRows(WindowedRows):
     Sentences of a document are gathered up to a target of `max_seq_length` tokens. For a fraction
     `short_seq_prob` of the rows, the target is uniform from 5 to `max_seq_length`. A takes the
     sentences that end before half of the target, at least one, and with probability 1/2 one more.
-    If the row ends inside a sentence, the next one begins with the rest of it; if
-    `max_sentence_tokens` is 0, the rest is cut off.
+    What does not fit is cut off at the end.
     """
 
     is_pair: ClassVar[bool] = True
+    longest_sentence: ClassVar[float] = 0.5
 
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
         return self._chunks(block, rng)[0].size
@@ -92,5 +92,5 @@ class HalvesRows(WindowedRows):
             return end, (middle, end)
 
         target_D = np.full(block.num_documents, length)
-        _, first_N, _, middle_N, end_N = gather_text(block, target_D, divide, self._max_gathered)
+        _, first_N, _, middle_N, end_N = gather_text(block, target_D, divide)
         return first_N, middle_N, end_N

@@ -58,6 +58,7 @@ class PairRows(WindowedRows):
 
     fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **NEXT_SENTENCE_FIELDS}
     is_pair: ClassVar[bool] = True
+    longest_sentence: ClassVar[float] = 0.75
     label: ClassVar[str] = "next_sentence_labels"
     random_prob: ClassVar[float] = 0.5
     swapped_prob: ClassVar[float] = 0.0
@@ -77,9 +78,6 @@ class PairRows(WindowedRows):
         b_start_N[is_random], b_length_N[is_random] = random_spans(
             rng, block.pool, own_R, (target_N - a_length_N)[is_random]
         )
-        if self._max_gathered:
-            # Only B is cut, because it is read again where it follows its own A.
-            b_length_N = np.minimum(b_length_N, self._max_num_tokens - a_length_N)
 
         is_swapped = chunks.is_swapped_N
         for a_N, b_N in ((a_start_N, b_start_N), (a_length_N, b_length_N)):
@@ -111,9 +109,7 @@ class PairRows(WindowedRows):
     def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[Chunks, np.ndarray]:
         """Returns the block's chunks and the target length of each."""
         target_D = self._target_lengths(block, rng)
-        chunks = chunk_documents(
-            rng, block, target_D, self.random_prob, self.swapped_prob, self._max_gathered
-        )
+        chunks = chunk_documents(rng, block, target_D, self.random_prob, self.swapped_prob)
         return chunks, target_D[chunks.document_N]
 
 
@@ -149,12 +145,8 @@ def chunk_documents(
     target_D: np.ndarray,
     random_prob: float = 0.5,
     swapped_prob: float = 0.0,
-    most: int = 0,
 ) -> Chunks:
-    """Cuts the documents of a block into pairs of at most `most` tokens, unless that is 0.
-
-    A random B is drawn later.
-    """
+    """Divides the documents of a block into pairs. Random Bs are drawn, and pairs cut, later."""
     starts = block.sentence_starts
 
     def divide(first: np.ndarray, end: np.ndarray):
@@ -169,7 +161,7 @@ def chunk_documents(
         # The next chunk begins with the sentences that a random B displaced.
         return np.where(is_random, a_end, end), (a_end, is_random, is_swapped)
 
-    return Chunks(*gather_text(block, target_D, divide, most))
+    return Chunks(*gather_text(block, target_D, divide))
 
 
 def random_spans(

@@ -43,9 +43,8 @@ class SegmentRows(WindowedRows):
     def _spans(self, block: Block, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Returns the first token of each row's text, and its length before truncation."""
         target_D = self._target_lengths(block, rng)
-        _, start_N, end_N = gather_text(
-            block, target_D, lambda first, end: (end, ()), self._max_gathered
-        )
+        most = self._max_num_tokens if self.spec.max_sentence_tokens else 0
+        _, start_N, end_N = gather_text(block, target_D, lambda first, end: (end, ()), most)
         return start_N, end_N - start_N
 
 
@@ -68,7 +67,7 @@ class WholeSentenceRows(SegmentRows):
             return np.where(kept_end > first, kept_end, end), (kept_end,)
 
         target_D = self._target_lengths(block, rng)
-        _, start_N, _, end_N = gather_text(block, target_D, divide, most=0)
+        _, start_N, _, end_N = gather_text(block, target_D, divide)
         is_kept_N = end_N > start_N
         return start_N[is_kept_N], (end_N - start_N)[is_kept_N]
 

@@ -32,8 +32,9 @@ class WindowedRows(abc.ABC):
     A *plan* is a NamedTuple of equally long arrays, one element per row. The first array is the
     token position of each row's first token. Only the builder that made a plan uses the others.
 
-    Sentences of which `sentences_per_row` do not fit in a row are divided before they are planned
-    (`config.data.max_sentence_tokens`). Every token of the store is in a row of each epoch;
+    Sentences that are longer than `longest_sentence` of a row are divided before they are planned
+    (`config.data.max_sentence_tokens`). No token of the store is out of reach: each is in a row of
+    every epoch, or, of builders that truncate, of most epochs.
     `tests/batches/rows/test_divided_sentences.py` tests this for every builder of `ROWS`.
 
     A builder whose rows can be packed (`batches.packing`) has a method `lengths(plan)`, which
@@ -47,25 +48,25 @@ class WindowedRows(abc.ABC):
     Attributes:
       fields: The arrays that `assemble` returns.
       is_pair: Whether two sentences in a row have the special tokens of a pair.
-      sentences_per_row: The number of sentences for which a row must have room.
+      longest_sentence: A fraction of the room of a row. If rows are truncated, the middle of longer
+        sentences would be in all rows, and their ends in none.
     """
 
     fields: ClassVar[BatchFields] = ENCODER_FIELDS
     is_pair: ClassVar[bool] = False
-    sentences_per_row: ClassVar[int] = 2
+    longest_sentence: ClassVar[float] = 1.0
 
     def __init__(self, store, tokenizer, spec):
         self.store, self.tokenizer, self.spec = store, tokenizer, spec
         num_special = tokenizer.template.num_special(is_pair=self.is_pair)
         self._max_num_tokens = spec.max_seq_length - num_special
-        # With 0, text is gathered without a limit and then truncated.
-        self._max_gathered = self._max_num_tokens if spec.max_sentence_tokens else 0
         self._blocks = Blocks(
             store,
             spec.shuffle_sentences,
             max_sentence_tokens=min(
-                spec.max_sentence_tokens, self._max_num_tokens // self.sentences_per_row
+                spec.max_sentence_tokens, int(self.longest_sentence * self._max_num_tokens)
             ),
+            tokenizer=tokenizer,
         )
         self._repeats = repeats(self._blocks.tokens, spec.sampling_exponent, spec.source_weights)
         self._epoch_windows: tuple[int, tuple[list[np.ndarray], ...]] = (-1, ())
@@ -200,7 +201,7 @@ def gather_text(
     block: Block,
     target_D: np.ndarray,
     divide: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, tuple[np.ndarray, ...]]],
-    most: int,
+    most: int = 0,
 ) -> tuple[np.ndarray, ...]:
     """Cuts the documents of a block into chunks.
 
