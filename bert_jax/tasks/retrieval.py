@@ -155,7 +155,7 @@ def _table(folder: epath.Path, *stems: str) -> epath.Path | None:
 
 def _part(folder: epath.Path, name: str, judgements: epath.Path) -> epath.Path | None:
     """Finds the corpus or the queries: in a folder of several, those of the same name."""
-    split = re.split(r"-\d+-of-|\.", judgements.name)[0]
+    split = re.split(r"-[\d*]+-of-|\.", judgements.name)[0]
     return _table(folder, name) or _table(folder / name, split, name, *_SPLITS)
 
 
