@@ -53,8 +53,8 @@ def get_config(arg: str = ""):
     c.data.masked_lm_prob = 0.15
     c.data.mask_fractions = (0.8, 0.1, 0.1)
     c.data.whole_word_masking = False
-    # Ours: the paper names no held-out fraction, and the program divides no sentence (0), so that the
-    # ends of long ones are cut off in every epoch.
+    # Ours: the paper names no held-out fraction, and the program divides no sentence (0), so that
+    # no row has the ends of long ones.
     c.data.heldout_fraction = 0.05
     c.data.max_sentence_tokens = 128
 
