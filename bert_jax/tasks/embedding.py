@@ -344,10 +344,7 @@ class EmbeddingTask(Task):
             found = retrieval_scores(data, similarities(queries_QxD, texts_TxD, number_N, "cosine"))
             return found | {f"{BASELINE_PREFIX}ndcg@10": baseline()}
 
-        facts = [*itertools.chain(*data.relevant)]
-        if data.is_graded or max(data.own) >= 0:
-            facts += [data.relevant, data.own]
-        options = self._tokenizer, self._max_seq_length, scores, facts
+        options = self._tokenizer, self._max_seq_length, scores, [data.relevant, data.own]
         include_prompt = self._options["include_prompt"]
         return ScoredRows((data.queries, texts), self._prompts, *options, include_prompt)
 

@@ -62,10 +62,6 @@ class Retrieval(NamedTuple):
     own: Sequence[int]
     num_left_out: int = 0
 
-    @property
-    def is_graded(self) -> bool:
-        return any(grade != 1 for grades in self.relevant for grade in grades.values())
-
     def distinct(self) -> tuple[list[str], np.ndarray]:
         """Returns the different texts of documents, and the number of each document's, int [N]."""
         numbers: dict[str, int] = {}
@@ -91,8 +87,9 @@ def make_retrieval(
     for query in queries:
         positive = {id: grade for id, grade in judged.get(query, {}).items() if grade > 0}
         if positive:
-            grades = {number.setdefault(id, len(number)): positive[id] for id in sorted(positive)}
-            relevant[query] = grades
+            relevant[query] = {
+                number.setdefault(id, len(number)): positive[id] for id in sorted(positive)
+            }
     return Retrieval(
         [documents[id] for id in ids],
         [queries[id] for id in relevant],
@@ -224,7 +221,7 @@ def retrieval_scores(
         "mrr@10": (hits_QxR[:, :10] / rank_R[:10]).max(axis=1),
         "map@100": (hits_QxR * precision_QxR).sum(axis=1) / np.minimum(num_relevant_Q, _DEPTH),
     }
-    if data.is_graded:
+    if any(grade != 1 for grades in data.relevant for grade in grades.values()):
         best_Qx10 = [sorted(grades.values(), reverse=True)[:10] for grades in data.relevant]
         best_Q = np.array([grades @ gain_R[: len(grades)] for grades in map(np.array, best_Qx10)])
         scores_Q["graded_ndcg@10"] = (grades_QxR[:, :10] @ gain_R[:10]) / best_Q
