@@ -107,8 +107,8 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "threshold",
         None,
-        "classify: probability above which a label is predicted, for models with several labels a "
-        "text; by default as in training, or 0.5.",
+        "classify: probability above which each of several labels a text is predicted; by default "
+        "as in training, or 0.5.",
         lower_bound=0.0,
         upper_bound=1.0,
     )

@@ -163,7 +163,7 @@ class FinetuningRun:
             )
             self.warnings.append(
                 f"{self.rows.unknown_fraction:.0%} of the tokens of the training examples are "
-                f"unknown to the vocabulary of {config.init_from}; {advice}"
+                f"unknown to the vocabulary of the model {config.init_from}; {advice}"
             )
 
     @property

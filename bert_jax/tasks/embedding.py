@@ -256,13 +256,17 @@ class EmbeddingTask(Task):
         positives, negatives = self._positives(known), self._negatives(known)
         if self._loss == "triplet" and not negatives:
             raise UserError(f"{source} has no column named negative, which the loss triplet needs")
-        own = [self._options["anchor_column"], *positives[:1], *self._options["negative_columns"]]
+        needed = [
+            self._options["anchor_column"],
+            *positives[:1],
+            *self._options["negative_columns"],
+        ]
+        needed += [self._options["label_column"]] * self._is_labeled
         options = {
             "optional": [*positives[1:], *negatives],
             "lists": () if self._is_labeled else (*positives, *negatives),
             "class_names": self._loss not in NUMBER_LOSSES,
         }
-        needed = [*own, *([self._options["label_column"]] * self._is_labeled)]
         expected = len(_texts(known, negatives))
         for row in read_rows(source, needed, bad_rows, **options):
             with bad_rows.catching(row.where):
@@ -270,10 +274,9 @@ class EmbeddingTask(Task):
                 if len(of_row) != expected:
                     counts = f"{len(of_row)} negatives instead of {expected}"
                     raise BadRecord("number of texts", f"the row has {counts}")
-                anchor = row.values[own[0]]
-                found = dict.fromkeys(_texts(row.values, self._positives(row.values)))
-                if not positives:
-                    found = [anchor]
+                anchor = row.values[needed[0]]
+                of_positives = _texts(row.values, self._positives(row.values))
+                found = dict.fromkeys(of_positives) if positives else [anchor]
                 if not found or not all(text.strip() for text in (anchor, *found, *of_row)):
                     raise BadRecord("empty text", "a text is empty")
                 label = self._label(row.values) if self._is_labeled else None

@@ -100,12 +100,13 @@ def label_scores(
 
 
 def best_threshold(labels_NxC: np.ndarray, probabilities_NxC: np.ndarray) -> dict[str, float]:
-    """Finds the threshold of probabilities, in hundredths, with the highest micro-F1."""
+    """Finds the highest micro-F1, and its threshold of probabilities in hundredths."""
     tried = {}
-    for threshold in np.arange(1, 100) / 100:
+    for threshold in (np.arange(1, 100) / 100).tolist():
         counts = count(labels_NxC, probabilities_NxC > threshold, labels_NxC.shape[1])
-        tried[float(threshold)] = counts.micro_f1()
-    best = max(tried, key=tried.get)
+        tried[threshold] = counts.micro_f1()
+    # Of thresholds that are as good as others, the one in the middle of the scale.
+    best = max(tried, key=lambda threshold: (tried[threshold], -abs(threshold - 0.5)))
     return {"best_micro_f1": tried[best], "best_micro_f1_threshold": best}
 
 

@@ -84,17 +84,14 @@ class TableTask(SentenceTask):
 
     def _items(self, values: Mapping[str, Any]) -> list[str]:
         """Returns the names of the labels of a row, or the numbers of its vector, as texts."""
-        column = self.label_columns[0]
-        found = values[column]
         if len(self.label_columns) > 1:
             return [values[column].strip() for column in self.label_columns]
-        if isinstance(found, str):
-            names = found.split(self._options["label_separator"])
-            if (found := listed(found)) is None:
-                if names[0].lstrip().startswith("["):
-                    detail = f"{column} is {values[column]!r:.100}, not a list such as ['a', 'b']"
-                    raise BadRecord("not a list", detail)
-                found = names
+        found = text = values[column := self.label_columns[0]]
+        if isinstance(text, str) and (found := listed(text)) is None:
+            if text.lstrip().startswith("["):
+                detail = f"{column} is {text!r:.100}, not a list such as ['a', 'b']"
+                raise BadRecord("not a list", detail)
+            found = text.split(self._options["label_separator"])
         for item in found:
             is_fraction = isinstance(item, float) and not item.is_integer()
             if is_fraction or not isinstance(item, str | int | float):
@@ -147,8 +144,8 @@ class TableTask(SentenceTask):
         is_repeated = False
         for row in read_rows(path, [*self.text_columns, column], bad_rows, lists=lists):
             with bad_rows.catching(row.where):
-                items = self.label_names(row.values)
-                spelled = {spelling(item): item for item in items if item}
+                items = [*filter(None, self.label_names(row.values))]
+                spelled = {spelling(item): item for item in items}
                 names = spelled | names
                 sizes[len(items)] += 1
                 is_number = all(item in _BITS or as_number(item) is not None for item in spelled)
@@ -165,10 +162,8 @@ class TableTask(SentenceTask):
                 f"{path} has {len(names):,} different labels in column {column}; there must be 2 "
                 f"to {_MAX_LABELS:,} (for numbers: --config.table.regression=True)"
             )
-        numbers = {as_number(name) for name in names}
-        if None in numbers:
-            return tuple(sorted(names.values()))
-        return tuple(sorted(names.values(), key=as_number))
+        are_numbers = None not in map(as_number, names)
+        return tuple(sorted(names.values(), key=as_number if are_numbers else None))
 
 
 def positions(number: int) -> tuple[str, ...]:

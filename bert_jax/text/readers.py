@@ -152,11 +152,7 @@ def open_text(
         # Of a pipe, which cannot go back, `peek` keeps what it shows.
         start = unpacked(stored).peek(_PEEK_BYTES)
         if _PACKED.match(start):
-            known = ", ".join(COMPRESSIONS)
-            raise UserError(
-                f"{path} is packed: unpack it, and name its files or their folder (only a single "
-                f"file whose name ends in {known} is unpacked while it is read)"
-            )
+            raise UserError(f"{path} is packed: unpack it, and name its files or their folder")
         encoding = _encoding_of(stored, start, unpacked, encoding)
         if stored.seekable():
             stored.seek(0)

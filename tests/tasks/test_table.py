@@ -306,6 +306,14 @@ def test_a_column_for_each_label(tmp_path, write):
         open_task("table", path, TOKENIZER, **options).rows("train")
 
 
+def test_rows_without_a_label_are_skipped_and_give_no_label(tmp_path, write):
+    write({"x.csv": "text,label\na,x\nb,\nc,y\n"})
+    task = open_task("table", both(tmp_path / "x.csv"), TOKENIZER, bad_rows="skip")
+    assert task.labels == ("x", "y") and task.rows("train").ids == ["0", "2"]
+    with pytest.raises(UserError, match="x.csv:3: label is '', not one of the labels x, y"):
+        open_task("table", both(tmp_path / "x.csv"), TOKENIZER).rows("train")
+
+
 def test_labels_of_two_formats_are_the_same(tmp_path, write):
     rows = [{"text": "a", "label": True, "stars": 1}, {"text": "b", "label": False, "stars": 2.0}]
     write({"x.csv": "text,label,stars\na,True,1.0\nb,False,2.0\n", "x.jsonl": rows})
