@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,10 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 # applies it to etils' file system as well.
 fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 _READ_BYTES = 2**20
+# Far more than any vocabulary, config or list of files has.
+_MAX_WHOLE_BYTES = 2**28
+# Python's own error names a directory.
+_FILE_OR_DIRECTORY = (stat.S_IFREG, stat.S_IFDIR)
 # Packages whose exceptions mean that storage or the network failed.
 _CLIENTS = ("gcsfs.", "google.auth.", "google.api_core.", "google.cloud.", "aiohttp.", "requests.")
 _CLIENTS += ("huggingface_hub.", "httpx")
@@ -123,7 +128,7 @@ def read_json(path: Path | epath.Path, *, optional: bool = False) -> dict[str, A
     if optional and not path.exists():
         return {}
     with naming(path):
-        values = json.loads(epath.Path(path).read_bytes())
+        values = json.loads(read_whole(path))
         if not isinstance(values, dict):
             raise ValueError("it is not a JSON object")
         return values
@@ -159,6 +164,22 @@ def inside(directory: Path, name: str, named_by: epath.PathLike) -> Path:
     if path.is_absolute() or ".." in path.parts:
         raise UserError(f"{named_by}: {name!r} is not the name of a file beside it")
     return directory / path
+
+
+def read_whole(path: epath.PathLike) -> bytes:
+    """Returns the content of a file that is needed at once, such as a vocabulary."""
+    check_regular(path)
+    with open_input(path) as file:
+        content = file.read(_MAX_WHOLE_BYTES + 1)
+    if len(content) > _MAX_WHOLE_BYTES:
+        raise UserError(f"{path} is larger than {_MAX_WHOLE_BYTES / 2**20:g} MiB")
+    return content
+
+
+def check_regular(path: epath.PathLike) -> None:
+    """Refuses a link to a device or a pipe, which may have no end."""
+    if not is_remote(path) and stat.S_IFMT(os.stat(path).st_mode) not in _FILE_OR_DIRECTORY:
+        raise UserError(f"{path} is not a regular file")
 
 
 def open_input(path: epath.PathLike) -> BinaryIO:

@@ -299,6 +299,7 @@ def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     with ExitStack() as stack:
         for part in parts:
             with files.naming(part):
+                files.check_regular(part)
                 tensors |= _torch(part) if ".bin" in part.name else _safetensors(part, stack)
         yield file, tensors
 

@@ -78,7 +78,7 @@ def read_modules(path: Path) -> list[tuple[str, Path]]:
     A Router stands for the modules of its route.
     """
     found = []
-    modules = json.loads((path / _MODULES).read_bytes()) if (path / _MODULES).exists() else []
+    modules = json.loads(files.read_whole(path / _MODULES)) if (path / _MODULES).exists() else []
     for module in modules:
         folder = files.inside(path, module["path"], path / _MODULES)
         if (kind := module["type"].rpartition(".")[2]) in ("Router", "Asym"):

@@ -327,7 +327,7 @@ def _cased(tokens: Sequence[str]) -> list[str]:
 
 def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTokenizer:
     """Reads a tokenizer.json; raises UserError unless it is a WordPiece with BERT's rules."""
-    theirs = LibraryTokenizer.from_str(path.read_text(encoding="utf-8"))
+    theirs = LibraryTokenizer.from_str(files.read_whole(path).decode())
     model, rules = theirs.model, theirs.normalizer
     if not isinstance(model, models.WordPiece) or not isinstance(rules, normalizers.BertNormalizer):
         raise UserError(

@@ -126,7 +126,7 @@ def _vocab_hash(data: ConfigDict, known: Mapping[str, Any] | None) -> str:
         parts = tokenizers.vocabulary_files(data.tokenizer, path)
         if data.add_tokens and not is_number(data.add_tokens):
             parts = [*parts, files.checked_path(data.add_tokens, "data.add_tokens")]
-        content = b"\0".join(part.read_bytes() for part in parts)
+        content = b"\0".join(files.read_whole(part) for part in parts)
         return f"sha256:{hashlib.sha256(content).hexdigest()}"
     except OSError as error:
         paths = {"vocab_path": data.vocab, "add_tokens": data.add_tokens}

@@ -21,8 +21,8 @@ from bert_jax.text.sources import Piece, Place
 
 # The reason of a `BadRecord` that lacks a column.
 MISSING = "missing field"
-# The rows of Parquet that are converted at once.
-_BATCH_ROWS = 64
+# The rows of Parquet that are converted at once. Few bytes may mean a long text in each of them.
+_BATCH_ROWS = 4
 _WHOLE = Piece(0)
 _NEIGHBORS = re.compile(r"""['"]\s+['"]""")
 

@@ -411,7 +411,7 @@ def vocabulary_lines(path: epath.PathLike) -> list[str]:
 
     Only "\\n" ends a line, because other line separators occur as tokens.
     """
-    return epath.Path(path).read_bytes().decode().removesuffix("\n").split("\n")
+    return files.read_whole(path).decode().removesuffix("\n").split("\n")
 
 
 def read_merges(path: epath.PathLike) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ import tokenizers
 from etils import epath
 from tokenizers import models, pre_tokenizers
 
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
     SpecialTokens,
@@ -45,7 +46,7 @@ class ProteinTokenizer(JsonTokenizer):
 def read_vocabulary(path: epath.Path | Path, *, special_tokens: SpecialTokens) -> list[str]:
     """Reads a vocab.txt, a token a line, or the vocabulary of a tokenizer.json."""
     if path.suffix == ".json":
-        content = json.loads(path.read_bytes())
+        content = json.loads(files.read_whole(path))
         ids = {token["content"]: token["id"] for token in content["added_tokens"]}
         tokens = tokens_by_id(content["model"]["vocab"] | ids)
     else:

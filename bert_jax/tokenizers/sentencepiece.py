@@ -24,6 +24,7 @@ from etils import epath
 from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 from tokenizers import AddedToken
 
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
@@ -282,7 +283,7 @@ def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOK
 
     It is changed so that text never becomes a special token except [UNK].
     """
-    content = epath.Path(path).read_bytes()
+    content = files.read_whole(path)
     if epath.Path(path).suffix == ".json":
         content = _from_unigram(json.loads(content), special_tokens)
     model = sentencepiece_model_pb2.ModelProto.FromString(content)

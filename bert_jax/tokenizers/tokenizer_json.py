@@ -29,6 +29,7 @@ import tokenizers
 from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
     CACHE_WORDS,
@@ -209,7 +210,7 @@ def read_vocabulary(
       path: A tokenizer.json, or a vocab.json of the other two kinds.
       merges_path: The merges.txt of a vocab.json.
     """
-    content = json.loads(path.read_bytes())
+    content = json.loads(files.read_whole(path))
     if merges_path:
         tokens, merges = tokens_by_id(content), read_merges(merges_path)
         result = content_of(kind, tokens, merges, special_tokens)

@@ -23,6 +23,7 @@ import numpy as np
 from etils import epath
 from tokenizers import models
 
+from bert_jax.base import files
 from bert_jax.tokenizers.base import (
     CACHE_WORDS,
     SpecialTokens,
@@ -130,7 +131,7 @@ def read_fastbpe(
     path: epath.Path | Path, codes_path: epath.Path | Path
 ) -> tuple[dict[str, bytes], list[str], Merges]:
     tokens = [line.strip().rpartition(" ")[0] for line in vocabulary_lines(path)]
-    contents = {FASTBPE_FILE: path.read_bytes(), CODES_FILE: codes_path.read_bytes()}
+    contents = {FASTBPE_FILE: files.read_whole(path), CODES_FILE: files.read_whole(codes_path)}
     return contents, tokens, read_merges(codes_path)
 
 
@@ -191,7 +192,7 @@ class MosesBpeTokenizer(Tokenizer):
 def read_moses(
     path: epath.Path | Path, merges_path: epath.Path | Path, *, special_tokens: SpecialTokens
 ) -> tuple[list[str], Merges]:
-    tokens = tokens_by_id(json.loads(path.read_bytes()))
+    tokens = tokens_by_id(json.loads(files.read_whole(path)))
     require_special_tokens(tokens, special_tokens, path)
     return tokens, read_merges(merges_path)
 

@@ -106,5 +106,5 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
     if not (path / CORPUS).exists():
         return tokenizer, None
     with files.naming(path / TOKEN_COUNTS):
-        counts = io.BytesIO((path / TOKEN_COUNTS).read_bytes())
+        counts = io.BytesIO(files.read_whole(path / TOKEN_COUNTS))
         return tokenizer, np.load(counts, allow_pickle=False)

@@ -113,6 +113,13 @@ def test_other_content_than_a_json_object_is_refused(content, tmp_path):
         files.read_json(tmp_path / "x")
 
 
+def test_a_file_larger_than_any_config_is_refused(tmp_path):
+    (tmp_path / "x").touch()
+    os.truncate(tmp_path / "x", 2**40)
+    with pytest.raises(UserError, match=f"^{tmp_path}/x is larger than 256 MiB$"):
+        files.read_json(tmp_path / "x")
+
+
 def test_memory_maps_of_a_local_copy_stay_valid(root):
     values = np.arange(1000)
     put(root, ["d/a/x"])

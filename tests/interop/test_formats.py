@@ -1,6 +1,8 @@
 """Conversions between all kinds of directories, and the contents of these directories."""
 
+import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -182,6 +184,32 @@ def test_an_unfinished_directory_is_replaced(folder):
     formats.write(make_pretrained(), output, "huggingface")
     assert not unfinished.exists()
     assert same_weights(formats.read(folder / "out").weights, make_pretrained().weights)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pipe_or_an_endless_device_in_place_of_a_file_is_not_read(tmp_path, kind):
+    formats.write(make_pretrained(), tmp_path / "model", kind)
+    found = [path for path in (tmp_path / "model").rglob("*") if path.is_file()]
+    # orbax reads its own files.
+    found = [path for path in found if "checkpoints" not in path.parts]
+    refused = set()
+    for path in found:
+        path.rename(tmp_path / "kept")
+        for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+            make(path)
+            # SIGALRM would end a read that waits for ever.
+            signal.alarm(60)
+            try:
+                formats.read(tmp_path / "model")
+            except UserError as error:
+                assert str(error) == f"{path} is not a regular file"
+                refused.add(path.name)
+            finally:
+                signal.alarm(0)
+            path.unlink()
+        (tmp_path / "kept").rename(path)
+    assert "config.json" in refused
+    assert ("model.safetensors" in refused) == (kind != "bert_jax")
 
 
 @pytest.mark.parametrize("num_moved", [1, 2])

@@ -192,3 +192,17 @@ def test_lists_and_objects_are_in_the_rows_of_all_columns(tmp_path):
 def test_a_line_that_is_an_array_is_named(write, content, line):
     with pytest.raises(UserError, match=f"x.jsonl:{line}: not a JSON object"):
         read(write({"x.jsonl": content}), "x.jsonl")
+
+
+def test_a_long_text_that_a_few_bytes_of_parquet_repeat(write):
+    """Many rows would be converted at once, each with a copy of its own."""
+    folder, text = write({}), "x" * 2**22
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array([text]))
+    path = folder / "x.parquet"
+    parquet.write_table(pa.table({"a": column}), path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 2**13
+    before, most = pa.total_allocated_bytes(), 0
+    for row in read_rows(path, ["a"], BadRecords("refuse", "data.bad_rows")):
+        assert row.values["a"] == text
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert 0 < most < 16 * len(text)
