@@ -24,7 +24,7 @@ def write_checksums(directory: Path) -> None:
     """Writes the checksums of the files in a directory."""
     found = sorted(path for path in directory.iterdir() if path.is_file())
     # A killed process may have left checksums.
-    checksums = {path.name: _checksum(path) for path in found if path.name != CHECKSUMS}
+    checksums = {path.name: checksum(path) for path in found if path.name != CHECKSUMS}
     files.write_json(directory / CHECKSUMS, checksums)
 
 
@@ -39,8 +39,8 @@ def read_checksums(directory: Path | epath.Path) -> dict[str, int]:
 def verify(directory: Path | epath.Path) -> int:
     """Compares all files of a directory with their checksums; returns the number of files."""
     checksums = files.read_json(directory / CHECKSUMS)
-    for name, checksum in checksums.items():
-        _check(directory / name, directory / name, checksum)
+    for name, expected in checksums.items():
+        check(directory / name, directory / name, expected)
     return len(checksums)
 
 
@@ -49,7 +49,7 @@ def open_index(
 ) -> np.ndarray:
     """Memory-maps an .npy file from `local`, the local copy of `directory`; verifies all of it."""
     if name in checksums:
-        _check(directory / name, local / name, checksums[name])
+        check(directory / name, local / name, checksums[name])
     # A plain view: indexing np.memmap itself is several times slower.
     return np.asarray(np.load(local / name, mmap_mode="r", allow_pickle=False))
 
@@ -136,14 +136,19 @@ class FetchedVector:
         self._is_new_C[chunk_N] = False
 
 
-def _checksum(path: Path | epath.Path) -> int:
-    checksum = 0
+def checksum(path: Path | epath.Path) -> int:
+    found = 0
     with files.open_input(path) as file:
         while content := file.read(_READ_BYTES):
-            checksum = zlib.crc32(content, checksum)
-    return checksum
+            found = zlib.crc32(content, found)
+    return found
 
 
-def _check(path: Path | epath.Path, local: Path | epath.Path, checksum: int) -> None:
-    if _checksum(local) != checksum:
-        raise UserError(f"{path} is damaged: remove the token store and prepare the corpus again")
+def check(path: Path | epath.Path, local: Path | epath.Path, expected: int) -> None:
+    """Compares `local`, the local copy of a file or the file itself, with its checksum."""
+    if checksum(local) != expected:
+        raise damaged(path)
+
+
+def damaged(path: Path | epath.Path) -> UserError:
+    return UserError(f"{path} is damaged: remove the token store and prepare the corpus again")

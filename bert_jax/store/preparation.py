@@ -346,8 +346,7 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
             sizes = {part_name(number): parts[number][split] for number in numbers}
             names = [plan.source_name(number) for number in numbers]
             write_parts(output / split, sizes, names, has_words=has_words)
-    with files.local_output(output) as local:
-        write_metadata(local, metadata)
+    write_metadata(output, metadata)
 
 
 def _check_source(name: str, results: list[dict[str, Any]], data: ConfigDict) -> None:

@@ -1,6 +1,7 @@
 """The token store: a tokenized corpus on disk, read through memory maps.
 
-    DIR/metadata.json     written last: its presence means the store is complete
+    DIR/metadata.json     written last: its presence means the store is complete; it has a checksum
+                          of itself and of each file of the store that is in none of its parts
     DIR/tokenizer/        the tokenizer, self-contained
     DIR/train/            one split; DIR/heldout/ is another, if documents are held out
         tokens-00000.bin ...   token ids, raw little-endian (see `token_dtype`)
@@ -31,6 +32,7 @@ import functools
 import json
 import os
 import resource
+import zlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,11 +43,21 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.store.checked_files import open_index, read_checksums, verify
+from bert_jax.store.checked_files import (
+    CHECKSUMS,
+    check,
+    checksum,
+    damaged,
+    open_index,
+    read_checksums,
+    verify,
+)
 from bert_jax.store.part import PARTS, TOKEN_COUNTS, Part, counts_name, gather
 
 # The version of a store whose splits have one part each, and of one with several.
 FORMAT_VERSION, PARTS_VERSION = 1, 2
+# The metadata, and their key with the checksums.
+_OWN, _CHECKSUMS = "metadata.json", "checksums"
 SPLITS = ("train", "heldout")
 # Each open part holds about six file descriptors, of which a process often has 1024. A window of
 # rows has 16 parts or so, and two windows and an evaluation are read at a time.
@@ -205,22 +217,36 @@ def verify_store(directory: str | os.PathLike) -> int:
     return found
 
 
-def write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
+def write_metadata(directory: Path | epath.Path, metadata: dict[str, Any]) -> None:
     """Marks a store as complete: writes `metadata.json` after all other files are on disk.
 
     The files of parts, which may be many, are on disk already.
     """
-    for pattern in ("*", "tokenizer/*", *(f"{split}/*" for split in SPLITS)):
-        for path in filter(Path.is_file, directory.glob(pattern)):
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-    text = json.dumps({"format_version": FORMAT_VERSION, **metadata}, indent=2, ensure_ascii=False)
-    files.write_whole(directory / "metadata.json", text.encode() + b"\n")
+    if not files.is_remote(directory):
+        for pattern in ("*", "tokenizer/*", *(f"{split}/*" for split in SPLITS)):
+            for path in filter(Path.is_file, directory.glob(pattern)):
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+    metadata = {"format_version": FORMAT_VERSION, **metadata}
+    tokenizer = sorted(f"tokenizer/{path.name}" for path in (directory / "tokenizer").glob("*"))
+    of_splits = (f"{split}/{name}" for split in metadata["splits"] for name in (CHECKSUMS, PARTS))
+    covered = [name for name in (*tokenizer, *of_splits) if (directory / name).exists()]
+    found = {name: checksum(directory / name) for name in covered}
+    found[_OWN] = _own_checksum(metadata)
+    text = json.dumps(metadata | {_CHECKSUMS: found}, indent=2, ensure_ascii=False)
+    files.write_whole(directory / _OWN, text.encode() + b"\n")
+
+
+def _own_checksum(metadata: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
 
 
 def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
-    """Returns the contents of a finished store's `metadata.json`."""
-    path = store_path(directory) / "metadata.json"
+    """Returns the contents of a finished store's `metadata.json`, without its checksums.
+
+    The files that they cover are compared with them; a store of an older version has none.
+    """
+    path = store_path(directory) / _OWN
     try:
         metadata = files.read_json(path)
     except FileNotFoundError:
@@ -233,4 +259,9 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
             f"{path} has format version {version}, but this program reads versions "
             f"{FORMAT_VERSION} and {PARTS_VERSION}: prepare the corpus again"
         )
+    if checksums := metadata.pop(_CHECKSUMS, {}):
+        if checksums.pop(_OWN, None) != _own_checksum(metadata):
+            raise damaged(path)
+        for name, expected in checksums.items():
+            check(path.parent / name, path.parent / name, expected)
     return metadata

@@ -1,6 +1,7 @@
 """Tokenizes documents, one at a time or in several processes."""
 
 import functools
+import itertools
 import os
 import unicodedata
 from collections import deque
@@ -19,6 +20,8 @@ from bert_jax.text.sources import Place
 # The size of the chunks that are sent to workers. Messages of this size cost little, and the
 # chunks in flight need far less memory than a process.
 CHUNK_CHARACTERS = 2**20
+# The longest sentence; real ones are far shorter.
+SENTENCE_CHARACTERS = 2**18
 # The most text in flight, in chunks per worker.
 _IN_FLIGHT = 3
 # The accents of Latin, Greek and Cyrillic are U+0300 to U+036F.
@@ -47,10 +50,25 @@ class TokenizedDocument(NamedTuple):
 
 
 def document_sentences(document: Document, language: str = "") -> list[str]:
-    """Returns the sentences of a document by the rules of a language, or else of its own."""
+    """Returns the sentences of a document by the rules of a language, or else of its own.
+
+    A sentence of more than SENTENCE_CHARACTERS is divided, at the end of a word if it has one.
+    """
     if document.is_split:
-        return document.text.split("\n")
-    return split_sentences(document.text, language or document.language)
+        sentences = document.text.split("\n")
+    else:
+        sentences = split_sentences(document.text, language or document.language)
+    return list(itertools.chain.from_iterable(map(_divided, sentences)))
+
+
+def _divided(sentence: str) -> Iterator[str]:
+    at = 0
+    while len(sentence) - at > SENTENCE_CHARACTERS:
+        end = at + SENTENCE_CHARACTERS
+        end = sentence.rfind(" ", at + 1, end) + 1 or end
+        yield sentence[at:end].rstrip(" ")
+        at = end
+    yield sentence[at:]
 
 
 def words_of_spaces(text: str, tokenizer: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +146,11 @@ def _tokenize(
         ids = [ids_T for ids_T, _ in pairs]
         begins_word = np.concatenate([np.zeros(0, bool), *(flags_T for _, flags_T in pairs)])
     else:
-        ids = tokenizer.encode_batch(sentences)
+        # Encoding takes up to 80 times the memory of the text.
+        numbers = np.cumsum([0, *map(len, sentences)][:-1]) // SENTENCE_CHARACTERS
+        ids = []
+        for _, group in itertools.groupby(zip(numbers, sentences, strict=True), lambda x: x[0]):
+            ids += tokenizer.encode_batch([sentence for _, sentence in group])
     lengths = np.array([len(ids_T) for ids_T in ids if len(ids_T)], np.int64)
     tokens = np.concatenate([np.zeros(0, np.int32), *ids])
     counts = {

@@ -244,10 +244,50 @@ def test_metadata(tmp_path):
         read_metadata(tmp_path)
     write_metadata(tmp_path, METADATA)
     assert read_metadata(tmp_path) == {"format_version": 1} | METADATA
+    # Without checksums, it is that of an older version.
+    metadata = json.loads((tmp_path / "metadata.json").read_text())
+    del metadata["checksums"]
+    (tmp_path / "metadata.json").write_text(json.dumps(metadata))
+    assert read_metadata(tmp_path) == {"format_version": 1} | METADATA
     assert os.listdir(tmp_path) == ["metadata.json"]
     (tmp_path / "metadata.json").write_text(json.dumps({"format_version": 0}))
     with pytest.raises(UserError, match="version 0, but this program reads versions 1 and 2"):
         read_metadata(tmp_path)
+
+
+def test_one_flipped_bit_of_what_a_run_reads_is_found(tmp_path):
+    """Or it changes nothing: a letter of the name of a checksum, which then is not compared."""
+    write_in_parts(tmp_path / "train", [[[1, 2, 3]], [[4]]], (1,), np.arange(4) > 1)
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "vocab.txt").write_text("[PAD]\nword\n")
+    write_metadata(tmp_path, METADATA | {"splits": {"train": {"documents": 2, "sentences": 326}}})
+
+    def opened():
+        metadata, store = read_metadata(tmp_path), TokenStore(tmp_path / "train")
+        found = [store.part(number).sentence_starts.tolist() for number in range(2)]
+        vocabulary = (tmp_path / "tokenizer" / "vocab.txt").read_bytes()
+        sizes = store.num_sentences, store.token_counts.tolist(), store.starts.sentences.tolist()
+        return metadata, vocabulary, found, sizes
+
+    expected, rng = opened(), np.random.default_rng(0)
+    paths = [path for path in tmp_path.rglob("*.*") if path.suffix != ".bin"]
+    assert len(paths) == 1 + 1 + 3 + 2 * 5
+    for path in paths:
+        content, num_refused = path.read_bytes(), 0
+        positions = rng.permutation(len(content))[:150]
+        for position in positions:
+            flipped = bytearray(content)
+            flipped[position] ^= 1 << rng.integers(8)
+            path.write_bytes(flipped)
+            try:
+                metadata, *found = opened()
+            except (UserError, OSError):
+                num_refused += 1
+            else:
+                assert found == list(expected[1:]), (path, position)
+                assert metadata.items() >= expected[0].items(), (path, position)
+        path.write_bytes(content)
+        assert num_refused > len(positions) / 2, path
 
 
 def test_a_full_disk_names_the_directory(tmp_path):

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from bert_jax.base.errors import UserError
+from bert_jax.store import tokenization
 from bert_jax.store.tokenization import num_lost, tokenize_documents
 from bert_jax.text.corpus import Document
 from bert_jax.tokenizers import training
@@ -32,6 +33,30 @@ def test_counts_of_a_document(tokenizer, tmp_path):
     (tokens,) = tokenize_documents([document], tmp_path, 1)
     assert tokens.counts["unknown_tokens"] == 1
     assert tokens.counts["characters"] == len(document.text)
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+@pytest.mark.parametrize("separator", [" ", ""])
+def test_a_long_text_without_sentence_ends_is_encoded_in_pieces(
+    tokenizer, monkeypatch, is_split, separator
+):
+    """Encoding it at once takes up to 80 times its memory."""
+    monkeypatch.setattr(tokenization, "SENTENCE_CHARACTERS", 1000)
+    words = WORDS * 3
+    text = separator.join(words)
+    document = Document("x", 1, f"w1 w2\n{text}", is_split)
+    sizes, encode = [], tokenizer.encode_batch
+    monkeypatch.setattr(
+        tokenizer, "encode_batch", lambda texts: sizes.append(sum(map(len, texts))) or encode(texts)
+    )
+    sentences = tokenization.document_sentences(document)
+    assert max(map(len, sentences)) <= 1000
+    assert separator.join(sentences).split() == document.text.replace("\n", separator).split()
+    found = tokenization._tokenize(document, tokenizer, ("", "vocabulary"))
+    assert max(sizes) < 2 * 1000 and len(sizes) > 10
+    if separator:
+        (expected,) = encode([document.text])
+        assert found.tokens.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
