@@ -44,8 +44,9 @@ def _public(owner: Any) -> dict[str, Callable]:
     """Returns the functions that a module or class defines and describes, by name."""
     return {
         name: value
-        for name, value in vars(owner).items()
-        if inspect.isfunction(value) and value.__doc__ and name[0] != "_"
+        for name in vars(owner)
+        # A method that not every object has is a function only as an attribute of its class.
+        if inspect.isfunction(value := getattr(owner, name)) and value.__doc__ and name[0] != "_"
     }
 
 

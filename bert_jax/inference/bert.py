@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import unflatten
 from bert_jax.objectives.terms import make_terms
+from bert_jax.tasks.retrieval import similarities
 from bert_jax.tokenizers import MASK, TokenRow
 
 # A sentence, or a pair of them.
@@ -32,8 +33,28 @@ _MIN_LENGTH = 5
 _CHUNK_ROWS = 64
 # The number of attention probabilities of a text, which take 4 GB.
 _MAX_PROBABILITIES = 2**30
+# The number of queries and of rows of a corpus that are compared at once.
+_SEARCH_QUERIES, _SEARCH_ROWS = 256, 2**16
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
 GENERATOR, REPLACED_TOKEN = "generator", "replaced_token"
+# The methods of models with a task head.
+TASK_METHODS = ("classify", "answer", "tag", "tag_texts", "entities", "choose")
+
+
+class MissingMethodError(UserError, AttributeError):
+    """The model cannot do what was asked of it; `hasattr` is False for such a method."""
+
+
+class if_possible:  # noqa: N801
+    """Decorates a method that an object lacks if its `Bert.missing` names it."""
+
+    def __init__(self, method: Callable[..., Any]):
+        self._method = method
+
+    def __get__(self, bert: "Bert | None", owner: type) -> Any:
+        if bert is not None and bert.missing.get(self._method.__name__):
+            raise AttributeError  # Python calls `Bert.__getattr__`.
+        return self._method.__get__(bert, owner)
 
 
 class Bert:
@@ -46,6 +67,7 @@ class Bert:
     Attributes:
       source: The path that the model was read from.
       max_length: The largest number of tokens in a text; longer texts are truncated with a warning.
+      missing: Why the model lacks a method, by its name; empty or absent if it does not.
       embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
         of a directory of sentence-transformers.
     """
@@ -59,24 +81,29 @@ class Bert:
         self.embedding = pretrained.embedding
         # ELECTRA's generator fills masks.
         self._mlm = GENERATOR if GENERATOR in pretrained.terms else MASKED_LM
-        terms = (self._mlm, NEXT_SENTENCE, REPLACED_TOKEN)
-        self._missing = {term: pretrained.missing_head(term) for term in terms}
-        if self.tokenizer.mask_id >= self.config.vocab_size:
-            mask = self.tokenizer.special_tokens.mask
-            self._missing[self._mlm] = f"{self.source} has no row for {mask}"
+        terms = {"fill_mask": self._mlm, "score": self._mlm}
+        terms |= {"next_sentence": NEXT_SENTENCE, "detect": REPLACED_TOKEN}
+        self.missing = dict.fromkeys(
+            TASK_METHODS,
+            f"{self.source} has no task head: a work directory of python -m bert_jax.finetune has "
+            "one, or a Hugging Face directory of a BertForSequenceClassification, "
+            "...TokenClassification, ...QuestionAnswering or ...MultipleChoice",
+        )
+        for name, term in terms.items():
+            problem = pretrained.missing_head(term)
+            if term == self._mlm and self.tokenizer.mask_id >= self.config.vocab_size:
+                problem = f"{self.source} has no row for {self.tokenizer.special_tokens.mask}"
+            if problem:
+                self.missing[name] = f"{problem}, which {name} needs; features need no head"
         self._params = jax.device_put(unflatten(pretrained.weights, self.config))
 
     def __getattr__(self, name: str):
         # Python comes here for a name that neither the object nor its class has.
-        if name in ("classify", "answer", "tag", "choose"):
-            raise UserError(
-                f"{self.source} has no task head: {name} needs a work directory of python -m "
-                "bert_jax.finetune, or a Hugging Face directory of a "
-                "BertForSequenceClassification, ...TokenClassification, ...QuestionAnswering or "
-                "...MultipleChoice"
-            )
+        if problem := self.__dict__.get("missing", {}).get(name):
+            raise MissingMethodError(problem)
         raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
+    @if_possible
     def fill_mask(
         self,
         text: str | Sequence[Text],
@@ -96,7 +123,6 @@ class Bert:
           The guesses for each mask in order, the most likely first; for a list of texts a list of
           such results.
         """
-        self._require("fill_mask", self._mlm)
         texts = as_texts(text, text_b)
         rows = self.rows(texts, masks=True)
         found = []
@@ -113,6 +139,7 @@ class Bert:
             found.append(list(guesses.values()))
         return one_or_all(text, found)
 
+    @if_possible
     def next_sentence(self, text: Texts, text_b: SecondTexts = None) -> float | list[float]:
         """Computes the probability that `text_b` followed `text` in one document.
 
@@ -120,7 +147,6 @@ class Bert:
           text: A sentence; or a list of sentences or of pairs, for a list of probabilities.
           text_b: The other sentence, or a list of them; None if `text` is a list of pairs.
         """
-        self._require("next_sentence", NEXT_SENTENCE)
         pairs = as_texts(text, text_b)
         if not all(isinstance(pair, tuple) for pair in pairs):
             raise UserError("next_sentence takes two sentences, or a list of pairs")
@@ -164,7 +190,7 @@ class Bert:
         one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
         embedding = self.embedding_with(pooling, normalize, max_length, stride, prompt, prompt_name)
-        rows = self.embedding_rows([texts] if isinstance(texts, str) else list(texts), embedding)
+        rows = self.embedding_rows(as_texts(texts), embedding)
         features = self.features(rows, chosen, embedding)
         if one_layer:
             features = [x[..., 0, :] for x in features]
@@ -177,9 +203,62 @@ class Bert:
             return np.zeros((0, *shape, self.width(embedding)), np.float32)
         return np.stack(features)
 
+    def encode_query(
+        self, texts: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """Encodes queries, by default with the prompt named query, if any; see `encode`."""
+        if prompt_name is None and prompt is None:
+            prompt = self.embedding.for_queries().prompt
+        return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **options)
+
+    def encode_document(
+        self, texts: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """Encodes documents, by default with the prompt named document, passage or corpus."""
+        if prompt_name is None and prompt is None:
+            prompt = self.embedding.for_documents().prompt
+        return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **options)
+
+    def similarity(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
+        """Compares vectors [N, D], or [D], with others [M, D] by `embedding.similarity`: [N, M]."""
+        first_NxD, second_MxD = np.atleast_2d(embeddings1), np.atleast_2d(embeddings2)
+        kind, every_M = self.embedding.similarity, np.arange(len(second_MxD))
+        return similarities(first_NxD, second_MxD, every_M, kind)(slice(None))
+
+    def search(
+        self, query_embeddings: np.ndarray, corpus_embeddings: np.ndarray, top_k: int = 10
+    ) -> list[list[dict[str, Any]]]:
+        """Finds the vectors of a corpus that are most similar to each query.
+
+        Args:
+          query_embeddings: [Q, D], or [D] for a single query.
+          corpus_embeddings: [N, D]; a part at a time is read, so that it may be a memory map.
+
+        Returns:
+          For each query the `corpus_id` and the `score` of the top_k, the most similar first. Of
+          equally similar ones, the lowest ids come first.
+        """
+        found, queries_QxD = [], np.atleast_2d(query_embeddings)
+        for first in range(0, len(queries_QxD), _SEARCH_QUERIES):
+            part = queries_QxD[first : first + _SEARCH_QUERIES]
+            scores, ids = [np.zeros((len(part), 0))], [np.zeros((len(part), 0), np.int64)]
+            for start in range(0, len(corpus_embeddings), _SEARCH_ROWS):
+                similarity = self.similarity(part, corpus_embeddings[start : start + _SEARCH_ROWS])
+                # Of equal values, the first has the lowest index.
+                best, at = jax.lax.top_k(similarity, min(top_k, similarity.shape[1]))
+                scores.append(best)
+                ids.append(start + np.asarray(at, np.int64))
+            all_scores, all_ids = np.hstack(scores), np.hstack(ids)
+            best, at = jax.lax.top_k(all_scores, min(top_k, all_scores.shape[1]))
+            rows = zip(np.take_along_axis(all_ids, at, 1).tolist(), best.tolist(), strict=True)
+            found += [
+                [{"corpus_id": i, "score": x} for i, x in zip(*row, strict=True)] for row in rows
+            ]
+        return found
+
+    @if_possible
     def score(self, text: str | Sequence[str]) -> Score | list[Score]:
         """Scores each token of a text given all others; a list of texts gives a list of scores."""
-        self._require("score", self._mlm)
         return one_or_all(text, [self._score_row(row) for row in self.rows(as_texts(text))])
 
     def _score_row(self, row: TokenRow) -> Score:
@@ -199,6 +278,7 @@ class Bert:
         log_probs = [float(x[0, i]) for i, x in zip(ids, log_probs_1xW, strict=True)]
         return Score(math.fsum(log_probs), [tokenizer.piece_text(i) for i in ids], log_probs)
 
+    @if_possible
     def detect(
         self, text: Texts, text_b: SecondTexts = None
     ) -> list[Detection] | list[list[Detection]]:
@@ -208,7 +288,6 @@ class Bert:
           Every token of the text or pair, with special tokens, in order; a list for each text of a
           list.
         """
-        self._require("detect", REPLACED_TOKEN)
         rows = self.rows(as_texts(text, text_b))
         program = partial(forward.replaced, self.config, self._params)
         found = [
@@ -242,7 +321,7 @@ class Bert:
                 f"the text has {length:,} tokens, too many for their attention in all layers and "
                 f"heads; give max_length={limit} or less"
             )
-        missing = self._missing[self._mlm]
+        missing = self.missing.get("fill_mask")
         guesses = {} if missing else self._guess_masks([row], top_k)[0]
         num_missing = self._count_masks(*texts) - len(guesses)
         if num_missing:
@@ -492,10 +571,6 @@ class Bert:
         sides = (text,) if isinstance(text, str) else text
         return sum(len(self.tokenizer.split_at_masks(side)) - 1 for side in sides)
 
-    def _require(self, method: str, term: str) -> None:
-        if self._missing[term]:
-            raise UserError(f"{self._missing[term]}, which {method} needs; features need no head")
-
 
 def _unit(x: np.ndarray) -> np.ndarray:
     """Scales vectors [..., D] to length 1; zeros stay zeros."""
@@ -504,12 +579,20 @@ def _unit(x: np.ndarray) -> np.ndarray:
 
 def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:
     """Lists the sentences or pairs of one text or of a list; `text_b` has the second sentences."""
-    if isinstance(text, str) or not isinstance(text, Iterable):
-        return [text if text_b is None else (text, text_b)]
-    texts = list(text)
-    if text_b is None:
-        return texts
-    return list(zip(texts, text_b, strict=True))
+    if isinstance(text, bytes | Mapping) or not isinstance(text, Iterable):
+        raise UserError(f"the text is {text!r:.40}; it must be a string or a list of strings")
+    is_one = isinstance(text, str)
+    texts = [text] if is_one else list(text)
+    if text_b is not None:
+        others = [text_b] if is_one else list(text_b)
+        if len(others) != len(texts) or isinstance(text_b, str) > is_one:
+            raise UserError(f"there are {len(texts)} first texts, but {len(others)} second ones")
+        texts = list(zip(texts, others, strict=True))
+    for i, each in enumerate(texts):
+        sides = each if isinstance(each, tuple) and len(each) == 2 else (each,)
+        if not all(isinstance(side, str) for side in sides):
+            raise UserError(f"text {i} is {each!r:.40}; it must be a string or a tuple of two")
+    return texts
 
 
 def one_or_all(text: Any, results: list[Any]) -> Any:

@@ -2,19 +2,25 @@
 
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit, softmax
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.task_sections import TASK_SECTIONS
-from bert_jax.inference.bert import Bert, SecondTexts, Texts, as_texts, one_or_all
-from bert_jax.inference.forward import Inputs
+from bert_jax.inference import forward
+from bert_jax.inference.bert import (
+    TASK_METHODS,
+    Bert,
+    SecondTexts,
+    Texts,
+    as_texts,
+    if_possible,
+    one_or_all,
+)
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.models.task_models import make_task_model
@@ -99,26 +105,18 @@ class FineTuned(Bert):
         self.text_columns = text_columns(trained)
         self.threshold = trained.get("table", {}).get("threshold", 0.5)
         self._in_windows = trained.get("data", {}).get("long_texts") == "windows"
-        model = make_task_model(self.head, len(self.labels), self.config)
+        own = METHODS[self.head]
+        problem = f"{self.source} is fine-tuned for {self.head}: use {own}"
+        able = (own, "tag_texts", "entities") if own == "tag" else (own,)
+        self.missing |= dict.fromkeys(TASK_METHODS, problem) | dict.fromkeys(able, "")
 
-        def outputs(params: Any, inputs: Inputs) -> jax.Array:
-            batch = inputs.fields()
-            if self.head == "multiple_choice":
-                # Every choice has its own row; the logits are compared later.
-                batch = {name: x[:, None] for name, x in batch.items()}
-            by_name = model.apply({"params": params}, batch, deterministic=True)
-            # "logits", or "end_logits" and "start_logits".
-            return jnp.stack([by_name[name] for name in sorted(by_name)], axis=1)
-
-        self._task_program = jax.jit(outputs)
-
+    @if_possible
     def classify(self, text: Texts, text_b: SecondTexts = None) -> Any:
         """Ranks the classes of a sentence or a pair, the likeliest first: a list of `Label`.
 
         A model with one output (regression) gives that number instead. A list of sentences or pairs
         gives a list of such results.
         """
-        self._require_head("classify")
         texts = as_texts(text, text_b)
         size = len(self.text_columns)
         if size and any(isinstance(t, str) == (size == 2) for t in texts):
@@ -139,6 +137,7 @@ class FineTuned(Bert):
         probs_C = (expit if self.multi_label else softmax)(logits_C.astype(np.float64))
         return [Label(self.labels[i], float(probs_C[i])) for i in _ranked(probs_C)]
 
+    @if_possible
     def answer(
         self,
         question: str | Sequence[str],
@@ -161,7 +160,6 @@ class FineTuned(Bert):
             comes first if its score is above the best span's by `config.squad.null_threshold`. None
             means True if the weights record that they were fine-tuned on SQuAD 2.0.
         """
-        self._require_head("answer")
         self.require_segments()
         version = self._answering["version"]
         if with_no_answer is None:
@@ -200,6 +198,7 @@ class FineTuned(Bert):
             found.append(answers[:n_best])
         return one_or_all(question, found)
 
+    @if_possible
     def tag(
         self, text: str | Sequence[str] | Sequence[Sequence[str]]
     ) -> list[TaggedWord] | list[list[TaggedWord]]:
@@ -209,21 +208,23 @@ class FineTuned(Bert):
           text: A text (see `word_spans`), a list of words, or a list of lists of words, which gives
             a list of lists.
         """
-        self._require_head("tag")
         if isinstance(text, str):
             return self.tag_texts([text])[0]
-        words = list(text)
+        is_list = isinstance(text, Iterable) and not isinstance(text, Mapping)
+        words = list(text) if is_list else as_texts(text)
         if words and not any(isinstance(word, str) for word in words):
-            return self._tag([list(sentence) for sentence in words])
-        return self._tag([words])[0]
+            return self._tag([as_texts(sentence) for sentence in words])
+        return self._tag([as_texts(words)])[0]
 
+    @if_possible
     def entities(self, text: str) -> list[Entity]:
         """Finds the entities of a text: neighboring words whose tags belong together."""
         return self.entities_of(text, self.tag(text))
 
+    @if_possible
     def tag_texts(self, texts: Sequence[str]) -> list[list[TaggedWord]]:
         """Tags every word of each text; see `tag`."""
-        self._require_head("tag")
+        texts = as_texts(texts)
         by_letter = self.tokenizer.kind == "protein"
         spans = [word_spans(text, by_letter=by_letter) for text in texts]
         words = [[text[a:b] for a, b in found] for text, found in zip(texts, spans, strict=True)]
@@ -243,7 +244,10 @@ class FineTuned(Bert):
         return found
 
     def _tag(self, sentences: list[list[str]]) -> list[list[TaggedWord]]:
-        if not all(words and all(word.strip() for word in words) for words in sentences):
+        if not all(
+            words and all(isinstance(word, str) and word.strip() for word in words)
+            for words in sentences
+        ):
             raise UserError("there must be a word to tag, and no word may be empty")
         rows = TaggedRows(sentences, None, self.tokenizer, self.max_length)
         logits = [x[0] for x in self._outputs(list(rows))]
@@ -257,6 +261,7 @@ class FineTuned(Bert):
                 tagged[-1].append(TaggedWord(word, self.labels[best], float(probs_C[best])))
         return tagged
 
+    @if_possible
     def choose(
         self, context: str | Sequence[str], choices: Sequence[str] | Sequence[Sequence[str]]
     ) -> list[Choice] | list[list[Choice]]:
@@ -268,8 +273,9 @@ class FineTuned(Bert):
             For a list of contexts, a list with the choices of each; the result is then a list of
             lists.
         """
-        self._require_head("choose")
-        pairs = as_texts(context, choices)
+        contexts = as_texts(context)
+        lists = [choices] if isinstance(context, str) else choices
+        pairs = list(zip(contexts, map(as_texts, lists), strict=True))
         rows = self.rows([(text, choice) for text, texts in pairs for choice in texts])
         logits = iter(self._outputs(rows))
         found = []
@@ -281,13 +287,8 @@ class FineTuned(Bert):
 
     def _outputs(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:
         """Computes the outputs of the head for each row, stacked in the order of their names."""
-        return self.run(rows, partial(self._task_program, self._params))
-
-    def _require_head(self, method: str) -> None:
-        if METHODS[self.head] != method:
-            raise UserError(
-                f"{self.source} is fine-tuned for {self.head}: use {METHODS[self.head]}"
-            )
+        model = make_task_model(self.head, len(self.labels), self.config)
+        return self.run(rows, partial(forward.task_outputs, model, self._params))
 
 
 def load_bert(path: str, step: int | None = None) -> Bert:

@@ -19,6 +19,7 @@ from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
 from bert_jax.models.embedding_model import pooled
 from bert_jax.models.pretraining_model import PreTrainingModel
+from bert_jax.models.task_models import BertForMultipleChoice, TaskModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms.electra import ReplacedToken
@@ -113,6 +114,20 @@ def replaced(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
 
     model = PreTrainingModel(config, (ReplacedToken(),))
     return model.apply({"params": params}, method=run)
+
+
+@partial(jax.jit, static_argnames="model")
+def task_outputs(model: TaskModel, params: Any, inputs: Inputs) -> jax.Array:
+    """Computes the outputs of a task head, stacked in the order of their names: [B, outputs, ...].
+
+    They are "logits", or "end_logits" and "start_logits".
+    """
+    batch = inputs.fields()
+    if isinstance(model, BertForMultipleChoice):
+        # Every choice has its own row; the logits are compared later.
+        batch = {name: x[:, None] for name, x in batch.items()}
+    by_name = model.apply({"params": params}, batch, deterministic=True)
+    return jnp.stack([by_name[name] for name in sorted(by_name)], axis=1)
 
 
 def _hidden_states(config, params, inputs, **options):

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from bert_jax.base import files
@@ -51,7 +50,7 @@ class Embedding(NamedTuple):
     similarity: str = "cosine"
     dimension: int | None = None
     normalize_last: bool = False
-    library: Mapping[str, Any] = MappingProxyType(_DEFAULTS)
+    library: Mapping[str, Any] = _DEFAULTS
 
     @property
     def prompts(self) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ import abc
 import copy
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -133,10 +133,29 @@ CONVENTIONS = {
 MASK = SPECIAL_TOKENS.mask
 # `tokenizer.json` would be the file of the `tokenizers` library.
 OPTIONS_FILE = "bert_jax_tokenizer.json"
-# The number of words in a cache, which takes tens of megabytes.
-CACHE_WORDS = 2**18
+_CACHE_WORDS = 2**18
 # The placeholders of BERT's vocabularies: "[unused0]", ...
 _UNUSED = "[unused"
+
+
+class WordCache(dict):
+    """Remembers the results of a function of words, which take tens of megabytes.
+
+    It can be pickled if the function can, without the results.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]):
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, word: Any) -> Any:
+        if len(self) == _CACHE_WORDS:
+            self.clear()
+        found = self[word] = self._function(word)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WordCache, (self._function,)
 
 
 class Tokenizer(abc.ABC):

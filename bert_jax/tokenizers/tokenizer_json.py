@@ -17,7 +17,6 @@ text are plain text here. Three kinds differ in where the file comes from:
 * tokenizer_json (mmBERT, which has Gemma 2's): given.
 """
 
-import functools
 import json
 import re
 from collections.abc import Sequence
@@ -32,9 +31,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
-    CACHE_WORDS,
     SpecialTokens,
     Tokenizer,
+    WordCache,
     read_merges,
     require_special_tokens,
     tokens_by_id,
@@ -80,9 +79,7 @@ class JsonTokenizer(Tokenizer):
             # Words are tokenized one by one, and only the first gets a space.
             self._backend.pre_tokenizer.add_prefix_space = False
         self._is_gpt2, self._is_bert = _is_gpt2(rules), _is_bert(rules)
-        self._word_ids = functools.lru_cache(CACHE_WORDS)(
-            lambda word: self._backend.encode(word).ids
-        )
+        self._word_ids = WordCache(self._ids_of_word)
         tokens = tokens_by_id(self._backend.get_vocab())
         stored = self._content.encode() + b"\n"
         super().__init__(options, stored, {LIBRARY_FILE: stored}, tokens, special_tokens)
@@ -116,7 +113,10 @@ class JsonTokenizer(Tokenizer):
             words = _bert_words(text)
         else:
             return self._backend.encode(text).ids
-        return [i for word in words for i in self._word_ids(word)]
+        return [i for word in words for i in self._word_ids[word]]
+
+    def _ids_of_word(self, word: str) -> list[int]:
+        return self._backend.encode(word).ids
 
     def _with_space(self, text: str) -> str:
         return text if not text or text.startswith(" ") else f"{self._prefix}{text}"

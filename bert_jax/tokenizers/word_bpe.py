@@ -18,6 +18,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -25,9 +26,9 @@ from tokenizers import models
 
 from bert_jax.base import files
 from bert_jax.tokenizers.base import (
-    CACHE_WORDS,
     SpecialTokens,
     Tokenizer,
+    WordCache,
     read_merges,
     require_special_tokens,
     tokens_by_id,
@@ -66,25 +67,26 @@ class _WordBpe:
         spellings.update(dict.fromkeys(x for a, b in merges for x in (a, b, a + b)))
         self._ids = [ids.get(spelling, unk_id) for spelling in spellings]
         self._lengths = [len(spelling.removesuffix(END)) for spelling in spellings]
-        model = models.BPE(
+        self._model = models.BPE(
             {spelling: i for i, spelling in enumerate(spellings)},
             list(merges),
             unk_token=_UNKNOWN,
             end_of_word_suffix=END,
         )
-        self._pieces = functools.lru_cache(CACHE_WORDS)(
-            lambda word: [piece.id for piece in model.tokenize(word)]
-        )
+        self._pieces = WordCache(self._pieces_of)
+
+    def _pieces_of(self, word: str) -> list[int]:
+        return [piece.id for piece in self._model.tokenize(word)]
 
     def encode(self, words: Sequence[str]) -> np.ndarray:
         """Returns the ids of the pieces of words, int32 [T]."""
         ids, pieces = self._ids, self._pieces
-        return np.array([ids[piece] for word in words for piece in pieces(word)], np.int32)
+        return np.array([ids[piece] for word in words for piece in pieces[word]], np.int32)
 
     def spans(self, words: Sequence[str], characters: Sequence[tuple[int, int]]) -> np.ndarray:
         """Returns the span of each piece, int32 [T, 2], given that of each character of `words`."""
         spans, start = [], 0
-        for piece in (piece for word in words for piece in self._pieces(word)):
+        for piece in (piece for word in words for piece in self._pieces[word]):
             stop = start + self._lengths[piece]
             spans.append((characters[start][0], characters[stop - 1][1]))
             start = stop
@@ -170,14 +172,17 @@ class MosesBpeTokenizer(Tokenizer):
             ids.pop(token, None)
         self._bpe = _WordBpe(ids, merges, self.unk_id)
         self._words = moses_words(lowercase=lowercase)
-        self._replaced = functools.lru_cache(CACHE_WORDS)(lambda c: "".join(self._words(c)))
+        self._replaced = WordCache(self._replacement)
+
+    def _replacement(self, character: str) -> str:
+        return "".join(self._words(character))
 
     def _encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         return [self._bpe.encode(self._words(sentence)) for sentence in sentences]
 
     def _encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         words = self._words(text)
-        characters = _character_spans(text, "".join(words), self._replaced)
+        characters = _character_spans(text, "".join(words), self._replaced.__getitem__)
         return self._bpe.encode(words), self._bpe.spans(words, characters)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -203,17 +208,17 @@ def moses_words(*, lowercase: bool) -> Callable[[str], list[str]]:
 
     punctuation = sacremoses.MosesPunctNormalizer(_LANGUAGE, pre_replace_unicode_punct=True)
     moses = sacremoses.MosesTokenizer(_LANGUAGE)
+    return functools.partial(_moses_words, punctuation, moses, lowercase)
 
-    def words(text: str) -> list[str]:
-        text = _CONTROL_SPACES.sub(" ", text).replace("``", '"').replace("''", '"')
-        text = unicodedata.normalize("NFC", text)
-        text = punctuation.normalize(text.lower() if lowercase else text)
-        if not text.isprintable():
-            # Characters newer than the tables of this Python, such as emoji, are kept.
-            text = "".join(c for c in text if unicodedata.category(c) not in _DROPPED)
-        return [word for word in moses.tokenize(text, return_str=False, escape=False) if word]
 
-    return words
+def _moses_words(punctuation: Any, moses: Any, lowercase: bool, text: str) -> list[str]:
+    text = _CONTROL_SPACES.sub(" ", text).replace("``", '"').replace("''", '"')
+    text = unicodedata.normalize("NFC", text)
+    text = punctuation.normalize(text.lower() if lowercase else text)
+    if not text.isprintable():
+        # Characters newer than the tables of this Python, such as emoji, are kept.
+        text = "".join(c for c in text if unicodedata.category(c) not in _DROPPED)
+    return [word for word in moses.tokenize(text, return_str=False, escape=False) if word]
 
 
 def _character_spans(

@@ -26,10 +26,10 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.tokenizers.base import (
-    CACHE_WORDS,
     SPECIAL_TOKENS,
     SpecialTokens,
     Tokenizer,
+    WordCache,
     require_special_tokens,
     tokens_by_id,
     vocabulary_lines,
@@ -62,7 +62,8 @@ class WordPieceTokenizer(Tokenizer):
             unk_token=special_tokens.unk,
             max_input_chars_per_word=max_input_chars_per_word,
         )
-        self._word_ids = _WordIds(self.library_model)
+        # Joining bytes is twice as fast as collecting ids.
+        self._word_ids = WordCache(self._bytes_of_ids)
         self._decoder = decoders.WordPiece(cleanup=True)
 
     @property
@@ -81,6 +82,10 @@ class WordPieceTokenizer(Tokenizer):
 
     def word_pieces(self, word: str) -> list[int]:
         return [piece.id for piece in self.library_model.tokenize(word)]
+
+    def _bytes_of_ids(self, word: bytes) -> bytes:
+        """Returns the bytes of an int32 array with the ids of a word in UTF-8."""
+        return np.array(self.word_pieces(word.decode()), np.int32).tobytes()
 
     def is_word_start(self, token: str) -> bool:
         return not token.startswith("##")
@@ -123,24 +128,6 @@ def read_vocabulary(
     ids.pop("", None)
     require_special_tokens(ids, special_tokens, path)
     return tokens_by_id(ids, len(lines))
-
-
-class _WordIds(dict[bytes, bytes]):
-    """A cache of the ids of words: those of a word in UTF-8 are the bytes of an int32 array.
-
-    Joining bytes is twice as fast as collecting ids.
-    """
-
-    def __init__(self, model: models.WordPiece):
-        super().__init__()
-        self._model = model
-
-    def __missing__(self, word: bytes) -> bytes:
-        if len(self) == CACHE_WORDS:
-            self.clear()
-        ids = [token.id for token in self._model.tokenize(word.decode())]
-        found = self[word] = np.array(ids, np.int32).tobytes()
-        return found
 
 
 class WordSplitter:

@@ -2,7 +2,10 @@
 
 import dataclasses
 import math
+import multiprocessing
+import operator
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import jax
@@ -12,6 +15,7 @@ import pytest
 
 import bert_jax
 from bert_jax.base.errors import UserError
+from bert_jax.inference import bert as bert_module
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.embeddings import embed
 from bert_jax.interop import formats
@@ -187,6 +191,68 @@ def test_equal_texts_have_equal_vectors(bert):
     assert len({x.tobytes() for x in bert.encode(["a b", ("a", "b")])}) == 2
 
 
+def test_search_finds_the_most_similar_vectors_in_chunks(monkeypatch, tmp_path):
+    rng, bert = np.random.default_rng(0), Bert(make_pretrained())
+    corpus = rng.standard_normal((50, 12)).astype(np.float32)
+    corpus[17] = corpus[31] = corpus[5]
+    queries = np.concatenate([rng.standard_normal((6, 12)).astype(np.float32), corpus[5:6]])
+    np.save(tmp_path / "corpus.npy", corpus)
+    monkeypatch.setattr(bert_module, "_SEARCH_QUERIES", 3)
+    monkeypatch.setattr(bert_module, "_SEARCH_ROWS", 8)
+    for kind in ("cosine", "dot", "euclidean", "manhattan"):
+        bert.embedding = bert.embedding._replace(similarity=kind)
+        similarity = bert.similarity(queries, corpus)
+        assert similarity.shape == (7, 50)
+        np.testing.assert_allclose(bert.similarity(queries[3], corpus)[0], similarity[3], atol=1e-5)
+        found = bert.search(queries, np.load(tmp_path / "corpus.npy", mmap_mode="r"), 4)
+        expected = np.argsort(-similarity, axis=1, kind="stable")[:, :4]
+        assert [[each["corpus_id"] for each in row] for row in found] == expected.tolist()
+        scores = [[each["score"] for each in row] for row in found]
+        np.testing.assert_allclose(scores, np.take_along_axis(similarity, expected, 1), atol=1e-5)
+        if kind != "dot":
+            assert [each["corpus_id"] for each in found[6][:3]] == [5, 17, 31]
+        (only,) = bert.search(queries[3], corpus, top_k=4)
+        assert [each["corpus_id"] for each in only] == expected[3].tolist()
+    assert len(bert.search(queries, corpus[:2])[0]) == 2
+    assert bert.search(queries, corpus[:0]) == [[]] * 7 and bert.search(queries[:0], corpus) == []
+
+
+@pytest.mark.parametrize(
+    "texts, words",
+    [
+        (None, "the text is None; it must be a string or a list of strings"),
+        (5, "the text is 5;"),
+        (b"ab", "the text is b'ab';"),
+        ({"text": "a"}, "the text is {'text': 'a'};"),
+        (["a", None], "text 1 is None; it must be a string"),
+        (["a", 1.5, "b"], "text 1 is 1.5;"),
+        ([{"text": "a"}], "text 0 is {'text': 'a'};"),
+        (["a", ("a", None)], r"text 1 is \('a', None\);"),
+        (["a", ("a", "b", "c")], r"text 1 is \('a', 'b', 'c'\);"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_its_position(bert, texts, words):
+    methods = "fill_mask", "next_sentence", "score", "encode", "encode_query", "attention"
+    for method in methods:
+        with pytest.raises(UserError, match=f"^{words}"):
+            getattr(bert, method)(texts)
+
+
+def test_texts_and_their_second_ones_must_be_as_many(bert):
+    for texts, others in ((["a", "b"], ["c"]), (["a"], "b"), (["a", "b"], "cd")):
+        with pytest.raises(UserError, match="first texts, but . second ones"):
+            bert.next_sentence(texts, others)
+    with pytest.raises(UserError, match="text 1 is .'b', None.;"):
+        bert.next_sentence(["a", "b"], ["c", None])
+
+
+def test_another_process_computes_the_same_vectors(bert):
+    texts = ["a b c", ("d", "e"), "the"]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        found = pool.submit(operator.methodcaller("encode", texts), bert).result()
+    np.testing.assert_array_equal(found, bert.encode(texts))
+
+
 def test_a_long_text_is_cut_off_with_a_warning(bert):
     long = "a b c d e f g h i j " * 10
     with pytest.warns(UserWarning, match="the text is truncated to 40 tokens"):
@@ -268,6 +334,12 @@ def test_a_mask_that_is_cut_off(bert):
 
 def test_model_without_heads_gives_features_and_attention():
     bare = without_heads("bert/pooler", "mlm", "nsp")
+    of_heads = "fill_mask", "score", "next_sentence", "detect", "classify", "tag", "entities"
+    assert not any(hasattr(bare, name) for name in of_heads)
+    with pytest.raises(UserError, match="a test has no task head"):
+        bare.classify("a")
+    with pytest.raises(AttributeError, match="Bert has no attribute nonsense"):
+        bare.nonsense  # noqa: B018
     assert np.isfinite(bare.encode(["a b"])).all()
     with pytest.warns(UserWarning, match=r"no predictions for 1 \[MASK\]: .* no masked-LM head"):
         assert bare.attention("a [MASK]").guesses == {}

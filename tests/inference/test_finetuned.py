@@ -1,6 +1,7 @@
 """Predictions of fine-tuned models, against the bare model's logits."""
 
 import functools
+import pickle
 import warnings
 
 import jax
@@ -9,7 +10,8 @@ import pytest
 
 import bert_jax
 from bert_jax.base.errors import UserError
-from bert_jax.inference.finetuned import FineTuned, TaggedWord, word_spans
+from bert_jax.inference.bert import TASK_METHODS
+from bert_jax.inference.finetuned import METHODS, FineTuned, TaggedWord, word_spans
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.task_models import make_task_model
@@ -107,6 +109,17 @@ def test_a_choice_is_the_softmax_over_the_choices():
     )
     several = bert.choose(["the", "a b"], [["c", "d"], choices])
     assert len(several[0]) == 2 and same(several[1], found)
+
+
+@pytest.mark.parametrize(("head", "own"), METHODS.items())
+def test_a_model_has_the_methods_of_its_head(head, own):
+    bert = FineTuned(make_finetuned(head, LABELS if head.endswith("classification") else ()))
+    able = {name for name in TASK_METHODS if hasattr(bert, name)}
+    assert able == ({"tag", "tag_texts", "entities"} if own == "tag" else {own})
+    assert not hasattr(bert, "fill_mask") and callable(FineTuned.classify)
+    asked = ("a", ["b", "c"]) if own == "choose" else ("a", "b c d")[: 1 + (own == "answer")]
+    again = pickle.loads(pickle.dumps(bert))
+    assert getattr(again, own)(*asked) == getattr(bert, own)(*asked)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +291,10 @@ def test_words_of_a_text(text, words):
         (lambda b: b.classify("a"), "token_classification: use tag"),
         (lambda b: b.tag(" "), "there must be a word"),
         (lambda b: b.tag(["a", ""]), "no word may be empty"),
+        (lambda b: b.tag(["a", None]), "text 1 is None; it must be a string"),
+        (lambda b: b.tag([["a"], None]), "the text is None; it must be a string"),
+        (lambda b: b.entities(1), "the text is 1; it must be a string"),
+        (lambda b: b.tag({"a": 1}), "the text is {'a': 1}; it must be a string"),
     ],
 )
 def test_mistakes(ask, message):

@@ -68,6 +68,39 @@ def test_fewer_values(model, options):
     compare(model("cut", {"mode": "mean"}, {"truncate_dim": 100}), **options)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("cosine", {}),
+        ("dot", {"prompts": {"query": "Ask: ", "document": "Text: "}}),
+        ("euclidean", {"prompts": {"passage": "Text: "}, "default_prompt_name": "passage"}),
+        ("manhattan", {"prompts": {"document": "Text: "}, "default_prompt_name": "document"}),
+    ],
+)
+def test_queries_documents_and_their_similarity(model, kind, settings):
+    path = model(kind, {"mode": "mean"}, settings | {"similarity_fn_name": kind})
+    ours, theirs = bert_jax.load(path), library.SentenceTransformer(str(path), device="cpu")
+    documents = [f"{text} {i}" for i, text in enumerate(TEXTS[:3] * 9)]
+    queries_QxD = ours.encode_query(TEXTS[:3])
+    np.testing.assert_allclose(queries_QxD, theirs.encode_query(TEXTS[:3]), atol=1e-5)
+    prompted = ours.encode_query(TEXTS[:3], None, "x ")
+    np.testing.assert_allclose(prompted, theirs.encode_query(TEXTS[:3], None, "x "), atol=1e-5)
+    vectors_NxD = ours.encode_document(documents)
+    if "passage" not in settings.get("prompts", ()):
+        # The library would take passage next, but always has an empty document, which comes first.
+        np.testing.assert_allclose(vectors_NxD, theirs.encode_document(documents), atol=1e-5)
+    expected = theirs.similarity(queries_QxD, vectors_NxD)
+    np.testing.assert_allclose(ours.similarity(queries_QxD, vectors_NxD), expected, atol=2e-5)
+    found = ours.search(queries_QxD, vectors_NxD, top_k=5)
+    other = library.util.semantic_search(
+        queries_QxD, vectors_NxD, top_k=5, score_function=theirs.similarity
+    )
+    for one, two in zip(found, other, strict=True):
+        scores = [[each["score"] for each in row] for row in (one, two)]
+        np.testing.assert_allclose(*scores, atol=2e-5)
+        assert {each["corpus_id"] for each in one} == {each["corpus_id"] for each in two}
+
+
 def test_the_modules_of_a_router(model, tmp_path):
     path = model("plain", {"mode": "mean"}, {})
     modules = list(library.SentenceTransformer(str(path), device="cpu").children())

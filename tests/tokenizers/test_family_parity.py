@@ -5,6 +5,7 @@ benchmarks/golden/family_tokenization.py recorded them; see its docstring.
 
 import dataclasses
 import json
+import pickle
 import unicodedata
 import zipfile
 from types import SimpleNamespace
@@ -136,6 +137,15 @@ def test_masks_and_pairs_match_transformers(tokenizer, name, golden):
     # FlauBERT has no token types, but its tokenizer in transformers can give them.
     is_pair = not name.startswith("flaubert")
     assert row.num_first == (recorded["types"].count(0) if is_pair else len(row.input_ids_L))
+
+
+def test_a_pickled_tokenizer_is_the_same_function(tokenizer, texts):
+    tokenizer.encode_batch(texts)  # Fills its cache, which is not pickled.
+    again = pickle.loads(pickle.dumps(tokenizer))
+    for one, other in zip(*(x.encode_batch(texts) for x in (tokenizer, again)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    one, other = tokenizer.encode_aligned(texts[0]), again.encode_aligned(texts[0])
+    np.testing.assert_array_equal(one[1], other[1])
 
 
 def test_spans_of_pieces(tokenizer, texts):
