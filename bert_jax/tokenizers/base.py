@@ -136,6 +136,7 @@ OPTIONS_FILE = "bert_jax_tokenizer.json"
 _CACHE_WORDS = 2**18
 # The placeholders of BERT's vocabularies: "[unused0]", ...
 _UNUSED = "[unused"
+_MOST_PLACEHOLDERS = 2**16
 
 
 class WordCache(dict):
@@ -428,9 +429,10 @@ def is_placeholder(token: str) -> bool:
 def vocabulary_lines(path: epath.PathLike) -> list[str]:
     """Reads the lines of a vocabulary.
 
-    Only "\\n" ends a line, because other line separators occur as tokens.
+    Only "\\n" ends a line, because other line separators occur as tokens. A byte order mark is no
+    part of the first.
     """
-    return files.read_whole(path).decode().removesuffix("\n").split("\n")
+    return files.read_whole(path).decode("utf-8-sig").removesuffix("\n").split("\n")
 
 
 def read_merges(path: epath.PathLike) -> list[tuple[str, str]]:
@@ -446,8 +448,12 @@ def tokens_by_id(ids: Mapping[str, int], size: int = 0) -> list[str]:
     """Sorts the tokens of a vocabulary by their ids.
 
     An id without a token gets a placeholder. A model has a row for it, but no text produces it. The
-    result has at least `size` tokens.
+    result has at least `size` tokens. Raises ValueError for an id far above their number, for which
+    the result would fill the memory.
     """
+    highest = max(ids.values(), default=0)
+    if highest > 2 * len(ids) + _MOST_PLACEHOLDERS:
+        raise ValueError(f"a vocabulary of {len(ids):,} tokens has the id {highest:,}")
     by_id = {i: token for token, i in ids.items()}
     size = max([size, *(i + 1 for i in by_id)])
     return [by_id.get(i, f"{_UNUSED}_{i}]") for i in range(size)]

@@ -152,4 +152,8 @@ def from_file(
         vocabulary = known.read(*paths, special_tokens=special_tokens)
         added = read_added(source) if source.name in (ADDED_FILE, LIBRARY_FILE) else {}
     tokenizer = known.tokenizer(vocabulary, special_tokens=special_tokens, **known.own(options))
-    return tokenizer.with_added(added, source)
+    tokenizer = tokenizer.with_added(added, source)
+    with files.naming(source):
+        # Some rules of a tokenizer.json fail only when they are used.
+        tokenizer.encode_batch(["Any text, 1 été 中"])
+    return tokenizer

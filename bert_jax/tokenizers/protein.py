@@ -1,7 +1,8 @@
 """The tokenizer of ESM-2 and ESM-C: each letter of a protein is a token.
 
-White space is dropped, and each run of unknown letters is one <unk>. The ids equal those of
-EsmTokenizer and EsmcTokenizer of `transformers`.
+White space is dropped, and each run of unknown letters is one <unk>. The ids of proteins equal
+those of EsmTokenizer and EsmcTokenizer of `transformers`. Of other text, EsmcTokenizer makes an
+<unk> of white space and of each unknown letter.
 """
 
 import json

@@ -62,6 +62,8 @@ class JsonTokenizer(Tokenizer):
 
     def __init__(self, content: str, *, kind: str, special_tokens: SpecialTokens, **options: bool):
         rules = json.loads(content)
+        # With a dropout of merges, the ids of a text would be random.
+        rules["model"]["dropout"] = None
         if (rules["pre_tokenizer"] or {}).get("type") == "ByteLevel":
             rules["pre_tokenizer"] |= options
         self._backend = tokenizers.Tokenizer.from_str(json.dumps(rules))
@@ -238,9 +240,13 @@ def _from_library_file(
     is_bpe = isinstance(model, dict) and model.get("type") == "BPE"
     if not is_bpe or not (has_only_merges or kind == "tokenizer_json"):
         raise UserError(f"{path} has no BPE model that joins pieces by merges only")
+    if prefix := model.get("continuing_subword_prefix"):
+        raise UserError(f"{path}: continuing_subword_prefix is {prefix!r}; it must be empty")
     added = {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
     last = max((i for token, i in added.items() if token in special_tokens.names), default=-1)
     model["vocab"].update({token: i for token, i in added.items() if i <= last})
+    tokens_by_id(model["vocab"])  # The library would abort the process for an id of billions.
+    model["dropout"] = None
     others = ("post_processor", "truncation", "padding")
     content |= {"added_tokens": []} | dict.fromkeys(others)
     result = tokenizers.Tokenizer.from_str(json.dumps(content)).to_str()

@@ -25,6 +25,7 @@ import numpy as np
 from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
@@ -123,6 +124,8 @@ def read_vocabulary(
     As in `transformers`, a blank line is an id that no text produces, and so is a line that is
     repeated later; see `tokens_by_id`.
     """
+    if epath.Path(path).suffix == ".json":
+        raise UserError(f"{path} is no vocab.txt; give a file with a token a line, in order of ids")
     lines = vocabulary_lines(path)
     ids = {line.rstrip("\r"): i for i, line in enumerate(lines)}
     ids.pop("", None)

@@ -114,3 +114,46 @@ def test_damaged_files(path, change, message):
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=message):
         read(path)
+
+
+def test_a_dropout_of_merges_is_turned_off(path):
+    """With it, the library gives a text other ids each time."""
+    expected = read(path)
+    edit(path, "model", dropout=0.5)
+    assert read(path).fingerprint == expected.fingerprint
+    assert expected.library().model.dropout is None
+
+
+ADDED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        ("model", {"vocab": {"a": 0, "b": 4_000_000_000}, "merges": []}),
+        # The library panics.
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        ("pre_tokenizer", {"type": "FixedLength", "length": 0}),
+        (
+            "added_tokens",
+            [{**ADDED, "id": 4_000_000_000, "content": "<mask>", "special": True}],
+        ),
+    ],
+)
+def test_a_file_that_the_library_cannot_use_is_one_sentence(path, section, values):
+    edit(path, section, **values) if section == "model" else edit(path, "", **{section: values})
+    with pytest.raises(UserError, match="tokenizer.json is damaged or another program's: .+$"):
+        read(path)
+
+
+def test_a_prefix_inside_words_is_refused(path):
+    """With a piece that is shorter, the library aborts the process."""
+    edit(path, "model", continuing_subword_prefix="##")
+    with pytest.raises(UserError, match="continuing_subword_prefix is '##'; it must be empty"):
+        read(path)
+
+
+def edit(path, section, **values):
+    content = json.loads(path.read_text())
+    (content[section] if section else content).update(values)
+    path.write_text(json.dumps(content))

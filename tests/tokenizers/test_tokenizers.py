@@ -208,3 +208,17 @@ def test_conventions_of_special_tokens(kind, convention, tmp_path):
     tokenizer.save(tmp_path)
     again = tokenizers.load(tmp_path)
     assert again.fingerprint == tokenizer.fingerprint and again.special_tokens == special
+
+
+def test_a_byte_order_mark_is_no_part_of_a_vocabulary(tmp_path):
+    text = "\n".join([*SPECIALS, "a", "##b"])
+    (tmp_path / "vocab.txt").write_text(text)
+    (tmp_path / "marked.txt").write_text(text, encoding="utf-8-sig")
+    plain, marked = (from_file("wordpiece", tmp_path / f"{n}.txt") for n in ("vocab", "marked"))
+    assert marked.fingerprint == plain.fingerprint
+
+
+def test_a_tokenizer_json_is_no_vocabulary_of_wordpiece(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer\.json is no vocab\.txt; give a file with a"):
+        from_file("wordpiece", tmp_path / "tokenizer.json")
