@@ -77,6 +77,8 @@ _OUTPUTS = {
     "question_answering": "qa_outputs",
     "multiple_choice": "classifier",
 }
+# Tensors of files of several versions of `transformers`, which follow from the config.
+BUFFERS = (r"(.*\.)?position_ids", r".*inv_freq")
 # The heads for which many families have a class.
 SEQUENCES_AND_TOKENS = ("sequence_classification", "token_classification")
 
@@ -175,6 +177,10 @@ class Family:
         file of the bare encoder lack the first.
       renamed: Maps regular expressions for parts of names in older files to the current parts.
       renamed_keys: Maps keys of an older config.json to the current ones.
+      renamed_classes: Maps regular expressions for class names of other programs to the names in
+        `transformers`.
+      defaults_of_type: Maps a `model_type` to defaults of its own, where it is another program's.
+      refused: Maps keys of models that cannot be read to what the message says of them.
       required_weights: Flat names of weights that all classes of the family have.
       repeated_keys: Maps keys of a config.json to the keys whose values they repeat.
       tied: Maps each tensor that is a copy of another one to the name of the original.
@@ -183,6 +189,8 @@ class Family:
       zero_biases: Tensors [1, vocab_size] of the pre-training classes, which must be zero.
       optional_tensors: Tensors that are zero if a file lacks them.
       buffers: Regular expressions for the names of tensors that are not used.
+      unread: The same for heads that bert_jax lacks, which are left out with a warning. Zeros need
+        none.
       read_buffers: Takes the tensors of a file, its model and its path; returns the keys of the
         model that such tensors determine.
       written_buffers: Takes a model; returns such tensors, which every file has.
@@ -212,13 +220,17 @@ class Family:
     )
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     renamed_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    renamed_classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    defaults_of_type: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     required_weights: tuple[str, ...] = ()
     repeated_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     zero_tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     zero_biases: tuple[str, ...] = ()
     optional_tensors: tuple[str, ...] = ()
-    buffers: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = BUFFERS
+    unread: tuple[str, ...] = ()
     read_buffers: Callable[[Mapping[str, Any], BertConfig, Path], dict[str, Any]] = lambda *_: {}
     written_buffers: Callable[[BertConfig], dict[str, np.ndarray]] = lambda _: {}
 

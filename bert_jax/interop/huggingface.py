@@ -65,7 +65,8 @@ def read_huggingface(path: Path, family_name: str = "", with_weights: bool = Tru
     described = _described(path, family_name)
     if not with_weights:
         return described
-    config, family = files.read_json(path / CONFIG), load_family(described.family)
+    family = load_family(described.family)
+    config = current_keys(files.read_json(path / CONFIG), family, path / CONFIG)
     model, terms = described.model, described.terms
     head, warnings = {}, described.warnings
     with _open_weights(path) as (file, tensors):
@@ -116,12 +117,12 @@ def _described(path: Path, family_name: str) -> Pretrained:
             f"{', '.join(FAMILIES)}, or --family must name its family{custom}"
         )
     family = load_family(family_name)
-    config = current_keys(config, family, path / CONFIG)
+    stored, config = config, current_keys(config, family, path / CONFIG)
     model = read_family_keys(config, family, path / CONFIG)
     training = read_training(path)
     class_name = (config.get("architectures") or [""])[0]
     terms = read_terms(training, family, model["causal"], class_name)
-    warnings = dropout_warnings(config, family, path / CONFIG)
+    warnings = dropout_warnings(stored, model, family, path / CONFIG)
     if "auto_map" in config:
         warnings.append(f"{path / CONFIG}: {_CUSTOM_CODE}: the model is read as a {family.title}")
     return Pretrained(
@@ -271,8 +272,10 @@ def _with_current_names(tensors: Mapping[str, Tensor], family: Family) -> dict[s
 
 def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> None:
     """Drops constants, and copies of other tensors after comparing them."""
-    for buffer in family.buffers:
-        for name in [name for name in tensors if re.fullmatch(buffer, name)]:
+    for name in list(tensors):
+        is_buffer = any(re.fullmatch(buffer, name) for buffer in family.buffers)
+        is_unread = any(re.fullmatch(unread, name) for unread in family.unread)
+        if is_buffer or is_unread and not tensors[name].read().any():
             del tensors[name]
     for bias in family.zero_biases:
         if bias in tensors and tensors.pop(bias).read().any():

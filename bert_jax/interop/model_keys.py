@@ -1,6 +1,7 @@
 """Converts the keys of a model's config between bert_jax and other programs."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,13 @@ MODEL_KEYS = {
 # exported to a directory of its own.
 TRAINING_ONLY = {key for key, field in MODEL.items() if field.owner is not Owner.WEIGHTS}
 # Names of activations in `transformers`, with ours.
-_ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new"}
+_ACTIVATIONS = {
+    "gelu_python": "gelu",
+    **dict.fromkeys(("gelu_accurate", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
+    "swish": "silu",
+}
+# Keys of any config.json that change the function; see `Family.refused`.
+_REFUSED = {"per_layer_config": "gives layers sizes of their own, which bert_jax lacks"}
 
 
 def read_model_keys(
@@ -46,20 +53,35 @@ def read_model_keys(
 
 
 def current_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
-    """Renames the keys of an older config.json, the file `path`."""
-    current = {key: value for key, value in config.items() if key not in family.renamed_keys}
+    """Gives the keys and classes of another program's config.json, the file `path`, their names.
+
+    Two spellings of one key must agree, unless it is no part of the function.
+    """
+    for key, reason in (_REFUSED | family.refused).items():
+        if config.get(key):
+            raise UserError(f"{path}: {key} {reason}")
+    current = {**family.defaults_of_type.get(config.get("model_type", ""), {}), **config}
+    for old, new in family.renamed_classes.items():
+        names = current.get("architectures") or []
+        current["architectures"] = [re.sub(old, new, name) for name in names]
+    ours = {theirs: key for key, theirs in family.config_keys.items()}
     for old, new in family.renamed_keys.items():
-        value = config.get(old, current.get(new))
-        if current.get(new, value) != value:
-            raise UserError(f"{path}: {old} is {value!r} but {new} is {current[new]!r}")
-        if old in config:
-            current[new] = value
+        value, other = current.pop(old, None), current.get(new)
+        if other is None or value is None:
+            current |= {} if value is None else {new: value}
+        elif ours.get(new) == "max_position_embeddings" and "rope_theta" in ours.values():
+            current[new] = max(value, other)  # Without a table, it only limits the rows.
+        elif value != other and ours.get(new) not in TRAINING_ONLY:
+            raise UserError(f"{path}: {old} is {value!r} but {new} is {other!r}")
     return current
 
 
 def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
     """Reads the keys of `config.model` from a config.json, the file `path`."""
     config = {**family.defaults, **config}
+    for ours, theirs in family.config_keys.items():
+        if MODEL_KEYS[ours] is None:
+            MODEL[ours].check(f"{path}: {theirs}", config.get(theirs))
     if config.get("num_key_value_heads") in (None, config.get("num_attention_heads")):
         config.pop("num_key_value_heads", None)  # As many is the default of both programs.
     repeated = {key: config.get(original) for key, original in family.repeated_keys.items()}
@@ -89,18 +111,21 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
     return model | family.fixed_values(model)
 
 
-def dropout_warnings(config: Mapping[str, Any], family: Family, path: Path) -> list[str]:
+def dropout_warnings(
+    config: Mapping[str, Any], model: Mapping[str, Any], family: Family, path: Path
+) -> list[str]:
     """Warns of the dropouts of a config.json that bert_jax lacks or has with another rate.
 
     They change only training, so such a model is read. A rate of 0 or null says nothing: a head
     has our dropout all the same.
     """
     ours = {**family.written, "classifier_dropout": TaskModel.DROPOUT}
+    ours |= {theirs: model[key] for key, theirs in family.config_keys.items()}
     lost = [
         f"{key}={value!r}"
         for key, value in config.items()
-        if "drop" in key and key not in family.config_keys.values()
-        if value and value != ours.get(key)
+        if "drop" in key and value and not isinstance(value, bool)
+        if value != ours.get(family.renamed_keys.get(key, key))
     ]
     if not lost:
         return []

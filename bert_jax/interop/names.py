@@ -184,7 +184,12 @@ def collect_weights(
             for theirs in wanted.values()
             if theirs.name not in tensors and theirs.name not in family.optional_tensors
         ],
-        "unknown": [n for n in others if n.startswith(family.encoder_prefixes) and n not in known],
+        "unknown": [
+            n
+            for n in others
+            if n.startswith(family.encoder_prefixes) and n not in known
+            if not any(re.fullmatch(unread, n) for unread in family.unread)
+        ],
         "of another shape": [
             f"{theirs.name} is {list(tensors[theirs.name].shape)}, not "
             f"{list(theirs.shape(shapes[ours]))}"
@@ -193,7 +198,7 @@ def collect_weights(
         ],
     }
     if any(problems.values()):
-        listed = [f"{kind}: {', '.join(found)}" for kind, found in problems.items() if found]
+        listed = [f"{kind}: {_first(found)}" for kind, found in problems.items() if found]
         raise UserError(f"{source} does not match its config: {'; '.join(listed)}")
     weights = {}
     for ours, theirs in wanted.items():
@@ -210,3 +215,9 @@ def collect_weights(
         weights[ours] = theirs.restore(value.astype(np.float32, copy=False), shapes[ours])
     left_out = f"{source}: {', '.join(others)} are not used and are left out"
     return weights, [left_out] if others else []
+
+
+def _first(names: Sequence[str]) -> str:
+    """Lists three names of many."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

@@ -39,6 +39,10 @@ CONFIG_FILE = "tokenizer_config.json"
 ADDED_FILE = "added_tokens.json"
 SPECIALS_FILE = "special_tokens_map.json"
 _SPECIAL_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+# The conventions that also name the tokens that begin and end a text, and those whose published
+# tokenizers name none for unknown text.
+_WITH_ENDS = ("roberta", "camembert", "albert", "gemma", "eurobert")
+_WITHOUT_UNKNOWN = ("eurobert",)
 # Words with more characters become [UNK]; a vocab.txt cannot change these limits.
 _GOOGLE_WORD, _HUGGINGFACE_WORD = 200, 100
 # Matches [CLS], [unused1], and <S> in the (uncased) Chinese vocabulary.
@@ -152,8 +156,7 @@ def write_huggingface_tokenizer(
     tokenizer_class = TOKENIZER_CLASSES[class_name]
     library = to_library(tokenizer) if tokenizer_class.is_fast else None
     directory.mkdir(parents=True, exist_ok=True)
-    spellings = tokenizer.special_tokens.spellings
-    special_tokens = dict(zip(_SPECIAL_KEYS, spellings, strict=True))
+    special_tokens = _named_tokens(tokenizer)
     # A model without token types refuses them.
     has_types = tokenizer.template.num_segments == 2 and family.fixed.get("type_vocab_size") != 0
     config = {
@@ -187,6 +190,18 @@ def write_huggingface_tokenizer(
         files.write_whole(directory / LIBRARY_FILE, text.encode())
     files.write_json(directory / CONFIG_FILE, config)
     files.write_json(directory / SPECIALS_FILE, special_tokens)
+
+
+def _named_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """Returns the special tokens of a tokenizer_config.json, as the published tokenizers have."""
+    special = tokenizer.special_tokens
+    named = dict(zip(_SPECIAL_KEYS, special.spellings, strict=True))
+    convention = tokenizer.options.get("special_tokens", "bert")
+    if convention in _WITH_ENDS:
+        named |= {"bos_token": special.cls, "eos_token": special.sep}
+    if convention in _WITHOUT_UNKNOWN:
+        del named["unk_token"]
+    return named
 
 
 def read_huggingface_tokenizer(
@@ -327,7 +342,12 @@ def _cased(tokens: Sequence[str]) -> list[str]:
 
 def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTokenizer:
     """Reads a tokenizer.json; raises UserError unless it is a WordPiece with BERT's rules."""
-    theirs = LibraryTokenizer.from_str(files.read_whole(path).decode())
+    content = files.read_json(path)
+    vocabulary = (content.get("model") or {}).get("vocab")
+    with files.naming(path):
+        if isinstance(vocabulary, dict):
+            tokens_by_id(vocabulary)  # The library would abort the process for an id of billions.
+        theirs = LibraryTokenizer.from_str(json.dumps(content))
     model, rules = theirs.model, theirs.normalizer
     if not isinstance(model, models.WordPiece) or not isinstance(rules, normalizers.BertNormalizer):
         raise UserError(

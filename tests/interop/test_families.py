@@ -13,6 +13,7 @@ from bert_jax.interop.families import load_family
 from tests.interop.small_bert import (
     FAMILIES,
     copies,
+    drop_tensors,
     edit_json,
     edit_tensors,
     make_finetuned,
@@ -167,13 +168,13 @@ def test_models_that_a_family_does_not_have(tmp_path, family, model, message):
         ("bart", "decoder_layers", 0, "num_decoder_layers is 0; the term denoising needs more"),
         ("bart", "scale_embedding", True, "scale_embedding is True; it must be False"),
         ("flaubert", "pre_norm", "both", "pre_norm is 'both'; it must be False or True"),
-        ("modernbert", "rope_scaling", {"type": "linear"}, "rope_scaling is .*'linear'.* not supp"),
-        ("modernbert", "rope_parameters", {"x": {}}, "rope_parameters has x: {}, which is not sup"),
-        ("modernbert", "layer_types", 5, "hf is damaged or another program's: TypeError"),
+        ("modernbert", "rope_scaling", {"type": "linear"}, "type of the .* is 'linear'"),
+        ("modernbert", "rope_parameters", {"x": {}}, "rope_parameters has x; it must have "),
+        ("modernbert", "layer_types", 5, "layer_types is 5; it must name 5 layers"),
         ("electra", "summary_activation", None, "activation is None; it must be 'gelu'"),
         ("nomic_bert", "n_embd", 24, "n_embd is 24 but hidden_size is 12"),
         ("nomic_bert", "qkv_proj_bias", True, "qkv_proj_bias is True; it must be False"),
-        ("nomic_bert", "rope_parameters", {"rope_type": "yarn"}, "rotary .*'yarn'.* not supported"),
+        ("nomic_bert", "rope_parameters", {"rope_type": "yarn"}, "rotary positions is 'yarn'"),
         ("esm", "position_embedding_type", "absolute", "is 'absolute'; it must be 'rotary'"),
         ("esm", "is_folding_model", True, "is_folding_model is True; it must be False"),
         ("esm", "emb_layer_norm_before", True, "emb_layer_norm_before is True; it must be False"),
@@ -184,9 +185,26 @@ def test_models_that_a_family_does_not_have(tmp_path, family, model, message):
             "gte",
             "rope_parameters",
             {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
-            "rotary positions are .*0.5.*, which is not supported",
+            "partial_rotary_factor of the rotary positions is 0.5, which is not supported",
         ),
         ("eurobert", "clf_pooling", "mean", "clf_pooling is 'mean' but classifier_pooling is 'la"),
+        ("eurobert", "hidden_size", None, "hidden_size is None; it must be a whole"),
+        ("gte", "num_attention_heads", "4", "num_attention_heads is '4'; it must be a whole"),
+        ("gte", "rope_parameters", [8.0], r"rope_parameters is \[8.0\]; it must be a dictionary"),
+        ("gte", "rope_scaling", {"type": "linear"}, "factor of the rotary positions is None"),
+        ("gte", "rope_scaling", {"type": "linear", "factor": 0}, "rotary positions is 0; it must"),
+        (
+            "gte",
+            "rope_scaling",
+            {"type": "ntk", "factor": 8.0, "mixed_b": 0.6},
+            "mixed_b of the rotary positions is 0.6, which is not supported",
+        ),
+        ("modernbert", "rope_parameters", 5, "rope_parameters is 5; it must be a dictionary"),
+        ("modernbert", "rope_scaling", {"mscale": 2.0}, "mscale of the rotary positions is 2.0"),
+        ("nomic_bert", "rotary_head_dim", True, "rotary_head_dim is True; it must be False"),
+        ("esm", "mask_token_id", None, "has no mask_token_id, which token_dropout needs"),
+        ("bert", "per_layer_config", {"0": {}}, "per_layer_config gives layers sizes of their own"),
+        ("xlm_roberta", "lora_adaptations", ["a"], "jinaai/jina-embeddings-v3-hf"),
     ],
 )
 def test_a_model_with_other_parts_is_refused(tmp_path, family, key, value, message):
@@ -304,6 +322,43 @@ def test_a_herbert_keeps_its_pooler_and_the_head_of_the_order(tmp_path):
     edit_json(tmp_path / "hf" / "config.json", tokenizer_class="BertTokenizer")
     again = formats.read(tmp_path / "hf")
     assert again.family == "bert" and "sso/dense/kernel" not in again.weights
+
+
+def test_a_file_of_other_names_names_only_some(tmp_path):
+    formats.write(make_pretrained(num_hidden_layers=12), tmp_path, "huggingface")
+    edit_tensors(tmp_path, lambda tensors: drop_tensors(tensors, "bert.encoder."))
+    with pytest.raises(UserError, match=r"missing: (\S+, ){2}\S+ and 189 more$"):
+        formats.read(tmp_path)
+
+
+def test_a_trained_head_for_contacts_is_left_out_with_a_warning(tmp_path):
+    formats.write(make_pretrained(family="esm"), tmp_path, "huggingface")
+    assert formats.read(tmp_path).warnings == []  # Zeros.
+    name = "esm.contact_head.regression.weight"
+    edit_tensors(tmp_path, lambda tensors: tensors[name].fill(0.5))
+    (warning,) = formats.read(tmp_path).warnings
+    assert f"{name} are not used and are left out" in warning
+
+
+@pytest.mark.parametrize(
+    ("family", "more", "has_unk"),
+    [
+        ("bert", {}, True),
+        ("gte", {"bos_token": "<s>", "eos_token": "</s>"}, True),
+        ("jina_v3", {"bos_token": "<s>", "eos_token": "</s>"}, True),
+        (
+            "eurobert",
+            {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"},
+            False,
+        ),
+    ],
+)
+def test_exports_name_the_special_tokens_of_the_published_ones(tmp_path, family, more, has_unk):
+    formats.write(make_pretrained(family=family), tmp_path, "huggingface")
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        config = json.loads((tmp_path / name).read_text())
+        assert {key: config[key] for key in ("bos_token", "eos_token") if key in config} == more
+        assert ("unk_token" in config) == has_unk
 
 
 def test_a_roberta_needs_its_special_tokens(tmp_path):

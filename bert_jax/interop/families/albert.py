@@ -66,5 +66,4 @@ ALBERT = Family(
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     },
-    buffers=("albert.embeddings.position_ids",),
 )

@@ -1,6 +1,18 @@
 """BART: an encoder and a decoder that share their word embeddings."""
 
-from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax.base.errors import UserError
+from bert_jax.interop.family import (
+    BUFFERS,
+    Family,
+    Names,
+    PreTrainingClass,
+    Spelling,
+    task_classes,
+)
 
 # layout or shorthand, our name, Hugging Face's. Positions count from 2, as in fairseq, so the first
 # two rows of both tables are not used. (Unlike RoBERTa's config, BART's does not count these rows.)
@@ -26,6 +38,14 @@ norm {ours}_layer_norm {theirs}_layer_norm"""
 
 _SELF = _attention("attention", "self_attn")
 _CROSS = _attention("cross_attention", "encoder_attn")
+
+
+def _read_start(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    start, end = (config.get(key, 2) for key in ("decoder_start_token_id", "eos_token_id"))
+    if start not in (end, None):
+        raise UserError(f"{path}: decoder_start_token_id is {start!r} but eos_token_id is {end!r}")
+    return {}
+
 
 # The heads that `transformers` has classes for.
 TASKS = ("sequence_classification", "question_answering")
@@ -83,6 +103,8 @@ BART = Family(
         "decoder_attention_heads": "encoder_attention_heads",
         "decoder_ffn_dim": "encoder_ffn_dim",
     },
+    # The decoder begins with the token that ends a text.
+    spelling=Spelling(_read_start, lambda _: {}),
     # Programs that read config.json alone choose the kind of model by it.
     written={"is_encoder_decoder": True},
     token_ids={
@@ -100,4 +122,5 @@ BART = Family(
         "lm_head.weight": "model.shared.weight",
     },
     zero_biases=("final_logits_bias",),
+    buffers=(*BUFFERS, r"model\.(en|de)coder\.version"),
 )

@@ -81,7 +81,6 @@ BERT = Family(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    buffers=("bert.embeddings.position_ids",),
 )
 # transformers has no class for the boundary head, so an export leaves it out.
 SPANBERT = dataclasses.replace(

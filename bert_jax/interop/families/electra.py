@@ -59,5 +59,4 @@ ELECTRA = Family(
     written={**BERT.written, **_SUMMARY, "summary_last_dropout": 0.1},
     encoder_prefixes=("electra.",),
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
-    buffers=("electra.embeddings.position_ids",),
 )

@@ -2,8 +2,9 @@
 
 A file that `transformers` 5 writes has the names `LayerNorm.gamma` and `LayerNorm.beta`. Both
 versions read `weight` and `bias`, which are written here. The head for contacts, which masked LM
-does not train, is not read, and its weights are written as zeros. The frequencies of the rotary
-positions are read: those of the released models are rounded to float16, as they were in training.
+does not train, is left out with a warning, and its weights are written as zeros. The frequencies of
+the rotary positions are read: those of the released models are rounded to float16, as they were in
+training.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.roberta import MASKED_LM, TWO_LAYERS
 from bert_jax.interop.family import (
+    BUFFERS,
     SEQUENCES_AND_TOKENS,
     Family,
     Names,
@@ -50,11 +52,10 @@ _CONSTANTS = {_POSITIONS: "rotary", "emb_layer_norm_before": False, "is_folding_
 def _read(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if config.get(_POSITIONS) != "rotary":
         raise UserError(f"{path}: {_POSITIONS} is {config.get(_POSITIONS)!r}; it must be 'rotary'")
-    is_rescaled = config.get("token_dropout")
-    return {
-        "rope_theta": config.get("rope_theta", 10_000.0),
-        "mask_token_id": config["mask_token_id"] if is_rescaled else -1,
-    }
+    mask_id = config.get("mask_token_id") if config.get("token_dropout") else -1
+    if mask_id is None:
+        raise UserError(f"{path} has no mask_token_id, which token_dropout needs")
+    return {"rope_theta": config.get("rope_theta", 10_000.0), "mask_token_id": mask_id}
 
 
 def _write(model: BertConfig) -> dict[str, Any]:
@@ -129,5 +130,7 @@ ESM = Family(
     },
     read_buffers=_read_buffers,
     written_buffers=_buffers,
-    buffers=(r".*\.inv_freq", r".*\.position_ids", r"(esm\.)?contact_head\..*"),
+    # All released files of ESM-2 have a table of positions, which no ESM-2 uses.
+    buffers=(*BUFFERS, r"esm\.embeddings\.position_embeddings\.weight"),
+    unread=(r"esm\.contact_head\..*",),
 )

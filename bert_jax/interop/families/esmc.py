@@ -69,5 +69,4 @@ ESMC = Family(
     written=rotary.LLAMA_CONSTANTS,
     token_ids=rotary.LLAMA_TOKEN_IDS,
     encoder_prefixes=("esmc.",),
-    buffers=rotary.BUFFERS,
 )

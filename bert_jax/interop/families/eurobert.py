@@ -71,5 +71,4 @@ EUROBERT = Family(
     written=rotary.LLAMA_CONSTANTS | {"pretraining_tp": 1},
     token_ids=rotary.LLAMA_TOKEN_IDS,
     encoder_prefixes=("model.",),
-    buffers=rotary.BUFFERS,
 )

@@ -95,5 +95,4 @@ FLAUBERT = Family(
     },
     encoder_prefixes=("transformer.",),
     tied={"pred_layer.proj.weight": "transformer.embeddings.weight"},
-    buffers=("transformer.position_ids",),
 )

@@ -86,6 +86,8 @@ GTE = Family(
     written={"tie_word_embeddings": True},
     encoder_prefixes=("gte.",),
     renamed={r"^new\.": "gte."},
-    buffers=rotary.BUFFERS,
+    renamed_classes={"^New": "Gte"},
+    # Those of Alibaba's NewConfig.
+    defaults_of_type={"new": {"rope_theta": 10_000.0, "max_position_embeddings": 2048}},
     tied={"lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight"},
 )

@@ -60,5 +60,4 @@ JINA_V3 = dataclasses.replace(
     defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 8194, "type_vocab_size": 1},
     constants={"tie_word_embeddings": True},
     written={"tie_word_embeddings": True},
-    buffers=rotary.BUFFERS,
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.base.errors import UserError
+from bert_jax.interop.families import rotary
 from bert_jax.interop.family import (
     Family,
     Names,
@@ -60,14 +61,11 @@ _CONSTANTS = {
 
 def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Returns the keys of transformers 4; those of version 5 win where a file has both."""
-    scaling = config.get("rope_scaling") or {}
-    if scaling.get("rope_type", scaling.get("type", "default")) != "default":
-        raise UserError(f"{path}: rope_scaling is {scaling!r}, which is not supported")
     every = config.get("global_attn_every_n_layers", _GLOBAL_EVERY)
-    num_layers = config.get("num_hidden_layers")
+    num_layers = config["num_hidden_layers"]
     if (types := config.get("layer_types")) is not None:
-        fitting = [n for n in range(1, len(types) + 1) if types == _layer_types(n, len(types))]
-        if len(types) != num_layers or not fitting:
+        fitting = [n for n in range(1, num_layers + 1) if types == _layer_types(n, num_layers)]
+        if not fitting:
             raise UserError(
                 f"{path}: layer_types is {types!r}; it must name {num_layers} layers, of which the "
                 f"first and then every n-th is {_GLOBAL} and the others are {_LOCAL}"
@@ -79,10 +77,17 @@ def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
         _GLOBAL: config.get("global_rope_theta", _GLOBAL_THETA),
         _LOCAL: 0.0 if local_theta is None else local_theta,
     }
-    for kind, rope in (config.get("rope_parameters") or {}).items():
-        if kind not in thetas or (rope or {}).get("rope_type", "default") != "default":
-            raise UserError(f"{path}: rope_parameters has {kind}: {rope!r}, which is not supported")
-        thetas[kind] = (rope or {}).get("rope_theta", thetas[kind])
+    scaling, ropes = (
+        rotary.dictionary(config, key, path) for key in ("rope_scaling", "rope_parameters")
+    )
+    if others := ropes.keys() - thetas.keys():
+        raise UserError(
+            f"{path}: rope_parameters has {min(others)}; it must have only {_GLOBAL} and {_LOCAL}"
+        )
+    for kind in thetas:
+        rope = {**rotary.dictionary(ropes, kind, path), **scaling}
+        rotary.checked_kind(rope, path, {"default": ()})
+        thetas[kind] = rope.get("rope_theta", thetas[kind])
     has_local = every != 1
     window = config.get("local_attention", _WINDOW)
     return {

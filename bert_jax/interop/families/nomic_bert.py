@@ -5,6 +5,10 @@
 with which NomicBertForMaskedLM would leave the encoder random, and have other keys in config.json.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from bert_jax.interop.families import rotary
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import (
@@ -39,6 +43,18 @@ _COMMON = (
     Names("mlm/", "cls.predictions.", _LANGUAGE_MODEL),
 )
 
+_ROTARY = rotary.spelling(1000.0)
+
+
+def _read_rotary(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    keys = _ROTARY.read(config, path)
+    if config.get("rotary_scaling_factor"):
+        # Nomic's code scales the positions of rows that are longer than in training.
+        limits = (config[key] for key in ("max_position_embeddings", "max_trained_positions"))
+        keys["max_position_embeddings"] = min(limits)
+    return keys
+
+
 NOMIC_BERT = Family(
     title="NomicBERT",
     recipe="nomic_bert",
@@ -69,12 +85,13 @@ NOMIC_BERT = Family(
     task_classes=task_classes("NomicBert", SEQUENCES_AND_TOKENS),
     config_keys={**BERT.config_keys, **rotary.ROTARY_KEYS},
     fixed={"gated": True, "biasless": ("attention", "inner", "output")},
-    spelling=rotary.spelling(1000.0),
+    spelling=_ROTARY._replace(read=_read_rotary),
     defaults={
         "hidden_act": "silu",
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": 2048,
+        "max_trained_positions": 2048,
     },
     # Keys of Nomic's code.
     renamed_keys={
@@ -84,8 +101,8 @@ NOMIC_BERT = Family(
         "n_inner": "intermediate_size",
         "n_positions": "max_position_embeddings",
         "layer_norm_epsilon": "layer_norm_eps",
-        "embd_pdrop": "hidden_dropout_prob",
         "resid_pdrop": "hidden_dropout_prob",
+        "embd_pdrop": "hidden_dropout_prob",
         "attn_pdrop": "attention_probs_dropout_prob",
         "rotary_emb_base": "rope_theta",
     },
@@ -94,12 +111,14 @@ NOMIC_BERT = Family(
         "causal": False,
         "mlp_fc1_bias": False,
         "mlp_fc2_bias": False,
+        "norm_mlp": False,
         "parallel_block": False,
         "prenorm": False,
         "qkv_proj_bias": False,
         "rotary_emb_fraction": 1.0,
         "rotary_emb_interleaved": False,
-        "rotary_scaling_factor": None,
+        "rotary_emb_scale_base": None,
+        "rotary_head_dim": False,
         "use_rms_norm": False,
     },
     encoder_prefixes=("nomic_bert.",),
@@ -108,7 +127,6 @@ NOMIC_BERT = Family(
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    buffers=rotary.BUFFERS,
     # The released head has only the weights.
     optional_tensors=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),
 )

@@ -64,13 +64,17 @@ ROBERTA = Family(
     },
     # The authors' model has no token types.
     zero_tables={"type_vocab_size": "roberta.embeddings.token_type_embeddings.weight"},
-    buffers=("roberta.embeddings.position_ids",),
+)
+_ADAPTERS = (
+    "is of Jina embeddings v3 as Jina's own code stores it; bert_jax reads the same model without "
+    "its adapters, as transformers stores it: jinaai/jina-embeddings-v3-hf"
 )
 XLM_ROBERTA = dataclasses.replace(
     ROBERTA,
     title="XLM-RoBERTa",
     model_types=("xlm-roberta",),
     tokenizer="XLMRobertaTokenizer",
+    refused={"lora_adaptations": _ADAPTERS},
     **_classes("XLMRoberta"),
 )
 CAMEMBERT = dataclasses.replace(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.base.errors import UserError
+from bert_jax.config.common import MODEL
 from bert_jax.interop.family import Spelling, same_keys
 from bert_jax.models import BertConfig
 
@@ -34,8 +35,6 @@ table token_type_embeddings token_type_embeddings.weight
 """
 # The first parts of names of the layers without biases, if all projections have none.
 BIASLESS = ("attention", "gate", "intermediate", "output")
-# Tensors of older files, which follow from the config.
-BUFFERS = (r".*inv_freq",)
 # Keys of `config.model` with the names that `spelling` gives them.
 ROTARY_KEYS = same_keys("rope_theta rope_scale")
 _SAME_KEYS = """
@@ -57,6 +56,39 @@ LLAMA_TOKEN_IDS = {
 }
 
 
+# The keys of each kind of rotary positions. Of "dynamic", only rows beyond max_position_embeddings
+# differ. "ntk" is of the code beside GTE's first files.
+_KINDS = {"default": (), "dynamic": ("factor",), "linear": ("factor",), "ntk": ("factor",)}
+
+
+def dictionary(config: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
+    """Returns a dictionary of a config.json, the file `path`; an empty one for null."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f"{path}: {key} is {value!r}; it must be a dictionary")
+    return value or {}
+
+
+def checked_kind(
+    rope: Mapping[str, Any], path: Path, kinds: Mapping[str, tuple[str, ...]] = _KINDS
+) -> str:
+    """Returns the kind of rotary positions that a dictionary describes.
+
+    Raises UserError if it is not one of `kinds`, or if the dictionary has other keys.
+    """
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    known = {"rope_type": kind, "type": kind, "rope_theta": rope.get("rope_theta")}
+    known |= {"partial_rotary_factor": 1} | {key: rope.get(key) for key in kinds.get(kind, ())}
+    others = [key for key, value in rope.items() if value not in (None, known.get(key))]
+    if others or kind not in kinds:
+        key = others[0] if others and kind in kinds else "rope_type"
+        raise UserError(
+            f"{path}: {key} of the rotary positions is {rope.get(key, kind)!r}, which is not "
+            "supported"
+        )
+    return kind
+
+
 def spelling(theta: float) -> Spelling:
     """Makes the spelling of `rope_parameters`, with `rope_theta` and `rope_scaling` of older files.
 
@@ -65,20 +97,21 @@ def spelling(theta: float) -> Spelling:
     """
 
     def read(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-        rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+        # As in transformers, the first replaces the second.
+        ropes = (dictionary(config, key, path) for key in ("rope_scaling", "rope_parameters"))
+        keys = ("rope_theta", "partial_rotary_factor")
+        rope = {key: config[key] for key in keys if key in config} | next(filter(None, ropes), {})
         depth = config["hidden_size"] // config["num_attention_heads"]
         if config.get("head_dim") not in (None, depth):
             raise UserError(f"{path}: head_dim is {config['head_dim']!r}; it must be {depth}")
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        base, factor = rope.get("rope_theta", config.get("rope_theta", theta)), 1.0
-        # Of "dynamic", only rows beyond max_position_embeddings differ.
-        known = ("default", "dynamic", "linear", "ntk")
-        if kind not in known or rope.get("partial_rotary_factor", 1.0) != 1:
-            raise UserError(f"{path}: the rotary positions are {rope!r}, which is not supported")
-        if kind == "linear":
-            factor = rope["factor"]
-        elif kind == "ntk":  # The code beside GTE's first files.
-            base, factor = base * rope["factor"], rope["factor"] ** (2 / depth)
+        kind = checked_kind(rope, path)
+        base, factor = rope.get("rope_theta", theta), 1.0
+        if kind in ("linear", "ntk"):
+            factor = rope.get("factor")
+            MODEL["rope_theta"].check(f"{path}: rope_theta", base)
+            MODEL["rope_scale"].check(f"{path}: factor of the rotary positions", factor)
+        if kind == "ntk":
+            base, factor = base * factor, factor ** (2 / depth)
         return {"rope_theta": base, "rope_scale": factor}
 
     def write(model: BertConfig) -> dict[str, Any]:
