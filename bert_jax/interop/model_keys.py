@@ -168,7 +168,8 @@ def write_family_keys(
         for ours, theirs in family.config_keys.items()
         if theirs not in unwritten
     }
-    config |= {key: config[original] for key, original in family.repeated_keys.items()}
+    copies = family.repeated_keys.items()
+    config |= {key: config[original] for key, original in copies if original in config}
     config |= {"torch_dtype": "float32", **family.written}
     if family.spelling:
         config |= family.spelling.write(shape)

@@ -139,7 +139,7 @@ def test_other_types_of_weights_are_refused(huggingface):
     [
         ({"model_type": "gpt2"}, "model_type is 'gpt2'; it must be one of bert, .*, or --family"),
         ({"position_embedding_type": "relative_key"}, "it must be 'absolute'"),
-        ({"hidden_act": "swish"}, "hidden_act is 'swish'; it must be one of gelu"),
+        ({"hidden_act": "mish"}, "hidden_act is 'mish'; it must be one of gelu"),
         ({"num_attention_heads": 5}, "num_attention_heads is 5: the number of heads"),
         ({"hidden_size": "12"}, "config.json: hidden_size is '12'; it must be a whole number"),
         ({"hidden_size": None}, "hidden_size is None; it must be"),

@@ -138,7 +138,7 @@ def random_model(name: str) -> Model:
 
 def _untied(tensors: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
     """Names tensors that two modules share as a file does; leaves out unused ones."""
-    for buffer in family.buffers:
+    for buffer in (*family.buffers, *family.unread):
         tensors = {name: x for name, x in tensors.items() if not re.fullmatch(buffer, name)}
     shared = {copy: original for copy, original in family.tied.items() if original not in tensors}
     return {shared.get(name, name): tensor for name, tensor in tensors.items()}

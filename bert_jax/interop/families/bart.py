@@ -1,18 +1,6 @@
 """BART: an encoder and a decoder that share their word embeddings."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-from bert_jax.base.errors import UserError
-from bert_jax.interop.family import (
-    BUFFERS,
-    Family,
-    Names,
-    PreTrainingClass,
-    Spelling,
-    task_classes,
-)
+from bert_jax.interop.family import BUFFERS, Family, Names, PreTrainingClass, task_classes
 
 # layout or shorthand, our name, Hugging Face's. Positions count from 2, as in fairseq, so the first
 # two rows of both tables are not used. (Unlike RoBERTa's config, BART's does not count these rows.)
@@ -38,14 +26,6 @@ norm {ours}_layer_norm {theirs}_layer_norm"""
 
 _SELF = _attention("attention", "self_attn")
 _CROSS = _attention("cross_attention", "encoder_attn")
-
-
-def _read_start(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    start, end = (config.get(key, 2) for key in ("decoder_start_token_id", "eos_token_id"))
-    if start not in (end, None):
-        raise UserError(f"{path}: decoder_start_token_id is {start!r} but eos_token_id is {end!r}")
-    return {}
-
 
 # The heads that `transformers` has classes for.
 TASKS = ("sequence_classification", "question_answering")
@@ -88,7 +68,10 @@ BART = Family(
         "initializer_range": "init_std",
     },
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-5},
-    defaults={"decoder_layers": 12, "attention_dropout": 0.0, "max_position_embeddings": 1024},
+    defaults={
+        **{"decoder_layers": 12, "attention_dropout": 0.0, "max_position_embeddings": 1024},
+        **{"decoder_start_token_id": 2, "eos_token_id": 2},
+    },
     # Some are keys of old versions of transformers, which could describe other models with them.
     constants={
         "is_encoder_decoder": True,
@@ -102,9 +85,8 @@ BART = Family(
     repeated_keys={
         "decoder_attention_heads": "encoder_attention_heads",
         "decoder_ffn_dim": "encoder_ffn_dim",
+        "decoder_start_token_id": "eos_token_id",
     },
-    # The decoder begins with the token that ends a text.
-    spelling=Spelling(_read_start, lambda _: {}),
     # Programs that read config.json alone choose the kind of model by it.
     written={"is_encoder_decoder": True},
     token_ids={
