@@ -26,8 +26,8 @@ _OF_TEXT = ("format", "bad_documents")
 # The flags of --sts and --retrieval, and those of --retrieval alone.
 _OF_EMBEDDINGS = ("pooling", "max_length")
 _OF_RETRIEVAL = ("query_prompt", "document_prompt", "skip_own_id")
-# The flags of a fine-tuned model and a table.
-_OF_TABLES = ("text_columns", "label_column")
+# The flags of a fine-tuned model.
+_OF_TASKS = ("text_columns", "label_column", "null_threshold")
 
 
 def define_flags() -> None:
@@ -56,6 +56,11 @@ def define_flags() -> None:
         "label_column",
         "",
         "The column of the label in a table of --data; by default as in training, or label.",
+    )
+    flags.DEFINE_float(
+        "null_threshold",
+        None,
+        "Threshold of 'no answer' for a model of SQuAD 2.0; by default as in training.",
     )
     flags.DEFINE_string(
         "sts",
@@ -93,7 +98,7 @@ def main(_) -> None:
     for name in ("data", "sts", "retrieval", "output"):
         files.checked_path(args[name].value, f"--{name}")
     if not args.data:
-        cli.refuse_flags((*_OF_TEXT, *_OF_TABLES), "without --data")
+        cli.refuse_flags((*_OF_TEXT, *_OF_TASKS), "without --data")
     if not args.retrieval:
         cli.refuse_flags(_OF_RETRIEVAL, "without --retrieval")
     if args.sts or args.retrieval:
@@ -113,8 +118,8 @@ def main(_) -> None:
             from bert_jax.tasks.scores import score_text
             from bert_jax.training.metrics import CLASSES
 
-            columns = args.text_columns, args.label_column
-            results = score_file(args.model, args.data, args.step, *columns)
+            own = {name: args[name].value for name in _OF_TASKS}
+            results = score_file(args.model, args.data, args.step, **own)
             for name, value in results.items():
                 if name != CLASSES:
                     is_count = isinstance(value, int)
@@ -122,7 +127,7 @@ def main(_) -> None:
             print_classes(results[CLASSES])
             _write(results)
             return
-        cli.refuse_flags(_OF_TABLES, "on a model that is not fine-tuned")
+        cli.refuse_flags(_OF_TASKS, "on a model that is not fine-tuned")
         from bert_jax.pretraining.build import make_objective
         from bert_jax.pretraining.evaluation import (
             as_workdir,

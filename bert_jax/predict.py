@@ -105,6 +105,12 @@ def define_flags() -> None:
         "answer: allow 'no answer'; by default only for models fine-tuned on SQuAD 2.0.",
     )
     flags.DEFINE_float(
+        "null_threshold",
+        None,
+        "answer: the answer is empty if the score of no answer is above that of the best span by "
+        "more than this, such as best_f1_thresh in results.json; by default as in training, or 0.",
+    )
+    flags.DEFINE_float(
         "threshold",
         None,
         "classify: probability above which each of several labels a text is predicted; by default "

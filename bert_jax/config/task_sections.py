@@ -1,6 +1,6 @@
 """The config keys of single tasks of fine-tuning."""
 
-from bert_jax.config.schema import Field, Section
+from bert_jax.config.schema import Field, Owner, Section
 
 # The sections of single tasks, such as `config.squad`.
 TASK_SECTIONS: dict[str, Section] = {
@@ -83,8 +83,10 @@ TASK_SECTIONS: dict[str, Section] = {
         "null_threshold": Field(
             0.0,
             "SQuAD 2.0 only. The answer is empty if the score of [CLS] exceeds the score of the "
-            "best span by more than this. The results include the best threshold on the validation "
-            "set.",
+            "best span by more than this. With 0, predictions of a test split have the threshold "
+            "with the best F1 on the validation split (best_f1_thresh in the results), as in the "
+            "paper.",
+            owner=Owner.NONE,
         ),
     },
     "embedding": {

@@ -41,8 +41,8 @@ _TASKS = {
     "multiple_choice": "multiple_choice",
 }
 PREDICTIONS = "predictions"
-# The SHA-256 of the rows of each split that was predicted. The file is beside the folder of
-# predictions, which holds only the files of a submission.
+# The SHA-256 of the rows of each split that was predicted, and its threshold, if any. The file is
+# beside the folder of predictions, which holds only the files of a submission.
 PREDICTED = "predicted.json"
 
 
@@ -50,6 +50,7 @@ def write_predictions(
     config: ConfigDict,
     directory: epath.PathLike,
     task: Task,
+    results: Mapping[str, Any],
     abstract_params: Any,
     predict: Callable[[Any, TokenRows], dict[str, Any] | None],
 ) -> dict[str, Scores]:
@@ -58,13 +59,15 @@ def write_predictions(
     Adds the scores of test splits with labels to results.json.
 
     Args:
+      results: The results of the run, of which test splits may have a threshold.
       predict: (params, rows) -> outputs, or None if the run must stop.
 
     Returns:
       The scores that were added, by split.
     """
     directory = epath.Path(directory)
-    splits = multihost.run_on_process_zero(_unpredicted, config, directory, task)
+    tuned = task.tuned(results)
+    splits = multihost.run_on_process_zero(_unpredicted, config, directory, task, tuned)
     scores: dict[str, Scores] = {}
     if not splits:
         return scores
@@ -79,7 +82,7 @@ def write_predictions(
         outputs = predict(params, task.rows(split))
         if outputs is None:
             return scores
-        scored = score_test(config, directory, task, split, outputs)
+        scored = score_test(config, directory, task, split, outputs, results)
         if scored:
             scores[split] = scored
             say(f"{split} {task.metric} {score_text(scored[task.metric])}")
@@ -88,20 +91,26 @@ def write_predictions(
                 results = directory / workdir.RESULTS
                 files.write_json(results, files.read_json(results) | scores)
             path = directory / PREDICTIONS / task.predictions_name(split)
-            task.write_predictions(task.rows(split), outputs, path)
+            own = tuned if split.startswith("test") else task
+            own.write_predictions(task.rows(split), outputs, path)
             files.write_json(directory / PREDICTED, _predicted(directory) | {split: fingerprint})
             say(f"predictions of the {split} split written to {path}")
     return scores
 
 
-def _unpredicted(config: ConfigDict, directory: epath.Path, task: Task) -> dict[str, str]:
-    """Returns the splits to predict, with the fingerprints of their rows."""
+def _unpredicted(
+    config: ConfigDict, directory: epath.Path, task: Task, tuned: Task
+) -> dict[str, str]:
+    """Returns the splits to predict, with the fingerprints of their rows and their thresholds."""
     predicted = _predicted(directory)
     todo = {}
     for split in task_setup.predicted_splits(config, task):
         fingerprint = task_setup.rows_fingerprint(task.rows(split))
+        threshold = (tuned if split.startswith("test") else task).threshold
+        if threshold is not None:
+            fingerprint += f" threshold={threshold!r}"
         if predicted.get(split, fingerprint) != fingerprint:
-            say(f"the rows of the {split} split have changed: predicting it again")
+            say(f"the rows or the threshold of the {split} split are others: predicting it again")
         path = directory / PREDICTIONS / task.predictions_name(split)
         if predicted.get(split) != fingerprint or not path.exists():
             todo[split] = fingerprint
@@ -119,6 +128,7 @@ def score_file(
     step: int | None = None,
     text_columns: Sequence[str] = (),
     label_column: str = "",
+    null_threshold: float | None = None,
 ) -> dict[str, Any]:
     """Scores a fine-tuned model on a labeled file in the format of its validation split.
 
@@ -127,6 +137,7 @@ def score_file(
       step: The step of a run's checkpoint; None for the best.
       text_columns: The columns of the one or two texts of a table, instead of the model's own.
       label_column: The column of the label of a table, instead of the model's own.
+      null_threshold: That of SQuAD 2.0, instead of the model's own.
 
     Returns:
       The scores of the task, `step` of a run, `num_rows`, the number of sequences, and `classes`,
@@ -149,6 +160,11 @@ def score_file(
             if text_columns:
                 config.table.text_column, config.table.text_b_column = (*text_columns, "")[:2]
             config.table.label_column = label_column or config.table.label_column
+    if null_threshold is not None:
+        if config.task != "squad" or config.squad.version != "2.0":
+            raise UserError("--null_threshold is for models that were fine-tuned on SQuAD 2.0")
+        with config.unlocked():
+            config.squad.null_threshold = null_threshold
     task, rows = _read_labeled(config, tokenizer, path)
     if text := rows.truncated():
         say(f"warning: {text}")
@@ -198,11 +214,13 @@ def score_test(
     task: Task,
     split: str,
     outputs: Mapping[str, np.ndarray],
+    results: Mapping[str, Any],
 ) -> Scores:
     """Scores a test split; the result is empty if its file has no labels.
 
     Args:
       task: The task of the run, which does not read the labels of a test split.
+      results: The results of the run; see `Task.tuned`.
     """
     if not split.startswith("test"):
         return {}
@@ -212,6 +230,7 @@ def score_test(
     except UserError as error:
         say(f"the {split} split is not scored: {error}")
         return {}
+    labeled = labeled.tuned(results)
     return labeled.score(rows, outputs) if len(rows) == len(task.rows(split)) else {}
 
 

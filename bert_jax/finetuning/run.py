@@ -116,7 +116,7 @@ def finetune(
         # Predict with the best checkpoint.
         shapes = run.trainer.abstract_state().params
         predict_rows = functools.partial(run.predict, guard=guard)
-        scores = write_predictions(run.config, path, run.task, shapes, predict_rows)
+        scores = write_predictions(run.config, path, run.task, results, shapes, predict_rows)
         if scores and is_first:
             # The report was written before the scores of the test split were known.
             write_pages(path)

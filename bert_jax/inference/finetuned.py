@@ -145,6 +145,7 @@ class FineTuned(Bert):
         *,
         n_best: int = 5,
         with_no_answer: bool | None = None,
+        null_threshold: float | None = None,
     ) -> list[Answer] | list[list[Answer]]:
         """Finds the parts of a text that answer a question, the likeliest first.
 
@@ -157,13 +158,19 @@ class FineTuned(Bert):
             then a list of lists.
           n_best: The largest number of answers to return.
           with_no_answer: Whether the answer may be empty, for a model of SQuAD 2.0. An empty one
-            comes first if its score is above the best span's by `config.squad.null_threshold`. None
-            means True if the weights record that they were fine-tuned on SQuAD 2.0.
+            comes first if its score is above the best span's by `null_threshold`. None means True
+            if the weights record that they were fine-tuned on SQuAD 2.0.
+          null_threshold: Such as `best_f1_thresh` in the results of the training; by default that
+            of the training, `config.squad.null_threshold`.
         """
         self.require_segments()
         version = self._answering["version"]
         if with_no_answer is None:
             with_no_answer = version == "2.0"
+        if null_threshold is None:
+            null_threshold = self._answering["null_threshold"]
+        elif not with_no_answer:
+            raise UserError("null_threshold has no effect without with_no_answer=True")
         pairs = as_texts(question, context)
         if not pairs:
             return []
@@ -193,7 +200,7 @@ class FineTuned(Bert):
         for ranking in rankings:
             answers = ranking.answers
             if with_no_answer:
-                predicted = ranking.prediction(self._answering["null_threshold"])
+                predicted = ranking.prediction(null_threshold)
                 answers = sorted(answers, key=lambda answer, best=predicted: answer.text != best)
             found.append(answers[:n_best])
         return one_or_all(question, found)

@@ -283,7 +283,7 @@ VERBS = {
     "score": Verb(_score, _TEXT),
     "detect": Verb(_detect, TEXT_OR_PAIR, ("text_columns",)),
     "classify": Verb(_classify, TEXT_OR_PAIR, ("text_columns", "threshold")),
-    "answer": Verb(_answer, _QUESTION, ("n_best", "with_no_answer")),
+    "answer": Verb(_answer, _QUESTION, ("n_best", "with_no_answer", "null_threshold")),
     "tag": Verb(_tag, _TEXT),
     "choose": Verb(_choose, _CHOICES),
 }

@@ -1,6 +1,8 @@
 """SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018): finding the answer to a question in a text."""
 
+import copy
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,11 @@ class SquadTask(Task):
 
     head = "question_answering"
     metric = "f1"
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        if self._options["version"] == "2.0":
+            self.threshold = self._options["null_threshold"]
 
     def open_sources(self, source: str) -> dict[str, epath.Path]:
         version = self._options["version"]
@@ -70,7 +77,18 @@ class SquadTask(Task):
         if self._options["version"] == "1.1":
             return score_1(answers, spans)
         odds = {r.question: r.null_odds or 0.0 for r in rankings}
-        return score_2(answers, spans, odds, self._options["null_threshold"])
+        return score_2(answers, spans, odds, self.threshold)
+
+    def tuned(self, results: Mapping[str, Any]) -> Task:
+        """Takes the threshold with the best F1 on the validation split, unless one is set.
+
+        Section 4.3 of the paper does so.
+        """
+        if self.threshold != 0:
+            return self
+        task = copy.copy(self)
+        task.threshold = results["validation"]["best_f1_thresh"]
+        return task
 
     def write_predictions(
         self, rows: Windows, outputs: dict[str, np.ndarray], path: epath.PathLike
@@ -93,8 +111,7 @@ class SquadTask(Task):
             name = path.name.replace("predictions", "null_odds")
             _write_json(path.with_name(name), {r.question: r.null_odds for r in rankings})
         # Written last: if this file exists, all of them do.
-        threshold = self._options["null_threshold"]
-        _write_json(path, {r.question: r.prediction(threshold) for r in rankings})
+        _write_json(path, {r.question: r.prediction(self.threshold) for r in rankings})
 
     def predictions_name(self, split: str) -> str:
         """Returns predictions.json, or SPLIT_predictions.json for other splits than validation."""

@@ -153,6 +153,7 @@ class Task(abc.ABC):
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
         "validation_mismatched". Splits that begin with "validation" are scored; those that
         begin with "test" are predicted.
+      threshold: What predictions depend on beside the rows and the outputs; None for nothing.
       parts: "train" and the validation split if both come from the training file, of whose
         examples a tenth are held out; otherwise empty.
     """
@@ -160,6 +161,7 @@ class Task(abc.ABC):
     head: str
     labels: tuple[str, ...] = ()
     metric: str
+    threshold: float | None = None
     file_names: Mapping[str, Sequence[str]]
 
     def __init__(
@@ -258,6 +260,10 @@ class Task(abc.ABC):
             [N, 1]), [N, L, labels] for tags or [N, C] for choices; "start_logits" and
             "end_logits", [N, L]; or "embeddings" [N, D].
         """
+
+    def tuned(self, results: Mapping[str, Any]) -> "Task":
+        """Returns the task for test splits, whose threshold the results of the run may choose."""
+        return self
 
     @abc.abstractmethod
     def write_predictions(

@@ -196,6 +196,11 @@ def test_the_threshold_of_no_answer():
         assert [x.text for x in found if x.text] == [x.text for x in spans]
         (only,) = bert.answer("a", context, n_best=1, with_no_answer=True)
         assert only.text == first
+    # A threshold of the call replaces that of the training.
+    (only,) = bert.answer("a", context, n_best=1, with_no_answer=True, null_threshold=odds + 1)
+    assert only.text == spans[0].text
+    with pytest.raises(UserError, match="null_threshold has no effect without"):
+        bert.answer("a", context, null_threshold=1.0)
 
 
 def test_no_answer_competes_by_default_after_squad_2_0():

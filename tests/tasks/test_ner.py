@@ -227,10 +227,10 @@ def test_a_labeled_test_split_is_scored(tokenizer, tmp_path, capsys):
     config.data.update({"input": str(tmp_path), "max_seq_length": 16})
     config = filled_in(config, {}, task.head, task.labels)
     tokenizer.save(tmp_path / "tokenizer")
-    assert score_test(config, tmp_path, task, "test", outputs)["f1"] == 1
+    assert score_test(config, tmp_path, task, "test", outputs, {})["f1"] == 1
     # The advice to skip rows would not apply.
     (tmp_path / "test.conll").write_text("\tB-PER\nmet\tO\n")
-    assert score_test(config, tmp_path, task, "test", outputs) == {}
+    assert score_test(config, tmp_path, task, "test", outputs, {}) == {}
     output = capsys.readouterr().out
     assert "the test split is not scored: " in output and "test.conll:1: the first col" in output
     assert "bad_rows" not in output
