@@ -355,6 +355,11 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
         "same_side includes the other; set only it",
     )
     yield (
+        own.negative_columns and own.loss not in ("mnr", "triplet"),
+        "embedding.negative_columns embedding.loss",
+        "this loss has no negatives",
+    )
+    yield (
         own.loss != "mnr" and not own.positive_column,
         "embedding.positive_column embedding.loss",
         "this loss needs two texts",

@@ -17,25 +17,22 @@ AnyPath = Path | epath.Path
 _NO_DATA = re.compile(r"(dataset_infos?|dataset_dict)\.json|cache-\w+\.arrow")
 STATE = "state.json"
 # One of several files of a split, such as train-00000-of-00002.parquet.
-_SHARD = re.compile(r"(.*[-_.])(\d+)-of-(\d+)\b.*")
+_SHARD = re.compile(r"(.*[-_.])(\d+)-of-(\d+)\b[^/]*")
 
 
 def data_files(paths: Iterable[AnyPath]) -> list[AnyPath]:
     """Selects the data, in order; of a folder that `datasets` saved, what its state.json names."""
     paths = sorted(paths, key=str)
-    named = {path.parent: _named_by(path) for path in paths if path.name == STATE}
-    return [
-        path
-        for path in paths
-        if not _NO_DATA.fullmatch(path.name)
-        and (named.get(path.parent) is None or path.name in named[path.parent])
-    ]
-
-
-def _named_by(state: AnyPath) -> set[str] | None:
-    """Returns the names of the data in a state.json; None if it is not that of `datasets`."""
-    with contextlib.suppress(ValueError, LookupError, TypeError), files.open_input(state) as stream:
-        return {file["filename"] for file in json.load(stream)["_data_files"]}
+    named: dict[AnyPath, set[str]] = {}
+    for path in paths:
+        # Another program's state.json may be data.
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            if path.name == STATE:
+                with files.open_input(path) as stream:
+                    data = json.load(stream)["_data_files"]
+                named[path.parent] = {file["filename"] for file in data}
+    found = (path for path in paths if path.name in named.get(path.parent, {path.name}))
+    return [path for path in found if not _NO_DATA.fullmatch(path.name)]
 
 
 def pattern_of(path: AnyPath) -> AnyPath:
@@ -47,10 +44,10 @@ def pattern_of(path: AnyPath) -> AnyPath:
 
 def check_complete(paths: Iterable[AnyPath]) -> None:
     """Refuses a folder with only some of the files of a split."""
-    for pattern, number in Counter(map(pattern_of, paths)).items():
-        match = _SHARD.fullmatch(pattern.name.replace("*", "0", 1))
-        if match and number < int(match[3]):
+    matches = filter(None, (_SHARD.fullmatch(str(path)) for path in paths))
+    for (start, total), number in Counter(match.group(1, 3) for match in matches).items():
+        if number < int(total):
             raise UserError(
-                f"{pattern} are {int(match[3]):,} files, of which only {number:,} are there; add "
+                f"{start}*-of-{total} are {int(total):,} files, of which {number:,} are there; add "
                 "the others, or name those that are to be read"
             )

@@ -347,6 +347,10 @@ def test_twenty_steps_are_those_of_sentence_transformers():
             {"embedding.positive_column": "", "embedding.loss": "cosent"},
             "'cosent': this loss needs two texts",
         ),
+        (
+            {"embedding.negative_columns": ("n",), "embedding.loss": "cosent"},
+            "'cosent': this loss has no negatives",
+        ),
     ],
 )
 def test_configs_that_are_refused(values, words):

@@ -187,9 +187,7 @@ def test_the_files_of_a_split_are_read_in_order(tmp_path, tokenizer, capsys, sta
 
 def test_a_split_without_all_of_its_files_is_refused(tmp_path, tokenizer):
     write_shards(tmp_path, 3, [0, 2])
-    with pytest.raises(
-        UserError, match=r"train-\*-of-00003\*.parquet are 3 files, of which only 2 are there"
-    ):
+    with pytest.raises(UserError, match=r"train-\*-of-00003 are 3 files, of which 2 are there"):
         open_task("table", tmp_path, tokenizer)
 
 
