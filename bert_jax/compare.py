@@ -6,8 +6,10 @@
 
 The config lists the runs with what differs between them; copy configs/studies.py for your own.
 --config.main and --config.finetune are flags of every pre-training and fine-tuning, with commas
-between. Each run has a work directory DIR/NAME. The study ends with a table and a page about the
-pre-trainings and about each task. The same command continues an interrupted study.
+between; a flag with a comma in it is --config.main="('--config.data.sources=en=A,de=B',)". All
+flags are checked before the first run. Each run has a work directory DIR/NAME. The study ends with
+a table and a page about the pre-trainings and about each task. The same command continues an
+interrupted study.
 """
 
 from absl import flags

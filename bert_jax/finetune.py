@@ -17,12 +17,8 @@ from bert_jax.config.finetuning import ALL
 
 
 def define_flags() -> None:
-    cli.define_config_flag()
-    flags.DEFINE_string(
-        "workdir", "", "Work directory; overrides config.workdir. By default, runs/NAME."
-    )
-    flags.DEFINE_bool("sweep", False, "Run all rates, batch sizes and seeds of config.sweep.")
-    cli.define_host_flags()
+    cli.define_run_flags()
+    cli.define_sweep_flag()
 
 
 def main(_) -> None:

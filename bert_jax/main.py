@@ -11,11 +11,7 @@ from bert_jax.config.command_line import config_source
 
 
 def define_flags() -> None:
-    cli.define_config_flag()
-    flags.DEFINE_string(
-        "workdir", "", "Work directory; overrides config.workdir. By default, runs/NAME."
-    )
-    cli.define_host_flags()
+    cli.define_run_flags()
 
 
 def main(_) -> None:

@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NoReturn
@@ -60,16 +60,7 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
     sys.stdout.reconfigure(errors="backslashreplace")
     # absl's own default is INFO, which shows other libraries' messages.
     flags.FLAGS.verbosity = logging.WARNING
-    # Every command reads directories, and a directory may name parts.
-    flags.DEFINE_multi_string(
-        "part",
-        [],
-        "MODULE:NAME of a part from outside bert_jax that a stored file may name.",
-        allow_override=True,
-    )
-    flags.DEFINE_boolean(
-        "traceback", False, "Also show where an error comes from.", allow_override=True
-    )
+    _define_flags_of_all(flags.FLAGS)
     warnings.showwarning = lambda message, *_: print(
         printable(f"warning: {message}"), file=sys.stderr, flush=True
     )
@@ -91,6 +82,46 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
         status = _report(error, unforeseen=1)
         sys.stdout.flush()
         os._exit(status)
+
+
+def _define_flags_of_all(values: flags.FlagValues) -> None:
+    # Every command reads directories, and a directory may name parts.
+    flags.DEFINE_multi_string(
+        "part",
+        [],
+        "MODULE:NAME of a part from outside bert_jax that a stored file may name.",
+        allow_override=True,
+        flag_values=values,
+    )
+    flags.DEFINE_boolean(
+        "traceback",
+        False,
+        "Also show where an error comes from.",
+        allow_override=True,
+        flag_values=values,
+    )
+
+
+def check_run(command: str, words: Sequence[str]) -> None:
+    """Parses the words of a command line of main or finetune, and checks their config.
+
+    Raises:
+      UsageError, UserError: As the command itself would.
+    """
+    values = flags.FlagValues()
+    _define_flags_of_all(values)
+    define_run_flags(values)
+    if command == "finetune":
+        define_sweep_flag(values)
+    parse([command, *words], values, load_stored=stored_config)
+    trust_flags(values)
+    if command == "main":
+        config.validate(values.config, is_given=True)
+        return
+    given = values.config.copy_and_resolve_references()
+    if given.get("task") == finetuning.ALL:
+        given.task = finetuning.GLUE_TASKS[0]
+    finetuning.validate(given)
 
 
 def stored_config(directory: str) -> ConfigDict | None:
@@ -172,6 +203,23 @@ def define_config_flag(values: flags.FlagValues = flags.FLAGS) -> None:
         f"{os.path.dirname(config.__file__)} describe the keys.",
         flag_values=values,
     )
+
+
+def define_run_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags of a run of pre-training or fine-tuning."""
+    define_config_flag(values)
+    flags.DEFINE_string(
+        "workdir",
+        "",
+        "Work directory; overrides config.workdir. By default, runs/NAME.",
+        flag_values=values,
+    )
+    define_host_flags(values)
+
+
+def define_sweep_flag(values: flags.FlagValues = flags.FLAGS) -> None:
+    text = "Run all rates, batch sizes and seeds of config.sweep."
+    flags.DEFINE_bool("sweep", False, text, flag_values=values)
 
 
 def define_text_columns(of: str) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, say, terminal
+from bert_jax.config import cli
 from bert_jax.reports.page import Cell, facts_of, names_of, page, ranked, settings_of
 from bert_jax.reports.record import Run, read_runs
 from bert_jax.training import workdir
@@ -27,8 +28,8 @@ _FILE_WIDTH = 160
 def compare(study: ConfigDict, directory: epath.PathLike) -> None:
     """Runs or continues a study, and compares its runs.
 
-    Every run keeps its own rules: a finished run says so and ends, and a run whose config has
-    changed is refused.
+    The flags of all runs are checked before the first starts. Every run keeps its own rules: a
+    finished run says so and ends, and a run whose config has changed is refused.
 
     Args:
       directory: It gets a work directory for each run, and at the end report.html about the
@@ -41,17 +42,24 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
         name, command, *flags = shlex.split(line)
         if name in commands:
             raise UserError(f"two runs of the study are named {name!r}: give each its own name")
+        if command not in ("main", "finetune"):
+            raise UserError(f"the command of {name} is {command!r}; it must be main or finetune")
         # A flag of all runs replaces the same flag of one.
         own = {flag.partition("=")[0]: flag for flag in [*flags, *study[command]]}
-        commands[name] = [command, *own.values()]
+        words = [flag.replace("{study}", str(path)) for flag in own.values()]
+        commands[name] = [command, *words, f"--workdir={path / name}"]
+    for name, (command, *words) in commands.items():
+        try:
+            cli.check_run(command, words)
+        except (UserError, cli.UsageError) as error:
+            raise UserError(f"{name} (python -m bert_jax.{command}): {error}") from error
     path.mkdir(parents=True, exist_ok=True)
     running: list[subprocess.Popen] = []
     with _stop_signals(running) as signals:
-        for number, (name, (command, *flags)) in enumerate(commands.items(), 1):
+        for number, (name, (command, *words)) in enumerate(commands.items(), 1):
             say(f"run {number} of {len(commands)}: {name}")
-            flags = [flag.replace("{study}", str(path)) for flag in flags]
-            argv = [sys.executable, "-m", f"bert_jax.{command}", *flags]
-            with subprocess.Popen([*argv, f"--workdir={path / name}"]) as process:
+            argv = [sys.executable, "-m", f"bert_jax.{command}", *words]
+            with subprocess.Popen(argv) as process:
                 running[:] = [process]
                 if signals:
                     process.terminate()

@@ -99,6 +99,7 @@ def study(tmp_path, monkeypatch):
     program.write_text(PROGRAM.format(python=sys.executable))
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(cli, "check_run", lambda command, words: None)
     monkeypatch.setattr(run, "_report", lambda runs, path: print("reported"))
     monkeypatch.setattr(run, "read_runs", lambda directory: [directory.name])
     folder = tmp_path / "study"
@@ -136,6 +137,27 @@ def test_two_runs_with_one_name_are_refused(study):
     with pytest.raises(UserError, match="two runs of the study are named 'a': give each its own"):
         compare("a main --seed=1", "b main --seed=1", "a main --seed=2")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "flags,message",
+    [
+        # A comma between flags.
+        ({"main": ("--config.data.sources=en=a", "de=b")}, r"b \(.*main\): unexpected argument"),
+        ({"main": ("--config.sed=1",)}, r"b \(.*main\): unknown config key sed; did you mean seed"),
+        ({"main": ("--sweep",)}, r"b \(.*main\): unknown flag --sweep"),
+        ({"main": ("--config.train.num_steps=0",)}, r"b \(.*main\): config.train.num_steps is 0"),
+        ({"finetune": ("--config.seed=x",)}, r"all \(.*finetune\): flag --config.seed=x: "),
+        ({"finetune": ("--config.train.num_epochs=0",)}, r"all \(.*\): config.train.num_epochs is"),
+        ({"runs": ["b train --config=tiny"]}, "the command of b is 'train'; it must be main or"),
+    ],
+)
+def test_wrong_flags_of_any_run_end_the_study_before_the_first(flags, message, tmp_path):
+    lines = ["b main --config=tiny", "all finetune --sweep --config=finetune/glue:all"]
+    study = ConfigDict({"runs": lines, "main": (), "finetune": ()} | flags)
+    with pytest.raises(UserError, match=message):
+        run.compare(study, tmp_path / "study")
+    assert not (tmp_path / "study").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
