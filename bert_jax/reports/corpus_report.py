@@ -122,6 +122,7 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
         "tokens": int(store.num_tokens),
         "sentences_per_document": _quantiles(document_D),
         "tokens_per_sentence": _quantiles(sentence_S),
+        "tokenizer": rows.tokenizer.kind,
         "unknown": unknown / store.num_tokens,
         "seen": seen / sampled_tokens,
         "padding": (num_rows * spec.max_seq_length - num_real) / num_positions,
@@ -159,13 +160,16 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     random_fraction = report["label_fractions"].get(_RANDOM_PAIR_LABELS, {}).get("1", 0)
     found = []
     if report["unknown"] > 0.01:
-        found.append(
-            f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: a run without "
-            "config.init_from and config.data.vocab can train one on this text, with more tokens "
-            "(config.model.vocab_size), or as config.data.tokenizer=byte_bpe, which knows every "
-            "character; WordPiece knows no word of more than config.data.max_input_chars_per_word "
-            "characters"
+        remedy = (
+            "a run without config.init_from and config.data.vocab can train one on this text, with "
+            "more tokens (config.model.vocab_size), or as config.data.tokenizer=byte_bpe, which "
+            "knows every character; WordPiece knows no word of more than "
+            "config.data.max_input_chars_per_word characters"
         )
+        if report.get("tokenizer") == "protein":
+            remedy = "write proteins in upper case"
+        problem = f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary"
+        found.append(f"{problem}: {remedy}")
     if report.get("word_starts", 0) > _MAX_WORD_STARTS:
         found.append(
             f"{report['word_starts']:.0%} of the tokens begin a word, so that "

@@ -96,6 +96,7 @@ def make_tokenizer(vocab_size, seed=0):
     starts = np.random.default_rng(seed).random(vocab_size) < 0.67
     starts[:NUM_SPECIALS] = True
     return SimpleNamespace(
+        kind="wordpiece",
         vocab_size=vocab_size,
         ids={},
         word_end="",

@@ -23,11 +23,14 @@ from bert_jax.finetuning.predictions import score_file
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from bert_jax.pretraining import evaluation
+from bert_jax.tokenizers.base import CONVENTIONS
+from bert_jax.tokenizers.protein import ESM_TOKENS, ProteinTokenizer
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
 from tests import runs
 from tests.finetuning import small
+from tests.interop.small_bert import make_pretrained
 from tests.runs import assert_same_bits, newest_checkpoint, wait_for
 from tests.runs import start as start_process
 
@@ -48,6 +51,19 @@ def uninterrupted(tmp_path_factory, bert, data):
         finetune(small.config(bert, data, eval__predict="test"), directory, source=source)
     (directory / "output.txt").write_text(output.getvalue())
     return directory
+
+
+@pytest.mark.parametrize("case", [str.lower, str.upper])
+def test_unknown_letters_of_proteins_have_their_own_remedy(tmp_path, case):
+    pretrained = make_pretrained(family="esm", num_hidden_layers=1, vocab_size=len(ESM_TOKENS))
+    pretrained.tokenizer = ProteinTokenizer(ESM_TOKENS, special_tokens=CONVENTIONS["esm"])
+    formats.write(pretrained, tmp_path / "esm", "huggingface")
+    rows = "".join(f"{case('MKTAYIAK')}\t{label}\n" for label in "xy" * 10)
+    (tmp_path / "train.tsv").write_text(f"text\tlabel\n{rows}")
+    given = small.config(tmp_path / "esm", tmp_path / "train.tsv")
+    found = run.FinetuningRun(given, tmp_path / "run", task_setup.open_task_setup(given)).warnings
+    words = [text for text in found if text.endswith("write proteins in upper case")]
+    assert len(words) == len(found) == (case is str.lower)
 
 
 def results(directory):

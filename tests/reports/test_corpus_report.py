@@ -96,6 +96,12 @@ def test_problems_are_named(documents, rows, message):
     assert [text for text in found if re.match(message, text)], found
 
 
+def test_unknown_letters_of_proteins_have_their_own_remedy():
+    report = report_of([[6, 7]], rows="segments") | {"tokenizer": "protein"}
+    (found,) = (text for text in corpus_report.warnings([report]) if "unknown" in text)
+    assert found.endswith("unknown to the vocabulary: write proteins in upper case")
+
+
 @pytest.mark.parametrize("begins_word", [True, False])
 def test_whole_words_of_single_tokens_are_named(begins_word):
     token = make_tokenizer(VOCAB_SIZE).is_word_start_V[NUM_SPECIALS:].tolist().index(begins_word)
