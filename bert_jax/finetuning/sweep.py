@@ -221,7 +221,10 @@ def task_config(config: ConfigDict, task: str) -> ConfigDict:
     result = finetune_config(task)
     values = {key: value for key, value in config.items() if key != "task"}
     result.update(ConfigDict(values))
-    result.data.input = str(epath.Path(config.data.input) / SPECS[task].folder)
+    folder = epath.Path(config.data.input)
+    # The folders of the Hub have the names of the tasks.
+    places = [folder / SPECS[task].folder, folder / task]
+    result.data.input = str(next((place for place in places if place.exists()), places[0]))
     if task == "qqp":
         # Some rows of train.tsv lack a question.
         result.data.bad_rows = "skip"

@@ -110,6 +110,7 @@ class SentenceTask(ExampleTask):
     Attributes:
       text_columns: The columns of the one or two sentences.
       label_columns: The column of the label or the number, or one for each of several labels.
+      id_columns: The columns that a test file needs for `id_of`.
       label_values: The spelling of the labels in the file, in the order of `labels`.
       limits: The lowest and the highest number that are allowed; None for no limits.
     """
@@ -117,6 +118,7 @@ class SentenceTask(ExampleTask):
     head = "sequence_classification"
     text_columns: Sequence[str]
     label_columns: Sequence[str]
+    id_columns: Sequence[str] = ()
     label_values: Sequence[str] = ()
     limits: tuple[float, float] | None = None
 
@@ -128,7 +130,7 @@ class SentenceTask(ExampleTask):
             )
         # A test file needs no labels, and none are read.
         is_test = split.startswith("test")
-        needed = self.text_columns if is_test else (*self.text_columns, *self.label_columns)
+        needed = (*self.text_columns, *(self.id_columns if is_test else self.label_columns))
         options = {
             "header": self.header(split),
             "lists": self.label_columns if self.multi_label else (),

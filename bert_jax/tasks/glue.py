@@ -1,10 +1,11 @@
 """GLUE (Wang et al. 2019): files, labels, metrics and submissions.
 
-The data are the standard download: one folder per task, TSV without quoting.
+The data are the standard download, one folder per task with TSV without quoting, or the data set
+`glue` of the Hugging Face Hub, in the formats of `datasets`.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask
-from bert_jax.tasks.task import find_files
+from bert_jax.tasks.task import find_files, split_files
 from bert_jax.tasks.token_rows import ExampleRows
+from bert_jax.text.bad_records import BadRecords
+from bert_jax.text.readers import suffix_of
 from bert_jax.text.tables import TableRow
 
 
@@ -23,11 +26,15 @@ class Spec:
     """The definition of one of GLUE's tasks.
 
     Attributes:
-      folder: The name of the task's folder in the standard download, and of its submission.
+      folder: The name of the task's folder in the standard download, and of its submission. That of
+        the Hub has the task's name.
+      texts, label: The columns of the standard download.
       labels: The label names in the order of the logits; empty for a number from 0 to 5.
       values: The spelling of the labels in files and submissions, in the same order.
       metric: The score on the leaderboard; if it has two, their mean.
       header: The columns of train.tsv and dev.tsv if these files do not name them.
+      hub_texts: The columns of the sentences on the Hub if they differ.
+      hub_labels: The labels in the order of their numbers on the Hub if it differs.
     """
 
     folder: str
@@ -37,6 +44,8 @@ class Spec:
     values: tuple[str, ...] = ("0", "1")
     metric: str = "accuracy"
     header: tuple[str, ...] = ()
+    hub_texts: tuple[str, ...] = ()
+    hub_labels: tuple[str, ...] = ()
 
 
 # The scores of STS-B.
@@ -52,6 +61,8 @@ _MNLI = Spec(
     # The order of run_classifier.py.
     labels=("contradiction", "entailment", "neutral"),
     values=("contradiction", "entailment", "neutral"),
+    hub_texts=("premise", "hypothesis"),
+    hub_labels=("entailment", "neutral", "contradiction"),
 )
 SPECS = {
     "cola": Spec(
@@ -68,6 +79,7 @@ SPECS = {
         "Quality",
         labels=("not_equivalent", "equivalent"),
         metric="f1_accuracy",
+        hub_texts=_SENTENCES,
     ),
     "stsb": Spec("STS-B", _SENTENCES, "score", metric="pearson_spearman"),
     "qqp": Spec(
@@ -84,19 +96,27 @@ SPECS = {
     # The diagnostic set has no training data; MNLI's model predicts it.
     "ax": _MNLI,
 }
-_FILES = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}
+_HUB_FORMATS = ("jsonl", "json", "parquet", "arrow")
+_FILES = split_files(
+    *_HUB_FORMATS, train=("train.tsv",), validation=("dev.tsv",), test=("test.tsv",)
+)
 # The diagnostic set may be beside MNLI's folder.
 _MNLI_FILES = {
-    "train": ("train.tsv",),
-    "validation_matched": ("dev_matched.tsv",),
-    "validation_mismatched": ("dev_mismatched.tsv",),
-    "test_matched": ("test_matched.tsv",),
-    "test_mismatched": ("test_mismatched.tsv",),
+    split: (f"{stem}.tsv", *(f"{split}.{end}" for end in _HUB_FORMATS))
+    for split, stem in {
+        "train": "train",
+        "validation_matched": "dev_matched",
+        "validation_mismatched": "dev_mismatched",
+        "test_matched": "test_matched",
+        "test_mismatched": "test_mismatched",
+    }.items()
+} | {
     "test_ax": (
         "../AX/AX.tsv",
         "../AX/test.tsv",
         "../AX/diagnostic.tsv",
         "../diagnostic/diagnostic.tsv",
+        *(f"../ax/test.{end}" for end in _HUB_FORMATS),
     ),
 }
 _SUBMISSIONS = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "test_ax": "AX"}
@@ -113,9 +133,8 @@ class GlueTask(SentenceTask):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self._spec = spec = SPECS[self.name]
-        self.metric, self.label_values = spec.metric, spec.values
-        self.text_columns, self.label_columns = spec.texts, [spec.label]
+        self._spec = SPECS[self.name]
+        self.metric = self._spec.metric
 
     def find_labels(self) -> tuple[str, ...]:
         return SPECS[self.name].labels
@@ -123,13 +142,32 @@ class GlueTask(SentenceTask):
     def open_sources(self, source: str) -> dict[str, epath.Path]:
         return find_splits(self.name, source)
 
+    def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> ExampleRows:
+        # Each file may have another format.
+        spec, self._is_of_hub = self._spec, suffix_of(source).removeprefix(".") in _HUB_FORMATS
+        if self._is_of_hub:
+            self.text_columns, self.label_columns = spec.hub_texts or spec.texts, ["label"]
+            self.label_values, self.id_columns = spec.labels, ["idx"]
+        else:
+            self.text_columns, self.label_columns = spec.texts, [spec.label]
+            self.label_values, self.id_columns = spec.values, []
+        return super().read(source, split, bad_rows)
+
+    def label_names(self, values: Mapping[str, Any]) -> list[str]:
+        (name,) = super().label_names(values)
+        numbered = self._spec.hub_labels or self.labels
+        is_number = self._is_of_hub and name in map(str, range(len(numbered)))
+        return [numbered[int(name)] if is_number else name]
+
     def header(self, split: str) -> Sequence[str]:
         return () if split.startswith("test") else self._spec.header
 
     def id_of(self, row: TableRow, split: str) -> str:
-        """Returns the index that the leaderboard requires, the first column of a test set."""
+        """Returns the index that the leaderboard requires, idx or a test file's first column."""
         if not split.startswith("test"):
             return str(row.number)
+        if self._is_of_hub:
+            return row.values["idx"]
         column, index = next(iter(row.values.items()))
         if column not in _INDEX:
             raise UserError(

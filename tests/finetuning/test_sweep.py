@@ -170,7 +170,7 @@ class TestAllOfGlue:
             (tmp_path / "glue" / name).mkdir()
         (tmp_path / "glue" / "SST-2" / "dev.tsv").touch()
         config.data.input = str(tmp_path / "glue")
-        with pytest.raises(UserError, match=r"SST-2, which has no train split \(train.tsv\)"):
+        with pytest.raises(UserError, match=r"SST-2, which has no train split \(train.tsv, "):
             finetune_all(config, tmp_path / "out", False)
         assert not (tmp_path / "out").exists()
 

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
+from bert_jax.config.finetuning import GLUE_TASKS
+from bert_jax.finetuning.sweep import task_config
 from tests.interop.small_bert import make_tokenizer
 from tests.tasks.conftest import open_task
 
@@ -83,3 +86,40 @@ def test_a_saved_folder_that_lacks_a_file_is_refused(tmp_path):
     (tmp_path / "data-00001-of-00003.arrow").unlink()
     with pytest.raises(UserError, match="are 3 files, of which 2 are there"):
         open_task("table", tmp_path, TOKENIZER)
+
+
+@pytest.mark.parametrize("form", ["saved", "hub", "json"])
+@pytest.mark.parametrize("name", GLUE_TASKS)
+def test_glue_of_the_hub(name, form, tmp_path):
+    """The columns and classes are those of TensorFlow Datasets, from which `datasets` has them."""
+    glue = pytest.importorskip("tensorflow_datasets.text.glue")
+    (theirs,) = (found for found in glue.Glue.BUILDER_CONFIGS if found.name == name)
+    texts, classes = [*theirs.text_features], theirs.label_classes
+    label = datasets.ClassLabel(names=classes) if classes else datasets.Value("float32")
+    values = [i % len(classes) for i in range(9)] if classes else [i / 2 for i in range(9)]
+    features = dict.fromkeys(texts, datasets.Value("string")) | {"label": label}
+    features["idx"] = datasets.Value("int32")
+    rows = {column: [f"a {i}" for i in range(9)] for column in texts} | {"idx": [*range(9)]}
+    folder = tmp_path / name
+    kinds = ["_matched", "_mismatched"] if name == "mnli" else [""]
+    splits = ["train", *(f"{split}{kind}" for split in ("validation", "test") for kind in kinds)]
+    for split in splits:
+        known = {"label": [-1] * 9 if split.startswith("test") else values}
+        data = datasets.Dataset.from_dict(rows | known, features=datasets.Features(features))
+        if form == "saved":
+            data.save_to_disk(str(folder / split))
+        elif form == "hub":
+            data.to_parquet(str(folder / f"{split}-00000-of-00001.parquet"))
+        else:
+            data.to_json(str(folder / f"{split}.jsonl"))
+    task = open_task(name, folder, TOKENIZER)
+    assert [*task.splits] == splits
+    found = task.rows("train").labels_N
+    if classes:
+        assert [task.labels[i] for i in found] == [classes[i] for i in values]
+    else:
+        assert found.tolist() == values
+    assert task.rows(splits[-1]).ids == [str(i) for i in range(9)]
+    assert task.rows("train").take(np.arange(1))["token_type_ids"].any() == (len(texts) == 2)
+    both = task_config(ConfigDict({"task": "all", "data": {"input": str(tmp_path)}}), name)
+    assert both.data.input == str(folder)

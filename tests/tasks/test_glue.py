@@ -5,6 +5,7 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.glue import SPECS
+from bert_jax.text.bad_records import BadRecords
 from tests.interop.small_bert import make_tokenizer
 from tests.tasks.conftest import open_task
 
@@ -100,7 +101,7 @@ PAIRS = "index\tsentence1\tsentence2\t"
             f"{PAIRS}score\n0\ta\tb\t-0.5\n",
             "'-0.5', not a number from 0 to 5",
         ),
-        ("RTE", "train.tsv", None, r"has no train split \(train.tsv\)"),
+        ("RTE", "train.tsv", None, r"has no train split \(train.tsv, train.jsonl"),
     ],
 )
 def test_files_that_are_refused(write, tmp_path, name, file, content, words):
@@ -168,6 +169,31 @@ def test_bad_rows_of_qqp_except_in_the_test_set(glue):
     assert task.dropped == {"train": {"wrong number of columns": 1}}
     assert len(task.rows("test")) == 2, "rows with an empty question must be kept"
     assert task.predictions_name("test") == "QQP.tsv"
+
+
+def test_numbers_of_the_hub_are_its_classes_and_not_those_of_the_logits(write, tmp_path):
+    """mnli of the Hub is numbered otherwise than run_classifier.py's labels."""
+    pair = {"premise": "a", "hypothesis": "b"}
+    classes = [0, 1, 2, "0", "neutral"]
+    rows = [pair | {"label": label, "idx": i} for i, label in enumerate(classes)]
+    test = [pair | {"label": -1, "idx": idx} for idx in (7, 5)]
+    files = {"train.jsonl": rows, "validation_matched.jsonl": rows[:1]}
+    write(files | {"test_matched.jsonl": test}, "mnli")
+    write({"test.jsonl": test[:1]}, "ax")
+    task = open_task("mnli", tmp_path / "mnli", TOKENIZER)
+    assert task.labels == ("contradiction", "entailment", "neutral")
+    assert [task.labels[i] for i in labels(task, "train")] == [
+        "entailment", "neutral", "contradiction", "entailment", "neutral"
+    ]  # fmt: skip
+    assert len(task.rows("test_ax")) == 1
+    task.write_predictions(task.rows("test_matched"), logits_of([1, 2], 3), tmp_path / "m")
+    assert (tmp_path / "m").read_text() == "index\tprediction\n7\tentailment\n5\tneutral\n"
+    # A test set of the Hub is not scored.
+    with pytest.raises(UserError, match="label is '-1', not one of the labels contradiction, "):
+        task.read(tmp_path / "mnli" / "test_matched.jsonl", "validation_matched", BadRecords())
+    write({"test_matched.jsonl": [pair]}, "mnli")
+    with pytest.raises(UserError, match="test_matched.jsonl:1: field 'idx' is missing"):
+        open_task("mnli", tmp_path / "mnli", TOKENIZER).rows("test_matched")
 
 
 @pytest.mark.parametrize(
