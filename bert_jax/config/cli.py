@@ -218,7 +218,7 @@ def define_run_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 
 
 def define_sweep_flag(values: flags.FlagValues = flags.FLAGS) -> None:
-    text = "Run all rates, batch sizes and seeds of config.sweep."
+    text = "Run all rates, batch sizes, epochs and seeds of config.sweep."
     flags.DEFINE_bool("sweep", False, text, flag_values=values)
 
 

@@ -156,11 +156,16 @@ FINETUNING: Section = {
             owner=Owner.NONE,
         ),
     },
-    # The grid of `--sweep`: each rate with each batch size and each seed. The rates are from
-    # section 4.1 of the paper, the batch sizes from appendix A.3.
+    # The grid of `--sweep`: each rate with each batch size, number of epochs and seed. The rates
+    # are from section 4.1 of the paper, the batch sizes from appendix A.3.
     "sweep": {
         "learning_rates": Field((5e-5, 4e-5, 3e-5, 2e-5), "Learning rates to try.", bounds="> 0"),
         "batch_sizes": Field((16, 32), "Batch sizes to try.", bounds="> 0"),
+        "epochs": Field(
+            (0.0,),
+            "Numbers of epochs to try, such as 2,3,4 (appendix A.3). 0 means train.num_epochs.",
+            bounds=">= 0",
+        ),
         "seeds": Field((0, 1, 2, 3, 4), "Seeds to try.", bounds=">= 0"),
     },
 }

@@ -1,4 +1,4 @@
-"""Several runs with one command: a grid of learning rates, batch sizes and seeds; all of GLUE."""
+"""Several runs with one command: a grid of rates, batch sizes, epochs and seeds; all of GLUE."""
 
 import itertools
 import statistics
@@ -33,8 +33,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     """Runs the grid of `config.sweep`; the results of finished runs are read from disk.
 
     Only the best checkpoint of the best run is kept. The grid may be widened later with other
-    rates, batch sizes and seeds. A run whose loss is not finite, or whose score is undefined, is
-    reported, and the sweep continues without it.
+    rates, batch sizes, numbers of epochs and seeds. A run whose loss is not finite, or whose score
+    is undefined, is reported, and the sweep continues without it.
 
     Args:
       directory: The directory of the sweep. It gets a work directory runs/NAME/ for each run,
@@ -42,20 +42,22 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
     Returns:
       The contents of sweep.json: `runs` with their results; `diverged`, the runs without a finite
-      loss or a score, each with an `error`; `settings`, for each rate and batch size the median,
-      lowest and highest score and the standard deviation over the seeds that did not diverge;
-      `best_run`. None if the sweep was stopped before its end.
+      loss or a score, each with an `error`; `settings`, for each rate, batch size and number of
+      epochs the median, lowest and highest score and the standard deviation over the seeds that did
+      not diverge; `best_run`. None if the sweep was stopped before its end.
     """
     validate(config)
     directory = epath.Path(directory)
     own = config.sweep
+    axes = own.learning_rates, own.batch_sizes, own.epochs, own.seeds
     grid = {
-        f"rate_{rate:.12g}_batch_{size}_seed_{seed}": {
+        f"rate_{rate:.12g}_batch_{size}{f'_epochs_{epochs:g}' * (epochs > 0)}_seed_{seed}": {
             "schedule.peak_learning_rate": float(rate),
             "train.batch_size": size,
+            "train.num_epochs": float(epochs or config.train.num_epochs),
             "seed": seed,
         }
-        for rate, size, seed in itertools.product(own.learning_rates, own.batch_sizes, own.seeds)
+        for rate, size, epochs, seed in itertools.product(*axes)
     }
     with ExitStack() as stack:
         # Weights and rows are read once for all runs.
@@ -125,22 +127,27 @@ def best_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def summarized(
     runs: list[dict[str, Any]], diverged: Sequence[dict[str, Any]] = ()
 ) -> list[dict[str, Any]]:
-    """Computes statistics over the seeds for each learning rate and batch size.
+    """Computes statistics over the seeds for each learning rate, batch size and number of epochs.
 
     They are sorted by the number of diverged seeds, then by the median, best first.
     """
 
-    def setting_of(run: dict[str, Any]) -> tuple[float, int]:
-        return run["schedule.peak_learning_rate"], run["train.batch_size"]
+    keys = {
+        "learning_rate": "schedule.peak_learning_rate",
+        "batch_size": "train.batch_size",
+        "epochs": "train.num_epochs",
+    }
+
+    def setting_of(run: dict[str, Any]) -> tuple[float, ...]:
+        return tuple(run[key] for key in keys.values())
 
     settings = []
-    for rate, batch_size in dict.fromkeys(map(setting_of, runs)):
-        scores = [run["score"] for run in runs if setting_of(run) == (rate, batch_size)]
-        lost = [run for run in diverged if setting_of(run) == (rate, batch_size)]
+    for setting in dict.fromkeys(map(setting_of, runs)):
+        scores = [run["score"] for run in runs if setting_of(run) == setting]
+        lost = [run for run in diverged if setting_of(run) == setting]
         settings.append(
             {
-                "learning_rate": rate,
-                "batch_size": batch_size,
+                **dict(zip(keys, setting, strict=True)),
                 "seeds": len(scores),
                 "diverged": len(lost),
                 "median": statistics.median(scores),
@@ -159,6 +166,7 @@ def _run_config(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
         config.update_from_flattened_dict(values)
         config.sweep.learning_rates = (config.schedule.peak_learning_rate,)
         config.sweep.batch_sizes = (config.train.batch_size,)
+        config.sweep.epochs = (0.0,)
         config.sweep.seeds = (config.seed,)
     return config
 

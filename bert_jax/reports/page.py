@@ -28,7 +28,7 @@ _MASK_STEPS = 3
 # With more classes, the page has no table of confusions.
 _MAX_CONFUSED = 20
 # The values of a setting in sweep.json that are not scores.
-_GRID = ("learning_rate", "batch_size", "seeds", "diverged")
+_GRID = ("learning_rate", "batch_size", "epochs", "seeds", "diverged")
 _MASKS = EVALUATION_PREFIX + FILLED_TEXTS
 
 

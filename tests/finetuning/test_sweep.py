@@ -26,8 +26,9 @@ def sweep_config(tmp_path, **overrides):
     return small.config(tmp_path / "hf", tmp_path / "data", **values)
 
 
-def run_of(rate, size, seed, score):
+def run_of(rate, size, seed, score, epochs=3.0):
     return {
+        "train.num_epochs": epochs,
         "name": f"{rate} {size} {seed}",
         "schedule.peak_learning_rate": rate,
         "train.batch_size": size,
@@ -65,6 +66,31 @@ def test_a_run_without_a_score_is_reported(tmp_path, monkeypatch):
     assert [run["score"] for run in summary["runs"]] == [0.5]
     assert [run["error"] for run in summary["diverged"]] == ["its spearman is undefined"]
     assert average({"cola": {"validation": 60.0}, "stsb": {"validation": None}}) is None
+
+
+def test_numbers_of_epochs_are_an_axis(tmp_path, monkeypatch):
+    configs = {}
+
+    def finetune(config, directory, setup):
+        configs[directory.name] = config
+        return {"metric": "accuracy", "score": config.train.num_epochs}
+
+    monkeypatch.setattr("bert_jax.finetuning.sweep.finetune", finetune)
+    monkeypatch.setattr("bert_jax.finetuning.sweep.write_pages", lambda directory: None)
+    (tmp_path / "sweep").mkdir()
+    config = sweep_config(tmp_path, **{"sweep.epochs": (2, 0.5), "sweep.seeds": (0, 1)})
+    summary = sweep(config, tmp_path / "sweep")
+    assert [(x["epochs"], x["seeds"], x["median"]) for x in summary["settings"]] == [
+        (2.0, 2, 2.0),
+        (0.5, 2, 0.5),
+    ]
+    name = "rate_0.001_batch_8_epochs_0.5_seed_1"
+    assert configs[name].train.num_epochs == 0.5 and len(configs) == 4
+    # By default, runs have the names and the configs of earlier sweeps.
+    summary = sweep(sweep_config(tmp_path), tmp_path / "sweep")
+    assert summary["best_run"] == "rate_0.001_batch_8_seed_0"
+    assert {run.sweep.epochs for run in configs.values()} == {(0.0,)}
+    assert [x["epochs"] for x in summary["settings"]] == [1.0]
 
 
 def test_diverged_settings_come_last():
