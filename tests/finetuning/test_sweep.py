@@ -87,7 +87,8 @@ def test_numbers_of_epochs_are_an_axis(tmp_path, monkeypatch):
     name = "rate_0.001_batch_8_epochs_0.5_seed_1"
     assert configs[name].train.num_epochs == 0.5 and len(configs) == 4
     # By default, runs have the names and the configs of earlier sweeps.
-    summary = sweep(sweep_config(tmp_path), tmp_path / "sweep")
+    config.sweep.epochs, config.sweep.seeds = (0.0,), (0,)
+    summary = sweep(config, tmp_path / "sweep")
     assert summary["best_run"] == "rate_0.001_batch_8_seed_0"
     assert {run.sweep.epochs for run in configs.values()} == {(0.0,)}
     assert [x["epochs"] for x in summary["settings"]] == [1.0]
