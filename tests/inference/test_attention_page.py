@@ -116,6 +116,30 @@ def test_mean_reverse_direction_and_hidden_special_tokens(browser, view):
     np.testing.assert_allclose(near, 100 * left / left.sum(), atol=1)
 
 
+def test_edges_of_several_heads_above_a_threshold(browser, view):
+    click = """(head, keys = {}) => document.querySelector(
+        `#heads button[data-layer="2"][data-head="${head}"]`).dispatchEvent(
+        new MouseEvent("click", keys))"""
+    edges = """() => all("#edges line").map((line) => ["y1", "y2", "opacity"].map(
+        (name) => Number(line.getAttribute(name))))"""
+    script = f"""((click, edges, least) => [
+        (click(1), click(3, {{ ctrlKey: true }}), least(20), edges()),
+        $("head").selectedOptions[0].textContent, location.hash,
+        (point(buttons[1]), edges().length, texts(".token small")),
+        (least(60), edges().length),
+        (click(1, {{ shiftKey: true }}), $("head").value)])({click}, {edges}, (value) => {{
+            $("least").value = value; $("least").dispatchEvent(new Event("input")); }})"""
+    shown, option, address, of_token, few, head = browser(view.page(), script)
+    mean_LxL = view.probabilities_NxAxLxL[1, [0, 2]].mean(0)
+    expected = {(y, x): mean_LxL[y, x] for y, x in np.argwhere(mean_LxL >= 0.2)}
+    found = {(int(a // 22), int(b // 22)): opacity for a, b, opacity in shown}
+    assert found.keys() == expected.keys()
+    np.testing.assert_allclose([found[key] for key in expected], [*expected.values()], rtol=0.01)
+    assert option == "mean of 1, 3" and "head=1-3" in address and "least=20" in address
+    assert of_token == percents(mean_LxL[1])
+    assert few == (mean_LxL[1] >= 0.6).sum() and head == "3"
+
+
 def test_the_command_writes_a_page(tmp_path):
     from bert_jax.interop import formats
 
