@@ -111,7 +111,7 @@ def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
         "this tokenizer keeps the case; set lowercase to False",
     )
     yield (
-        kind in ("fastbpe", "tokenizer_json") and not (data.vocab or data.store),
+        kind == "tokenizer_json" and not (data.vocab or data.store),
         "data.vocab data.tokenizer",
         "this tokenizer is not trained here; set vocab to its files",
     )

@@ -35,6 +35,20 @@ _SYNONYMS = {
     ("model", "model_name", "model_name_or_path"): ("init_from",),
     ("per_device_train_batch_size",): ("train.batch_size",),
 }
+# What a model or its authors call a config. The names are lower-case letters and digits; a name may
+# go on, as in "camembert-base".
+_OWN_TEXT = "base, or continue:MODEL to go on from a trained model, with --config.data.input"
+_MODELS = {
+    "camembert": "roberta:camembert",
+    "phobert": "roberta:phobert",
+    "xlmr": "roberta:xlmr",
+    "mbert": "multilingual:base",
+    "bertbasemultilingual": "multilingual:base",
+    "bertbase": "base",
+    "bertlarge": "large",
+    "ettin": "modernbert:ettin_150m",
+    **dict.fromkeys(("scibert", "biobert", "clinicalbert", "legalbert", "finbert"), _OWN_TEXT),
+}
 
 
 class UsageError(Exception):
@@ -199,7 +213,10 @@ def load_config_file(path: str) -> ConfigDict:
     if file in known or not os.path.isfile(file):
         name = file.removeprefix("configs/").removesuffix(".py")
         if name not in known:
-            raise UserError(f"there is no config file {file!r}{nearest(name, list(known))}")
+            plain = re.sub("[^a-z0-9]", "", name.rpartition("/")[2].lower())
+            model = next((meant for key, meant in _MODELS.items() if plain.startswith(key)), "")
+            meant = f"; did you mean {model}?" if model else nearest(name, list(known))
+            raise UserError(f"there is no config file {file!r}{meant}")
         file = str(known[name])
     loader = importlib.machinery.SourceFileLoader(CONFIG_MODULE, file)
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(CONFIG_MODULE, loader))

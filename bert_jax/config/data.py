@@ -38,7 +38,8 @@ DATA: Section = {
         "Named sources of text, instead of data.input: NAME=INPUT for each, with commas between "
         "them, where INPUT is as in data.input; one without a name belongs to the source before "
         "it. A name is or begins with the code of a language (en, en-books), which selects the "
-        "rules for sentences. Each source has held-out documents and results of its own.",
+        "rules for sentences. Each source has held-out documents and results of its own. A single "
+        "FOLDER has a file or folder for each source, with these names (en.jsonl.gz, en-books/).",
         owner=Owner.STORE,
     ),
     **SAMPLING,

@@ -20,8 +20,8 @@ STAGE: Section = {
         0,
         "Largest number of masked positions in a sequence. 0 derives it: max_seq_length times "
         "the masking rate, rounded up to a multiple of 5 (20 for 128 tokens and 80 for 512, as "
-        "in BERT), and as many as data.max_pairs_per_row needs. With xlm, modernbert, ettin and "
-        "corruptions of your own, fewer than one row in a million has more predictions.",
+        "in BERT), and as many as data.max_pairs_per_row needs. With xlm, modernbert, ettin, "
+        "roberta's whole words and corruptions of your own, hardly a row has more predictions.",
         bounds=">= 0",
     ),
     "batch_size": Field(
@@ -140,19 +140,30 @@ def max_predictions(stage: ConfigDict, data: ConfigDict) -> int:
         stage.masked_lm_prob or data.masked_lm_prob,
         data.corruption,
         data.max_pairs_per_row,
+        data.whole_word_masking,
     )
 
 
 def derived_predictions(
-    max_seq_length: int, masked_lm_prob: float, corruption: str, max_pairs_per_row: int = 1
+    max_seq_length: int,
+    masked_lm_prob: float,
+    corruption: str,
+    max_pairs_per_row: int = 1,
+    whole_word_masking: bool = False,
 ) -> int:
     """Computes the number of predictions that a row of this length needs.
 
-    If a coin decides for each token, fewer than one row in a million needs more.
+    If a coin decides for each token, fewer than one row in a million needs more. With whole words
+    and corruption=roberta, the number of words is fixed and that of their tokens varies. There is
+    room for coins that choose two tokens at once, which vary more than words do if the variance of
+    the tokens of a word is less than twice their mean.
     """
-    if corruption in COIN_CORRUPTIONS or ":" in corruption:
-        numbers = np.arange(max_seq_length + 1)
-        return int(np.searchsorted(bdtr(numbers, max_seq_length, masked_lm_prob), 1 - 1e-6))
+    has_random_words = corruption == "roberta" and whole_word_masking
+    if has_random_words or corruption in COIN_CORRUPTIONS or ":" in corruption:
+        size = 2 if has_random_words else 1
+        numbers = np.arange(max_seq_length // size + 1)
+        below = bdtr(numbers, max_seq_length // size, masked_lm_prob)
+        return size * int(np.searchsorted(below, 1 - 1e-6))
     needed = 5 * math.ceil(round(max_seq_length * masked_lm_prob / 5, 6))
     if max_pairs_per_row > 1:
         # The number of each pair is rounded, so that each may add a half.

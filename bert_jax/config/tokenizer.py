@@ -12,7 +12,7 @@ TOKENIZER: Section = {
     "tokenizer": _tokenizer_field(
         "wordpiece",
         "Kind of tokenizer: wordpiece, sentencepiece, byte_bpe (GPT-2 and RoBERTa), "
-        "fastbpe (PhoBERT; its text must be segmented into words, and a vocabulary given), "
+        "fastbpe (PhoBERT; the spaces of the text must divide it into words), "
         "moses_bpe (FlauBERT; BPE on the words of Moses' tokenizer for French, with sacremoses), "
         "bert_bpe (HerBERT; BPE on the words of BERT's WordPiece), or tokenizer_json (any BPE that "
         "a given tokenizer.json describes, such as mmBERT's).",

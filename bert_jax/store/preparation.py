@@ -55,9 +55,9 @@ from bert_jax.store.token_store import (
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import NUM_FIRST, say_skipped
 from bert_jax.text.formats import FormatGuess
-from bert_jax.text.named_sources import REPEAT_UNIT, language_of, named_inputs, repeats
+from bert_jax.text.named_sources import REPEAT_UNIT, language_of, repeats
 from bert_jax.text.sentences import LANGUAGES
-from bert_jax.text.sources import join_inputs, source_name, split_inputs
+from bert_jax.text.sources import join_inputs, source_inputs, source_name, split_inputs
 from bert_jax.tokenizers import training
 
 # The most text that a vocabulary is made from. Frequencies hardly change with more text, but more
@@ -87,7 +87,7 @@ def prepare(
             f"data.add_tokens is {data.add_tokens}, but there is no vocabulary to add tokens to: "
             "set config.init_from to a model, or data.vocab to a vocabulary"
         )
-    languages = {data.language, *map(language_of, named_inputs(data.sources))}
+    languages = {data.language, *map(language_of, source_inputs(data.sources))}
     if unknown := sorted(filter(None, languages.difference(LANGUAGES))):
         key = "sources" if data.sources else "language"
         say(

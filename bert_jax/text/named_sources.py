@@ -13,7 +13,7 @@ from bert_jax.base.errors import UserError
 # What `repeats` counts in. Integers of this size are the same on every machine.
 REPEAT_UNIT = 2**20
 # A language code, and a suffix if a language has several sources: "en", "en-books".
-_NAME = re.compile(r"([a-z]{2,3})([-_][\w-]*)?", re.ASCII)
+NAME = re.compile(r"([a-z]{2,3})([-_][\w-]*)?", re.ASCII)
 # A path has other characters, or begins with "./".
 _PREFIX = re.compile(r"([\w-]+)=(.*)", re.DOTALL)
 
@@ -35,14 +35,17 @@ def named_inputs(sources: Sequence[str]) -> dict[str, list[str]]:
 
     Args:
       sources: Strings of items separated by commas: NAME=INPUT, where INPUT is as in `data.input`,
-        or a further INPUT of the same source.
+        or a further INPUT of the same source. A single item without a name is a folder, whose
+        files and folders are named like their sources; it is returned with an empty name.
     """
     found: dict[str, list[str]] = {}
-    name = ""
-    for item in split_inputs(sources):
+    name, items = "", split_inputs(sources)
+    if len(items) == 1 and not _PREFIX.fullmatch(items[0]):
+        return {"": items}
+    for item in items:
         if match := _PREFIX.fullmatch(item):
             name, item = match.groups()
-        if not (item and _NAME.fullmatch(name)):
+        if not (item and NAME.fullmatch(name)):
             raise UserError(
                 f"data.sources has {item!r} of the source {name!r}; write NAME=FILES, where the "
                 "name is the code of a language or begins with it, such as "
@@ -53,7 +56,7 @@ def named_inputs(sources: Sequence[str]) -> dict[str, list[str]]:
 
 
 def language_of(name: str) -> str:
-    return _NAME.fullmatch(name)[1]
+    return NAME.fullmatch(name)[1]
 
 
 def source_weights(weights: Sequence[str]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from bert_jax.base.progress import say
 from bert_jax.text import proteins, tfds
 from bert_jax.text.folders import AnyPath, check_complete, data_files
 from bert_jax.text.formats import is_text
-from bert_jax.text.named_sources import join_inputs, named_inputs, split_inputs
+from bert_jax.text.named_sources import NAME, join_inputs, named_inputs, split_inputs
 from bert_jax.text.tfds import TFDS_PREFIX
 
 BUILT_IN = "sotu"
@@ -112,13 +112,46 @@ def find_named_sources(sources: Sequence[str], text_field: str) -> list[Source]:
     """Returns the files and data sets of `data.sources`, each with the name of its source."""
     found: list[Source] = []
     names: dict[str, str] = {}
-    for name, inputs in named_inputs(sources).items():
+    for name, inputs in source_inputs(sources).items():
         for source in find_sources([join_inputs(inputs)], text_field):
             key = source.get("path") or f"{source['tfds']}:{source['field']}"
             if key in names:
                 raise UserError(f"{key} is in the sources {names[key]} and {name}: name it once")
             names[key] = name
             found.append(source | {"source": name})
+    return found
+
+
+def source_inputs(sources: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the inputs of each source of `data.sources`, also if it is a folder.
+
+    Each file and folder of a folder is a source. Its name is that of the source, up to the first
+    period. Names that begin with a period are left out.
+    """
+    named = named_inputs(sources)
+    if "" not in named:
+        return named
+    folder = files.checked_path(*named[""], "data.sources")
+    paths = sorted(folder.iterdir(), key=str) if folder.is_dir() else []
+    found: dict[str, list[str]] = {}
+    for path in (path for path in paths if not path.name.startswith(".")):
+        name = path.name.partition(".")[0]
+        if not NAME.fullmatch(name):
+            raise UserError(
+                f"data.sources is {folder}, where {path.name!r} does not begin with the code of a "
+                "language, such as en.txt, en-books.jsonl.gz or a folder en; rename or move it"
+            )
+        if name in found:
+            raise UserError(
+                f"data.sources is {folder}, where {found[name][0]} and {path} are both named "
+                f"{name}: put them into one folder {name}, or rename one"
+            )
+        found[name] = [str(path)]
+    if not found:
+        raise UserError(
+            f"data.sources is {folder}, which is no folder with files or folders named by their "
+            "languages; or write NAME=FILES, such as en=texts/en/*.txt,bg=bgwiki.xml.bz2"
+        )
     return found
 
 

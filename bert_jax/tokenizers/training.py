@@ -19,13 +19,19 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, models, pre_tokenizers, trainers
 
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import SPECIAL_TOKENS, SpecialTokens, Tokenizer
+from bert_jax.tokenizers.base import SPECIAL_TOKENS, SpecialTokens, Tokenizer, is_placeholder
 from bert_jax.tokenizers.extension import is_number, placed, words_of_file
 from bert_jax.tokenizers.factory import KINDS
 from bert_jax.tokenizers.protein import esm_vocabulary
 from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer, normalize
 from bert_jax.tokenizers.tokenizer_json import JsonTokenizer, content_of
-from bert_jax.tokenizers.word_bpe import END, Merges, moses_words
+from bert_jax.tokenizers.word_bpe import (
+    END,
+    Merges,
+    fastbpe_contents,
+    fastbpe_token,
+    moses_words,
+)
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
 # Words, and how often each occurs.
@@ -63,7 +69,7 @@ def train(
     in Google's vocabularies; sentencepiece refuses it.
 
     Args:
-      kind: "wordpiece", "sentencepiece", "byte_bpe", "moses_bpe" or "bert_bpe".
+      kind: One of `KINDS`, but not "tokenizer_json".
       texts: Sentences or short paragraphs. All together must fit in memory; `bert_jax.prepare`
         draws a sample.
       sentencepiece_type: "unigram" or "bpe".
@@ -105,6 +111,18 @@ def _moses_bpe(
 def _bert_bpe(texts: Iterable[str], vocab_size: int, special_tokens: SpecialTokens) -> str:
     tokens, merges = _word_bpe(texts, _split_cased, vocab_size, special_tokens)
     return content_of("bert_bpe", tokens, merges, special_tokens)
+
+
+def _fastbpe(
+    texts: Iterable[str], vocab_size: int, special_tokens: SpecialTokens
+) -> tuple[dict[str, bytes], list[str], Merges]:
+    tokens, merges = _word_bpe(texts, str.split, vocab_size, special_tokens)
+    own = slice(len(special_tokens.first), vocab_size - len(special_tokens.last))
+    learned = [fastbpe_token(token) for token in tokens[own] if not is_placeholder(token)]
+    # Words of the text such as "<s>" have no token.
+    words = [word for word in learned if word and word not in special_tokens.names]
+    words = _filled([*special_tokens.first, *words], vocab_size, special_tokens)[own]
+    return fastbpe_contents(words, merges), words, merges
 
 
 def _word_bpe(
@@ -276,6 +294,7 @@ _TRAINERS: dict[str, Callable[..., Any]] = {
     "wordpiece": _wordpiece,
     "sentencepiece": _sentencepiece,
     "byte_bpe": _byte_bpe,
+    "fastbpe": _fastbpe,
     "moses_bpe": _moses_bpe,
     "bert_bpe": _bert_bpe,
     "protein": esm_vocabulary,

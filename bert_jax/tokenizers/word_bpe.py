@@ -137,6 +137,19 @@ def read_fastbpe(
     return contents, tokens, read_merges(codes_path)
 
 
+def fastbpe_contents(words: Sequence[str], merges: Merges) -> dict[str, bytes]:
+    """Returns the two files of a vocabulary. All counts are 1, because no tokenizer reads them."""
+    tokens = "".join(f"{word} 1\n" for word in words)
+    codes = "".join(f"{a} {b} 1\n" for a, b in merges)
+    return {FASTBPE_FILE: tokens.encode(), CODES_FILE: codes.encode()}
+
+
+def fastbpe_token(piece: str) -> str:
+    """Returns the spelling of a piece in vocab.txt; empty if it would be that of another piece."""
+    token = piece.removesuffix(END) if piece.endswith(END) else piece + _CONTINUED
+    return token if _inner(token) == piece else ""
+
+
 def _inner(token: str) -> str:
     return token.removesuffix(_CONTINUED) if token.endswith(_CONTINUED) else token + END
 

@@ -197,6 +197,38 @@ def test_missing_config_files():
         parse("--config=tinny")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("camembert", "roberta:camembert"),
+        ("camembert-base", "roberta:camembert"),
+        ("vinai/phobert-base-v2", "roberta:phobert"),
+        ("configs/xlmr.py", "roberta:xlmr"),
+        ("xlm-roberta", "roberta:xlmr"),
+        ("FacebookAI/xlm-roberta-base", "roberta:xlmr"),
+        ("XLM-R", "roberta:xlmr"),
+        ("mbert", "multilingual:base"),
+        ("bert-base-multilingual-cased", "multilingual:base"),
+        ("bert-base-uncased", "base"),
+        ("bert-large", "large"),
+        ("roberta-base", "roberta"),
+        ("answerdotai/ettin", "modernbert:ettin_150m"),
+    ],
+)
+def test_names_of_models_lead_to_their_configs(name, meant):
+    with pytest.raises(UserError) as error:
+        parse(f"--config={name}")
+    assert str(error.value) == f"there is no config file {name!r}; did you mean {meant}?"
+    bert_jax.load_config(meant)
+
+
+@pytest.mark.parametrize("name", ["scibert", "dmis-lab/biobert-v1.1", "legal-bert-base-uncased"])
+def test_models_of_other_text_have_the_recipe_of_bert(name):
+    words = "did you mean base, or continue:MODEL to go on from a trained model, with --config.data"
+    with pytest.raises(UserError, match=words):
+        parse(f"--config={name}")
+
+
 def test_configs_of_the_package_have_short_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("tiny", "configs/tiny.py"):

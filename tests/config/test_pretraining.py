@@ -61,7 +61,6 @@ FASTBPE = {
     "data__tokenizer": "fastbpe",
     "data__lowercase": False,
     "data__special_tokens": "roberta",
-    "data__vocab": "vocab.txt",
 }
 
 
@@ -87,7 +86,10 @@ FASTBPE = {
         ({"data__corruption": "denoising", "data__rows": "segments"}, "denoising keeps no span"),
         ({**DENOISING, "data__max_pairs_per_row": 2}, "denoising has a target for each row"),
         ({"data__tokenizer": "byte_bpe"}, "this tokenizer keeps the case; set lowercase to False"),
-        ({**FASTBPE, "data__vocab": ""}, "this tokenizer is not trained here"),
+        (
+            {"data__tokenizer": "tokenizer_json", "data__lowercase": False},
+            "this tokenizer is not trained here",
+        ),
         ({**FASTBPE, "data__special_tokens": "bert"}, "needs the special tokens roberta"),
         ({**FASTBPE, "data__whole_word_masking": True}, "set word_boundaries to spaces"),
         ({**FASTBPE, **DENOISING}, "set word_boundaries to spaces"),

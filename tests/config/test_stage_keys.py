@@ -41,6 +41,18 @@ def test_predictions_suffice_for_the_pairs_of_a_row():
     assert found == [80, 80, 80, 80]
 
 
+def test_predictions_have_room_for_whole_words_of_roberta():
+    config = default_config()
+    config.train.stages = tuple(stage(max_seq_length=length) for length in (33, 512))
+    config.data.corruption = "roberta"
+    assert [max_predictions(s, config.data) for s in config.train.stages] == [5, 80]
+    config.data.whole_word_masking = True
+    assert [max_predictions(s, config.data) for s in config.train.stages] == [22, 136]
+    # BERT's whole words fill the number of tokens.
+    config.data.corruption = "masked_lm"
+    assert [max_predictions(s, config.data) for s in config.train.stages] == [5, 80]
+
+
 def test_predictions_follow_the_rate_of_a_stage():
     config = default_config()
     config.train.stages = (stage(max_seq_length=1000, masked_lm_prob=0.3),)

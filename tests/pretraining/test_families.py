@@ -41,6 +41,8 @@ from tests.parallel.fakes import slices
 from tests.small_run import small_run, train_with_interruption
 
 LARGER = {"model.vocab_size": 300}
+# SentencePiece finds no more in the short text.
+PIECES = {"model.vocab_size": 76}
 
 
 class Facts(NamedTuple):
@@ -53,6 +55,7 @@ class Facts(NamedTuple):
       exported: Values of the config.json for `transformers`.
       lost: The beginning of the names of the weights that `transformers` has no tensor for.
       mask: The mask token; empty if the model fills none.
+      argument: The argument of the config file.
     """
 
     recipe: Any
@@ -61,6 +64,7 @@ class Facts(NamedTuple):
     exported: dict[str, Any]
     lost: str = "none"
     mask: str = "[MASK]"
+    argument: str = "tiny"
 
 
 FAMILIES = {
@@ -71,6 +75,14 @@ FAMILIES = {
         ("denoising_loss",),
         {"architectures": ["BartForConditionalGeneration"], "decoder_layers": 1},
         mask="",
+    ),
+    "camembert": Facts(
+        roberta,
+        PIECES,
+        ("mlm_loss",),
+        {"architectures": ["CamembertForMaskedLM"], "model_type": "camembert"},
+        mask="<mask>",
+        argument="camembert_tiny",
     ),
     "esm": Facts(
         esm,
@@ -125,6 +137,14 @@ FAMILIES = {
         ("mlm_loss",),
         {"architectures": ["ModernBertForMaskedLM"]},
     ),
+    "phobert": Facts(
+        roberta,
+        LARGER,
+        ("mlm_loss",),
+        {"architectures": ["RobertaForMaskedLM"], "vocab_size": 300, "pad_token_id": 1},
+        mask="<mask>",
+        argument="phobert_tiny",
+    ),
     "roberta": Facts(
         roberta,
         LARGER,
@@ -146,6 +166,14 @@ FAMILIES = {
         {"architectures": ["BertForMaskedLM"], "model_type": "bert"},
         lost="sbo/",
     ),
+    "xlmr": Facts(
+        roberta,
+        PIECES,
+        ("mlm_loss",),
+        {"architectures": ["XLMRobertaForMaskedLM"], "model_type": "xlm-roberta"},
+        mask="<mask>",
+        argument="xlmr_tiny",
+    ),
 }
 
 
@@ -153,10 +181,10 @@ def config_of(name, texts, **overrides):
     if name == "flaubert" and importlib.util.find_spec("sacremoses") is None:
         pytest.skip("needs pip install -e '.[flaubert]'")
     facts = FAMILIES[name]
-    config = facts.recipe.get_config("" if facts.recipe is tiny else "tiny")
+    config = facts.recipe.get_config("" if facts.recipe is tiny else facts.argument)
     config = small_run(texts, config, **facts.values | overrides)
-    if name in ("eurobert", "gte", "modernbert", "nomic_bert", "retromae"):
-        # They predict 30 % of the tokens.
+    if name in ("camembert", "eurobert", "gte", "modernbert", "nomic_bert", "retromae"):
+        # They predict whole words or 30 % of the tokens.
         config.train.stages[0].max_predictions_per_seq = 0
     return config
 
@@ -250,6 +278,12 @@ def test_parts_that_do_not_fit_are_refused(name, key, value, words, texts, tmp_p
         (flaubert, "large", 373_282_937),
         # RobertaForMaskedLM, without its token type and two unused positions.
         (roberta, "base", 124_697_433 - 3 * 768),
+        # CamembertForMaskedLM, RobertaForMaskedLM and XLMRobertaForMaskedLM, without the same.
+        (roberta, "camembert", 110_655_493 - 3 * 768),
+        (roberta, "phobert", 135_063_809 - 3 * 768),
+        (roberta, "phobert_large", 369_229_313 - 3 * 1024),
+        (roberta, "xlmr", 278_295_186 - 3 * 768),
+        (roberta, "xlmr_large", 560_142_482 - 3 * 1024),
         # AlbertModel, and the heads of AlbertForPreTraining.
         (albert, "xlarge_v2", 58_724_864 + 2049 * 128 + 2 * 128 + 30_000 + 2049 * 2),
     ],

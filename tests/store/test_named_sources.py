@@ -70,6 +70,18 @@ def test_each_source_has_parts_and_held_out_documents(texts, tmp_path, part_byte
     assert "bytes in de, is " in manifest.input_difference(metadata, data)
 
 
+def test_a_folder_is_the_same_as_its_names(texts, tmp_path):
+    folder = texts.partition("=")[2].partition("/en/")[0]
+    names = f"de={folder}/de,en={folder}/en"
+    for name, sources in (("folder", folder), ("names", names)):
+        made(sources, tmp_path / name, sampling_exponent=0.7)
+    found = [digest(tmp_path / name / "train") for name in ("folder", "names")]
+    assert found[0] == found[1]
+    metadata = read_metadata(tmp_path / "folder")
+    for sources in (folder, names):
+        assert manifest.input_difference(metadata, options("sotu", sources=(sources,))) == ""
+
+
 def test_the_language_of_a_source_divides_its_text(texts, tmp_path):
     split = made(texts, tmp_path / "store")["train"].by_source()["de"]
     # "bzw." and "3." end no German sentence: two sentences a paragraph.

@@ -24,6 +24,7 @@ def test_names_and_inputs():
     assert named_inputs(sources) == inputs
     assert [*map(language_of, inputs)] == ["en", "bg"]
     assert named_inputs(()) == {}
+    assert named_inputs(("texts",)) == {"": ["texts"]}
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,44 @@ def test_files_of_sources(tmp_path):
         find_named_sources((f"en={tmp_path}/a.txt,el={tmp_path}/*.txt",), "text")
     with pytest.raises(UserError, match="no file matches '.*/none.txt'"):
         find_named_sources((f"en={tmp_path}/a.txt,el={tmp_path}/none.txt",), "text")
+
+
+def test_a_folder_names_its_sources(tmp_path):
+    (tmp_path / "en-books").mkdir()
+    (tmp_path / ".git").mkdir()
+    for name in ("en-books/a.txt", "en-books/b.txt", "bg.jsonl", "zh_classical.xml.bz2"):
+        (tmp_path / name).write_text("x")
+    found = find_named_sources((str(tmp_path),), "text")
+    assert [(s["source"], s["path"]) for s in found] == [
+        ("bg", f"{tmp_path}/bg.jsonl"),
+        ("en-books", f"{tmp_path}/en-books/a.txt"),
+        ("en-books", f"{tmp_path}/en-books/b.txt"),
+        ("zh_classical", f"{tmp_path}/zh_classical.xml.bz2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("en.txt", "README.md"), "where 'README.md' does not begin with the code of a language"),
+        (("en.txt", "en.jsonl"), "en.txt are both named en: put them into one folder en, or ren"),
+        (("en/a.txt", "en.txt"), "en.txt are both named en: put them into one folder en, or rena"),
+        ((".hidden",), "which is no folder with files or folders named by their languages; or"),
+        (("en/a.html",), "no file matches '.*/en' \\(of a directory, the files are read that"),
+    ],
+)
+def test_folders_that_name_no_sources(names, message, tmp_path):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    with pytest.raises(UserError, match=message):
+        find_named_sources((str(tmp_path),), "text")
+
+
+def test_a_single_source_without_a_name_must_be_a_folder(tmp_path):
+    (tmp_path / "en.txt").write_text("x")
+    with pytest.raises(UserError, match="data.sources is .*/en.txt, which is no folder with files"):
+        find_named_sources((f"{tmp_path}/en.txt",), "text")
 
 
 @pytest.mark.parametrize("weights", ["en", "en=0", "en=-1", "en=nan", "en=inf", "en=1,en=2", "=1"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers import load
+from bert_jax.tokenizers import CONVENTIONS, load
 from tests.tokenizers.test_tokenizers import sample_texts, train
 
 # The special tokens of each kind.
@@ -19,6 +19,7 @@ TRAINED = {
     "unigram": "bert",
     "bpe": "bert",
     "byte_bpe": "bert",
+    "fastbpe": "roberta",
     "moses_bpe": "xlm",
     "bert_bpe": "herbert",
 }
@@ -60,6 +61,22 @@ def test_a_small_corpus_is_filled_up_with_unused_tokens():
     assert tokenizer.vocab_size == 1000
     assert 900 < tokenizer.num_unused < 1000
     assert tokenizer.id_to_token(999) == f"[unused{tokenizer.num_unused - 1}]"
+
+
+def test_fastbpe_gives_no_token_two_meanings(tmp_path):
+    """Text may have "<s>", a special token, and "a@@", as vocab.txt spells an inner "a"."""
+    texts = ["<s> a@@ b<s> c<s> mask <mask> a@@ Hà_Nội", "đại_học Hà_Nội <s>"] * 3
+    tokenizer = train("fastbpe", texts, 120, special_tokens=CONVENTIONS["roberta"])
+    assert len(set(tokenizer.tokens)) == 120 and tokenizer.num_unused > 0
+    special, inner = tokenizer.ids["<s>"], tokenizer.ids["a@@"]
+    ids = tokenizer.encode_batch(["<s> a@@ aà Hà_Nội"])[0].tolist()
+    assert tokenizer.decode(ids[-1:]) == "Hà_Nội" and tokenizer.ids["à"] == ids[-2]
+    assert ids[-3] == inner and special not in ids and inner not in ids[:-3]
+    tokenizer.save(tmp_path)
+    assert load(tmp_path).tokens == tokenizer.tokens
+    for name in ("vocab.txt", "bpe.codes"):
+        lines = (tmp_path / name).read_text("utf-8").splitlines()
+        assert lines and all(line.endswith(" 1") for line in lines)
 
 
 def test_alphabet_is_bounded_by_frequency_and_the_vocabulary():

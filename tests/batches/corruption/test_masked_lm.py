@@ -16,7 +16,9 @@ from bert_jax.batches.corruption.masked_lm import MaskedTokens
 from bert_jax.batches.random_keys import draw_rows
 from bert_jax.batches.stream import EVALUATION_MASKS
 from bert_jax.config.stage_keys import COIN_CORRUPTIONS, derived_predictions
+from bert_jax.tokenizers import CONVENTIONS
 from tests.batches.fakes import CLS, MASK, PAD, SEP, make_spec, make_tokenizer
+from tests.tokenizers.test_tokenizers import sample_texts, train
 
 KEY = np.array([7, 9], dtype=np.uint64)
 
@@ -229,6 +231,29 @@ def test_held_out_rows_have_the_masks_of_bert_whatever_training_masks(name):
     # 15 % of the tokens, rounded to the nearest number for each row.
     number = expected["masked_lm_weights"].sum(axis=1)
     assert np.array_equal(number, np.maximum(1, np.rint(0.15 * used.sum(axis=1))))
+
+
+@pytest.mark.parametrize("vocab_size", [900, 4096])
+@pytest.mark.parametrize("length", [32, 128])
+def test_derived_predictions_have_room_for_whole_words_of_real_text(vocab_size, length):
+    """Words have 1.8 or 1.2 pieces. 15 % of them are chosen, with all of their pieces."""
+    texts, rows = sample_texts(40), 30_000
+    tokenizer = train("unigram", texts, vocab_size, False, special_tokens=CONVENTIONS["camembert"])
+    text = np.concatenate(tokenizer.encode_batch(texts))
+    starts = np.random.default_rng(0).integers(0, len(text) - length, rows)
+    ids = text[starts[:, None] + np.arange(length)]
+    ids[:, 0], ids[:, -1] = tokenizer.cls_id, tokenizer.sep_id
+    most = derived_predictions(length, 0.15, "roberta", whole_word_masking=True)
+    batch, numbers = {"input_ids": ids, "attention_mask": np.ones_like(ids)}, []
+    for room in (most, length):
+        spec = make_spec(max_predictions_per_seq=room, whole_word_masking=True)
+        corrupted = masked_lm.ROBERTA(tokenizer, spec, None).corrupt(batch, KEY, 0)
+        numbers.append(corrupted["masked_lm_weights"].sum(axis=1))
+    cut = (numbers[1] > most).mean()
+    assert cut < 1e-4
+    # Four standard errors of the mean.
+    error = numbers[0].std() / np.sqrt(rows)
+    assert abs(numbers[0].mean() - 0.15 * length) < 4 * error
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.5])
