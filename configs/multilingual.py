@@ -9,10 +9,10 @@ configs/roberta.py.
         --config.data.sources='en=enwiki.xml.bz2,bg=bgwiki.xml.bz2,el=elwiki.xml.bz2'
 
 The command names the text of each language, because no text of several languages is built in;
-docs/data.md describes the formats. With --config.data.sources=FOLDER, each file and folder of FOLDER
-is the text of the language that names it (FOLDER/en.xml.bz2, FOLDER/bg/, ...), so that 104 languages
-are one flag. A source has held-out documents and results of its own. A random second segment comes
-from the source of the first one.
+docs/data.md describes the formats. With --config.data.sources=FOLDER, each file and folder of
+FOLDER is the text of the language that names it (FOLDER/en.xml.bz2, FOLDER/bg/), so that 104
+languages are one flag. A source has held-out documents and results of its own. A random second
+segment comes from the source of the first one.
 
 Hardware: 16 TPU chips for `base`; two CPU cores and 2 GB of memory for `tiny`, which follows
 configs/tiny.py and takes minutes.
