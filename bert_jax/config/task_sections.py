@@ -182,6 +182,13 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
     },
     "ner": {
+        "document_context": Field(
+            False,
+            "Whether other sentences of the document fill each row before and after the sentence "
+            "that is tagged, as in the paper. Only its own words train and are scored. A document "
+            "ends at a line -DOCSTART- or a row without words; a file without them is one "
+            "document. predict tag sees each sentence alone.",
+        ),
         "plain_tags": Field(
             False,
             "Whether each tag is a label of its own, such as a part of speech, and does not mark "

@@ -39,11 +39,13 @@ class TaggedSentence(NamedTuple):
     Attributes:
       where: The position of each word, FILE:LINE.
       tags: The tag of each word; None if they are not known.
+      document: The number of the document in its file.
     """
 
     where: list[str]
     words: list[str]
     tags: list[str | None] | None
+    document: int = 0
 
 
 class TaggedRows(TokenRows):
@@ -57,6 +59,8 @@ class TaggedRows(TokenRows):
       sentences: The words of each sentence; a word without pieces becomes [UNK].
       labels: The labels of all words of all sentences in one sequence; None if not known.
       tags: The tags of each sentence; None if they are not known or not needed.
+      documents: The number of each sentence's document, of which neighbors fill its row; None for
+        rows of single sentences.
 
     Attributes:
       words, tags: As given.
@@ -73,6 +77,7 @@ class TaggedRows(TokenRows):
         tokenizer: Tokenizer,
         max_seq_length: int,
         tags: Sequence[Sequence[str]] | None = None,
+        documents: Sequence[int] | None = None,
     ):
         self.words, self.tags = sentences, tags
         offset = len(tokenizer.template.before)
@@ -82,8 +87,7 @@ class TaggedRows(TokenRows):
 
         def windows() -> Iterator[TokenRow]:
             number = 0
-            for words in sentences:
-                pieces, first_pieces_W = _pieces(words, tokenizer)
+            for pieces, first_pieces_W in _in_context(sentences, documents, tokenizer, room):
                 starts_R = _window_starts(first_pieces_W, room)
                 stops_R = np.minimum(starts_R + room, len(pieces))
                 left_WxR = first_pieces_W[:, None] - starts_R
@@ -117,11 +121,38 @@ class TaggedRows(TokenRows):
             yield from words
 
 
-def _pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+def _in_context(
+    sentences: Sequence[Sequence[str]],
+    documents: Sequence[int] | None,
+    tokenizer: Tokenizer,
+    room: int,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the pieces of each sentence's row, and the index of the first piece of its words.
+
+    Neighbors in its document fill the row, with half of the room on each side as far as they go.
+    """
+    numbers = range(len(sentences)) if documents is None else documents
+    for _, group in itertools.groupby(zip(numbers, sentences, strict=True), lambda item: item[0]):
+        found = [_pieces(words, tokenizer, " " * (i > 0)) for i, (_, words) in enumerate(group)]
+        document = np.concatenate([pieces for pieces, _ in found])
+        stop = 0
+        for pieces, first_pieces_W in found:
+            start, stop = stop, stop + len(pieces)
+            if len(pieces) > room:
+                yield pieces, first_pieces_W
+                continue
+            begin = start - (room - len(pieces)) // 2
+            begin = max(0, min(begin, len(document) - room))
+            yield document[begin : begin + room], first_pieces_W + start - begin
+
+
+def _pieces(
+    words: Sequence[str], tokenizer: Tokenizer, before: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Tokenizes a sentence: its pieces, and the index of the first piece of each word."""
     unknown = np.array([tokenizer.unk_id], np.int32)
     # In some vocabularies a piece includes the space before it.
-    spaced = [words[0], *(f" {word}" for word in words[1:])]
+    spaced = [before + words[0], *(f" {word}" for word in words[1:])]
     ids = [word if word.size else unknown for word in tokenizer.encode_batch(spaced)]
     ends = np.cumsum([len(word) for word in ids])
     return np.concatenate(ids), np.concatenate([[0], ends[:-1]])
@@ -207,7 +238,9 @@ class NerTask(Task):
             # A test set may have types that are not among the labels.
             labels = [index.get(tag, -1) for tag in itertools.chain(*tags)]
         words = [sentence.words for sentence in sentences]
-        return TaggedRows(words, labels, self._tokenizer, self._max_seq_length, tags)
+        documents = [sentence.document for sentence in sentences]
+        documents = documents if self._options["document_context"] else None
+        return TaggedRows(words, labels, self._tokenizer, self._max_seq_length, tags, documents)
 
     def score(self, rows: TaggedRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """See `ner_tags.score`; for plain tags, `scores.class_scores`."""
@@ -267,10 +300,13 @@ class NerTask(Task):
         # Unless the options name the types, any type of the training data is valid.
         gives_types = not self._options["types"] and split in (self.parts or ("train",))
         sentences = []
-        for sentence in self.part(split, read_file(source, bad_rows)):
+        # The context of a sentence is in the same split.
+        whole = {"group": lambda sentence: sentence.document}
+        options = whole if self._options["document_context"] else {}
+        for sentence in self.part(split, read_file(source, bad_rows), **options):
             tags = []
             try:
-                for word in zip(*sentence, strict=True):
+                for word in zip(*sentence[:3], strict=True):
                     tags.append(self._tag(*word[1:], is_test, gives_types))
             except BadRecord as bad:
                 bad_rows.add(bad, word[0])
@@ -314,6 +350,7 @@ def read_file(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
         return
     where: list[str] = []
     cells: list[list[str]] = []
+    document = 0
     for number, line in enumerate([*read_text(path).split("\n"), ""], 1):
         line = line.rstrip("\r")
         if line.strip() and not line.startswith(_DOCUMENT_START):
@@ -321,8 +358,9 @@ def read_file(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
             cells.append(_columns(line))
         elif where:
             tags = [row[-1] if len(row) > 1 else None for row in cells]
-            yield TaggedSentence(where, [row[0] for row in cells], tags)
+            yield TaggedSentence(where, [row[0] for row in cells], tags, document)
             where, cells = [], []
+        document += line.startswith(_DOCUMENT_START)
 
 
 def is_conll(path: Any) -> bool:
@@ -346,6 +384,7 @@ def _columns(line: str) -> list[str]:
 
 def _read_objects(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
     """Reads lists of words and tags; a test set may lack the tags."""
+    document = 0
     for where, _, values in read_rows(path, (), bad_rows):
         # A missing list is an empty text.
         words, tags = (
@@ -362,6 +401,8 @@ def _read_objects(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
         if words is None or len(sizes) > 1 or not all(isinstance(text, str) for text in texts):
             detail = "it must have a list `tokens` and a list `ner_tags` of as many tags, all texts"
             bad_rows.add(BadRecord("another form", detail), where)
-        elif words:
+            continue
+        document += words[:1] in ([], [_DOCUMENT_START])
+        if words:
             names = [f"{where}, word {number}" for number in range(1, len(words) + 1)]
-            yield TaggedSentence(names, words, tags or [None] * len(words))
+            yield TaggedSentence(names, words, tags or [None] * len(words), document)

@@ -29,7 +29,8 @@ Ann NNP B-PER
 
 
 def make(folder, tokenizer, *, bad_rows="refuse", **files):
-    options = {key: files.pop(key) for key in ("types", "plain_tags") if key in files}
+    keys = ("types", "plain_tags", "document_context")
+    options = {key: files.pop(key) for key in keys if key in files}
     for split, text in ({"dev": files["train"]} | files).items():
         (folder / f"{split}.conll").write_bytes(text.encode())
     return open_task("ner", folder, tokenizer, bad_rows=bad_rows, **options)
@@ -62,6 +63,50 @@ def test_byte_level_rows_match_the_text():
     assert row.input_ids_L.tolist() == [tokenizer.cls_id, *ids, tokenizer.sep_id]
 
 
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a", "Zanzibar", "Ann"]), min_size=1, max_size=9), min_size=1
+    ),
+    st.integers(8, 24),
+    st.data(),
+)
+def test_other_sentences_of_the_document_fill_a_row(tokenizer, sentences, length, data):
+    number, room = len(sentences), length - 2
+    documents = sorted(data.draw(st.lists(st.integers(0, 2), min_size=number, max_size=number)))
+    labels = [i % 3 for i in range(sum(map(len, sentences)))]
+    rows = TaggedRows(sentences, labels, tokenizer, length, documents=documents)
+    pieces = [np.concatenate(tokenizer.encode_batch(words)) for words in sentences]
+    taken = rows.take(np.arange(len(rows)))
+    # Each word has its label once, in the same order.
+    assert taken["labels"][taken["labels"] >= 0].tolist() == labels
+    row = 0
+    for index, own in enumerate(pieces):
+        if len(own) > room:
+            last = TaggedRows([sentences[index]], None, tokenizer, length)
+            found = taken["input_ids"][row : row + len(last)]
+            assert np.array_equal(found, last.take(np.arange(len(last)))["input_ids"])
+            row += len(last)
+            continue
+        before, after = (
+            [i for j in part if documents[j] == documents[index] for i in pieces[j]]
+            for part in (range(index), range(index + 1, number))
+        )
+        ids = taken["input_ids"][row, 1 : taken["attention_mask"][row].sum() - 1].tolist()
+        (places,) = np.nonzero(taken["labels"][row, 1:] >= 0)
+        # The labels are those of the sentence's own words, wherever they are.
+        left = places[0]
+        assert ids[left : left + len(own)] == own.tolist()
+        right = len(ids) - left - len(own)
+        assert (
+            ids[:left] == before[len(before) - left :] and ids[left + len(own) :] == after[:right]
+        )
+        free = room - len(own)
+        assert left + right == min(free, len(before) + len(after))
+        assert left == min(len(before), max(free // 2, free - len(after)))
+        row += 1
+    assert row == len(rows)
+
+
 def test_rows(tmp_path, tokenizer):
     task = make(tmp_path, tokenizer, train=TRAIN)
     assert task.labels == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-PER", "I-PER")
@@ -77,6 +122,38 @@ def test_rows(tmp_path, tokenizer):
     # Only the first piece of each word has a label.
     labels = [-1, 0, 3, -1, -1, 4, 1]
     assert batch["labels"][1].tolist() == labels + 9 * [-1]
+
+
+def test_a_document_ends_at_its_mark_or_at_a_row_without_words(tmp_path, tokenizer):
+    text = "a O\n\nAnn B-PER\n-DOCSTART- O\n\nb O\n\nc O\n"
+    rows = [["a"], ["Ann"], [], ["b"], ["c"]]
+    objects = [{"tokens": words, "ner_tags": [
+        "B-PER" if word == "Ann" else "O" for word in words
+    ]} for words in rows]  # fmt: skip
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, objects)))
+    (tmp_path / "x.conll").write_text(text)
+    for name in ("x.jsonl", "x.conll"):
+        found = [(s.words, s.document) for s in read_file(tmp_path / name, BadRecords())]
+        first = found[0][1]
+        assert [(words, document - first) for words, document in found] == [
+            (["a"], 0), (["Ann"], 0), (["b"], 1), (["c"], 1)
+        ]  # fmt: skip
+    task = make(tmp_path, tokenizer, train=text, document_context=True)
+    (ids,) = tokenizer.encode_batch(["a Ann"])
+    batch = task.rows("train").take(np.arange(4))
+    assert batch["input_ids"][1, 1 : 1 + len(ids)].tolist() == ids.tolist()
+    assert np.array_equal(batch["input_ids"][0], batch["input_ids"][1])
+    assert batch["labels"][:2, 1:3].tolist() == [[0, -1], [-1, 1]]
+    assert make(tmp_path, tokenizer, train=text).rows("train").take(np.arange(1))[
+        "attention_mask"
+    ].sum() == 3  # fmt: skip
+
+    # The sentences of a document stay in one split where a part of the file is held out.
+    (tmp_path / "train.conll").write_text("-DOCSTART-\n\nAnn B-PER\n\na O\n\n" * 30)
+    task = open_task("ner", tmp_path / "train.conll", tokenizer, document_context=True)
+    sizes = [len(task.rows(split)) for split in ("train", "validation")]
+    assert sizes == [54, 6]
+    assert task.rows("validation").words == [["Ann"], ["a"]] * 3
 
 
 def test_json_lines_have_the_rows_of_conll(tmp_path, tokenizer):
