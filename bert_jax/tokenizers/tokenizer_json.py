@@ -151,7 +151,8 @@ def _is_gpt2(rules: dict[str, Any]) -> bool:
     """Returns whether a tokenizer.json splits text as GPT-2 does; it may compose it first (NFC)."""
     splitter = rules["pre_tokenizer"] or {}
     is_split = splitter.get("type") == "ByteLevel" and splitter["use_regex"]
-    return is_split and rules["normalizer"] in (None, {"type": "NFC"})
+    is_plain = not rules["model"]["end_of_word_suffix"]
+    return is_split and is_plain and rules["normalizer"] in (None, {"type": "NFC"})
 
 
 def _is_bert(rules: dict[str, Any]) -> bool:

@@ -331,6 +331,7 @@ def test_unusable_vocabularies_are_refused(kind, first, second, words, tmp_path)
             {"normalizer": {"type": "NFKC"}},
             "other rules than byte_bpe",
         ),
+        ("byte_bpe", {"model": {"end_of_word_suffix": "</w>"}}, "other rules than byte_bpe"),
         ("bert_bpe", {}, "has other rules than bert_bpe"),
         ("sentencepiece", {}, "is damaged or another program's: .* its model is not Unigram"),
         ("byte_bpe", {}, ""),
@@ -341,7 +342,8 @@ def test_library_files_with_other_rules_are_refused(kind, change, words, models,
     export("roberta", ours, tmp_path / "all")
     content = json.loads((tmp_path / "all" / "tokenizer.json").read_text("utf-8"))
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(content | change), "utf-8")
+    model = {"model": content["model"] | change.get("model", {})}
+    path.write_text(json.dumps(content | change | model), "utf-8")
     if words:
         with pytest.raises(UserError, match=words):
             tokenizers.from_file(kind, path, special_tokens=CONVENTIONS["roberta"])
