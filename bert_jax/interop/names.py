@@ -213,7 +213,7 @@ def collect_weights(
                 "float16"
             )
         weights[ours] = theirs.restore(value.astype(np.float32, copy=False), shapes[ours])
-    left_out = f"{source}: {', '.join(others)} are not used and are left out"
+    left_out = f"{source}: {_first(others)} are not used and are left out"
     return weights, [left_out] if others else []
 
 
