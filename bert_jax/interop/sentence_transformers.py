@@ -80,27 +80,19 @@ def read_modules(path: Path) -> list[tuple[str, Path]]:
     modules = json.loads(files.read_whole(path / _MODULES)) if (path / _MODULES).exists() else []
     for module in modules:
         folder = files.inside(path, module["path"], path / _MODULES)
-        if (kind := module["type"].rpartition(".")[2]) in ("Router", "Asym"):
-            found += _route(folder)
-        else:
-            found.append((kind, folder))
+        parts = {folder: module["type"]}
+        if module["type"].endswith((".Router", ".Asym")):
+            named_by = folder / (_ROUTER if (folder / _ROUTER).exists() else "config.json")
+            router = files.read_json(named_by)
+            names, *others = router["structure"].values()
+            if any(other != names for other in others):
+                raise UserError(
+                    f"{named_by}: the routes {', '.join(router['structure'])} have different "
+                    "modules: save those of one route as a model of its own"
+                )
+            parts = {files.inside(folder, name, named_by): router["types"][name] for name in names}
+        found += [(type.rpartition(".")[2], part) for part, type in parts.items()]
     return found
-
-
-def _route(folder: Path) -> list[tuple[str, Path]]:
-    """Lists the modules of a Router, whose routes must all have the same."""
-    path = folder / _ROUTER if (folder / _ROUTER).exists() else folder / "config.json"
-    router = files.read_json(path)
-    names, *others = router["structure"].values()
-    if any(other != names for other in others):
-        raise UserError(
-            f"{path}: the routes {', '.join(router['structure'])} have different modules: save "
-            "those of one route as a model of its own"
-        )
-    return [
-        (router["types"][name].rpartition(".")[2], files.inside(folder, name, path))
-        for name in names
-    ]
 
 
 def encoder_folder(path: Path) -> Path:

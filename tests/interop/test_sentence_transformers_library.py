@@ -56,18 +56,20 @@ def test_what_the_library_made_and_saved_gives_the_same_vectors(
     pretrained.tokenizer = tokenizer or pretrained.tokenizer
     formats.write(pretrained, tmp_path / "hf", "huggingface")
     encoder = modules.Transformer(str(tmp_path / "hf"), max_seq_length=24)
-    parts = [encoder, modules.Pooling(12, pooling_mode=pooling), modules.Normalize()]
-    theirs = library.SentenceTransformer(modules=parts, device="cpu")
+    pool = modules.Pooling(12, pooling_mode=pooling, include_prompt=False)
+    theirs = library.SentenceTransformer(modules=[encoder, pool, modules.Normalize()], device="cpu")
     theirs.save(str(tmp_path / "theirs"))
     texts = PROTEINS if family in ("esm", "esmc") else TEXTS
-    expected = theirs.encode(texts)
-    assert np.abs(expected[0] - expected[2]).max() > 1e-4
-    with pytest.warns(UserWarning, match="1 of 4 texts are truncated to 24 tokens"):
-        ours = bert_jax.load(tmp_path / "theirs").encode(texts)
-    np.testing.assert_allclose(ours, expected, atol=2e-6)
     convert.convert(str(tmp_path / "theirs"), str(tmp_path / "again"), "sentence_transformers")
     again = library.SentenceTransformer(str(tmp_path / "again"), device="cpu")
-    np.testing.assert_allclose(again.encode(texts), expected, atol=1e-6)
+    ours = bert_jax.load(tmp_path / "theirs")
+    for prompt in ("", "MKT" if texts is PROTEINS else "Ask: "):
+        expected = theirs.encode(texts, prompt=prompt)
+        assert np.abs(expected[0] - expected[2]).max() > 1e-4
+        with pytest.warns(UserWarning, match="1 of 4 texts are truncated to 24 tokens"):
+            found = ours.encode(texts, prompt=prompt)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(again.encode(texts, prompt=prompt), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
