@@ -267,10 +267,11 @@ class EmbeddingTask(Task):
             "lists": () if self._is_labeled else (*positives, *negatives),
             "class_names": self._loss not in NUMBER_LOSSES,
         }
-        expected = len(_texts(known, negatives))
+        expected = None
         for row in read_rows(source, needed, bad_rows, **options):
             with bad_rows.catching(row.where):
                 of_row = _texts(row.values, self._negatives(row.values))
+                expected = len(of_row) if expected is None else expected
                 if len(of_row) != expected:
                     counts = f"{len(of_row)} negatives instead of {expected}"
                     raise BadRecord("number of texts", f"the row has {counts}")

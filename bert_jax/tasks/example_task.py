@@ -131,11 +131,12 @@ class SentenceTask(ExampleTask):
         # A test file needs no labels, and none are read.
         is_test = split.startswith("test")
         needed = (*self.text_columns, *(self.id_columns if is_test else self.label_columns))
+        # A column for each label has numbers.
+        is_one = len(self.label_columns) == 1
         options = {
             "header": self.header(split),
-            "lists": self.label_columns if self.multi_label else (),
-            # A column for each label has numbers.
-            "class_names": bool(self.labels) and len(self.label_columns) == 1,
+            "lists": self.label_columns if self.multi_label and is_one else (),
+            "class_names": bool(self.labels) and is_one,
         }
         rows = read_rows(source, needed, bad_rows, **options)
         for row in self.part(split, rows):

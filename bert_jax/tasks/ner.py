@@ -391,14 +391,15 @@ def _read_objects(path: Any, bad_rows: BadRecords) -> Iterator[TaggedSentence]:
             next((values[name] or [] for name in names if name in values), None)
             for names in (WORD_FIELDS, _TAG_FIELDS)
         )
-        if tags and isinstance(tags[0], int):
+        are_lists = isinstance(words, list) and isinstance(tags or [], list)
+        if are_lists and tags and isinstance(tags[0], int):
             raise UserError(
                 f"{where}: its tags are numbers, whose names are not in the file; write the "
                 "names, such as B-PER"
             )
-        texts = [*(words or []), *(tags or [])]
-        sizes = {len(words or []), len(tags or words or [])}
-        if words is None or len(sizes) > 1 or not all(isinstance(text, str) for text in texts):
+        texts = [*words, *(tags or words)] if are_lists else []
+        is_read = are_lists and len(texts) == 2 * len(words)
+        if not is_read or not all(isinstance(text, str) for text in texts):
             detail = "it must have a list `tokens` and a list `ner_tags` of as many tags, all texts"
             bad_rows.add(BadRecord("another form", detail), where)
             continue

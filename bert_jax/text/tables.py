@@ -97,7 +97,7 @@ def table_rows(
 
     Args:
       stream: The content, of text in UTF-8; for Parquet, it must be seekable.
-      needed: The columns that must exist. The first must be text.
+      needed: The columns that must exist.
       optional: Columns that are read too if they exist. Of Parquet and Arrow, no others are read
         unless both are empty.
       header: The names of the columns if a TSV or CSV file has no header line.
@@ -121,14 +121,9 @@ def table_rows(
         found = ((line.number, line) for line in json_lines(stream, piece.start, piece.stop))
         values_of = functools.partial(_json_values, needed=needed, optional=optional)
     elif format in ("parquet", "arrow"):
-        from pyarrow import types
-
         columns = [*needed, *optional]
         schema, batches, first = _OPENED[f".{format}"](stream, columns, piece)
         check(schema.names)
-        if needed and types.is_primitive(type := schema.field(needed[0]).type):
-            problem = f"the column {needed[0]!r} has the type {type}: it must be text"
-            raise UserError(f"{path}: {problem}")
         columns = [name for name in columns or schema.names if name in schema.names]
         classes = _class_names(schema) if class_names else {}
         found = _column_rows(batches, columns, first)

@@ -89,6 +89,24 @@ def test_bm25_by_its_formula(tmp_path):
     assert data.relevant == [{0: 1}, {1: 1, 2: 2}]
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_title_that_is_missing_is_none(tmp_path, suffix):
+    write(tmp_path)
+    titles = ["Cats", None, "", float("nan")]
+    if suffix == "parquet":
+        titles[3] = None
+    rows = [
+        {"_id": id, "title": title, "text": text}
+        for title, (id, text) in zip(titles, DOCUMENTS.items(), strict=True)
+    ]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if suffix == "parquet":
+        (tmp_path / "corpus.jsonl").unlink()
+        parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "corpus.parquet")
+    first, *others = DOCUMENTS.values()
+    assert read_retrieval(tmp_path, "--retrieval").documents == [f"Cats {first}", *others]
+
+
 def test_titles_and_other_splits(tmp_path):
     folder = write(tmp_path)
     line = json.dumps({"_id": 7, "title": "Cats", "text": "They sit.", "metadata": {}})
