@@ -116,7 +116,7 @@ FAILING = {
     **dict.fromkeys(
         ("bert", "electra", "roberta", "xlm_roberta", "camembert", "esm"), ["add_cross_attention"]
     ),
-    "esmc": ["head_dim"],
+    "esmc": ["head_dim", "num_key_value_heads"],
     "flaubert": ["is_encoder"],
 }
 
