@@ -313,6 +313,8 @@ class Bert:
         a masked-LM head; otherwise there is a warning.
         """
         texts = as_texts(text, text_b)
+        if len(texts) != 1:
+            raise UserError(f"attention takes one text or pair, not a list of {len(texts)}")
         (row,) = self.rows(texts, max_length, masks=True)
         length, c = len(row.input_ids_L), self.config
         limit = math.isqrt(_MAX_PROBABILITIES // (c.num_hidden_layers * c.num_attention_heads))

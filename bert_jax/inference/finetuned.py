@@ -281,7 +281,9 @@ class FineTuned(Bert):
             lists.
         """
         contexts = as_texts(context)
-        lists = [choices] if isinstance(context, str) else choices
+        lists = [choices] if isinstance(context, str) else list(choices)
+        if len(lists) != len(contexts):
+            raise UserError(f"there are {len(contexts)} texts, but {len(lists)} lists of choices")
         pairs = list(zip(contexts, map(as_texts, lists), strict=True))
         rows = self.rows([(text, choice) for text, texts in pairs for choice in texts])
         logits = iter(self._outputs(rows))

@@ -242,6 +242,8 @@ def test_texts_and_their_second_ones_must_be_as_many(bert):
     for texts, others in ((["a", "b"], ["c"]), (["a"], "b"), (["a", "b"], "cd")):
         with pytest.raises(UserError, match="first texts, but . second ones"):
             bert.next_sentence(texts, others)
+    with pytest.raises(UserError, match="attention takes one text or pair, not a list of 2"):
+        bert.attention(["a", "b"])
     with pytest.raises(UserError, match="text 1 is .'b', None.;"):
         bert.next_sentence(["a", "b"], ["c", None])
 

@@ -107,6 +107,10 @@ def test_a_choice_is_the_softmax_over_the_choices():
     np.testing.assert_allclose(
         [x.probability for x in found], [expected[x.index] for x in found], atol=1e-4
     )
+    with pytest.raises(UserError, match="there are 2 texts, but 1 lists of choices"):
+        bert.choose(["the", "a b"], [choices])
+    with pytest.raises(UserError, match="text 1 is None; it must be a string"):
+        bert.choose("the", ["c", None])
     several = bert.choose(["the", "a b"], [["c", "d"], choices])
     assert len(several[0]) == 2 and same(several[1], found)
 
