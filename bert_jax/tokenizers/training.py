@@ -25,13 +25,7 @@ from bert_jax.tokenizers.factory import KINDS
 from bert_jax.tokenizers.protein import esm_vocabulary
 from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer, normalize
 from bert_jax.tokenizers.tokenizer_json import JsonTokenizer, content_of
-from bert_jax.tokenizers.word_bpe import (
-    END,
-    Merges,
-    fastbpe_contents,
-    fastbpe_token,
-    moses_words,
-)
+from bert_jax.tokenizers.word_bpe import END, Merges, fastbpe_contents, fastbpe_token, moses_words
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
 # Words, and how often each occurs.
@@ -268,18 +262,24 @@ def _sentencepiece(
         )
     folds = lowercase and sentencepiece_rules == "plain"
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=_sentencepiece_lines(texts, lowercase, sentencepiece_rules),
-        model_writer=model,
-        model_type=model_type,
-        vocab_size=num_pieces,
-        normalization_rule_name="nmt_nfkc_cf" if folds else "nmt_nfkc",
-        num_threads=_SENTENCEPIECE_THREADS,
-        max_sentence_length=8 * _SENTENCEPIECE_LINE,
-        minloglevel=2,
-        # These pieces never match text.
-        **pieces,
-    )
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sentencepiece_lines(texts, lowercase, sentencepiece_rules),
+            model_writer=model,
+            model_type=model_type,
+            vocab_size=num_pieces,
+            normalization_rule_name="nmt_nfkc_cf" if folds else "nmt_nfkc",
+            num_threads=_SENTENCEPIECE_THREADS,
+            max_sentence_length=8 * _SENTENCEPIECE_LINE,
+            minloglevel=2,
+            # These pieces never match text.
+            **pieces,
+        )
+    except RuntimeError as error:
+        raise UserError(
+            f"SentencePiece cannot train {vocab_size} tokens ({num_pieces} pieces) on this text; set "
+            f"another model.vocab_size: {str(error).rpartition('] ')[2]}"
+        ) from error
     return model.getvalue()
 
 

@@ -108,6 +108,18 @@ def test_words_of_more_than_200_characters_are_cut_or_left_out(kind):
         ),
         ("moses_bpe", sample_texts(1), 60, "60 tokens is too small for this corpus"),
         ("moses_bpe", [" ", ""], 300, "no text to train"),
+        (
+            "unigram",
+            ["to be or not"] * 9,
+            99,
+            "train 99 tokens .99 pieces. on this text.*to a value <= ",
+        ),
+        (
+            "unigram",
+            sample_texts(1),
+            30,
+            "train 30 tokens .30 pieces. on this text.*smaller than required",
+        ),
     ],
 )
 def test_unusable_corpora_and_sizes_are_refused(kind, texts, size, words):
