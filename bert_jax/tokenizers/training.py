@@ -277,8 +277,8 @@ def _sentencepiece(
         )
     except RuntimeError as error:
         raise UserError(
-            f"SentencePiece cannot train {vocab_size} tokens ({num_pieces} pieces) on this text; set "
-            f"another model.vocab_size: {str(error).rpartition('] ')[2]}"
+            f"SentencePiece cannot train {vocab_size} tokens ({num_pieces} pieces) on this text; "
+            f"set another model.vocab_size: {str(error).rpartition('] ')[2]}"
         ) from error
     return model.getvalue()
 
