@@ -64,12 +64,25 @@ class TestFewAndShortDocuments:
         message = refusal(lambda: evaluation.evaluate_workdir(finished[0]))
         assert "held out no documents" in message and "--data=GLOB" in message
 
-    def test_evaluates_other_text(self, finished, texts, tmp_path):
+    def test_evaluates_other_text_without_writing_to_the_work_directory(
+        self, finished, texts, tmp_path, monkeypatch
+    ):
+        tokenize, found = evaluation.tokenize_corpus, []
+
+        def note(data, tokenizer, output):
+            counts = tokenize(data, tokenizer, output)
+            found.extend([output, sorted(finished[0].rglob("*"))])
+            return counts
+
+        monkeypatch.setattr(evaluation, "tokenize_corpus", note)
+        before = sorted(finished[0].rglob("*"))
         (tmp_path / "bad.txt").write_bytes(b"\xff")
         results = evaluation.evaluate_workdir(
             finished[0], f"{texts},{tmp_path}/bad.txt", max_sequences=8, bad_documents="skip"
         )
         assert results["step"] == 6 and results["num_sequences"] == 8
+        output, meanwhile = found
+        assert meanwhile == before and not output.exists()
 
     @pytest.mark.parametrize("text, words", [(None, "no file matches"), ("", "has no text")])
     def test_unusable_text_is_refused(self, text, words, finished, tmp_path, refusal):

@@ -167,9 +167,14 @@ def _store_to_evaluate(
     with contextlib.ExitStack() as stack:
 
         def tokenized() -> tuple[str, float]:
-            # Every host can read this directory, because it is inside the work directory.
-            scratch = epath.Path(directory) / f"evaluate_{uuid.uuid4().hex}"
-            stack.callback(files.remove_directory, scratch)
+            if jax.process_count() == 1:
+                # The work directory may be one that can only be read.
+                temporary = tempfile.TemporaryDirectory(prefix="bert_jax_evaluate_")
+                scratch = epath.Path(stack.enter_context(temporary))
+            else:
+                # Every host can read the work directory.
+                scratch = epath.Path(directory) / f"evaluate_{uuid.uuid4().hex}"
+                stack.callback(files.remove_directory, scratch)
             split = scratch / "split"
             options = options_of_text(config.data, (data,), config.data.format)
             counts = tokenize_corpus(options, tokenizer, split)
