@@ -32,7 +32,7 @@ def predictions(found):
 
 def of_all_methods(bert):
     data = make_retrieval(
-        {str(i): text for i, text in enumerate(TEXTS)}, {"q": TEXTS[3]}, {"q": {"2"}}
+        {str(i): text for i, text in enumerate(TEXTS)}, {"q": TEXTS[3]}, {"q": {"2": 1.0}}
     )
     masked = [text[:-3] + "[MASK]" for text in TEXTS[::3]]
     return {
