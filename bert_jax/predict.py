@@ -4,6 +4,7 @@
     python -m bert_jax.predict --model=PATH next-sentence "It rained." "We stayed in."
     python -m bert_jax.predict --model=PATH score "The cat sat on the mat."
     python -m bert_jax.predict --model=ELECTRA detect "The chef ate the guests."
+    python -m bert_jax.predict --model=BART denoise "The [MASK] sat on the mat."
     python -m bert_jax.predict --model=PATH features --input=FILE.jsonl --output=FILE.npz
     python -m bert_jax.predict --model=PATH attention "It rained." --output=view.html
 
@@ -236,6 +237,8 @@ def _print_result(example: Item, result: Item) -> None:
     for name, value in result.items():
         if isinstance(value, float):
             print(f"{name.replace('_', ' ')}: {value:.4f}")
+        if isinstance(value, str) and len(result) == 1:
+            print(value)
         if name == "prediction" and isinstance(value, list) and "probabilities" in result:
             print(f"labels: {', '.join(value) or 'none'}")
             continue

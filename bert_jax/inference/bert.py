@@ -36,7 +36,7 @@ _MAX_PROBABILITIES = 2**30
 # The number of queries and of rows of a corpus that are compared at once.
 _SEARCH_QUERIES, _SEARCH_ROWS = 256, 2**16
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
-GENERATOR, REPLACED_TOKEN = "generator", "replaced_token"
+GENERATOR, REPLACED_TOKEN, DENOISING = "generator", "replaced_token", "denoising"
 # The methods of models with a task head.
 TASK_METHODS = ("classify", "answer", "tag", "tag_texts", "entities", "choose")
 
@@ -95,6 +95,10 @@ class Bert:
                 problem = f"{self.source} has no row for {self.tokenizer.special_tokens.mask}"
             if problem:
                 self.missing[name] = f"{problem}, which {name} needs; features need no head"
+        if DENOISING not in pretrained.terms or pretrained.head:
+            self.missing["denoise"] = f"{self.source} is no pre-trained BART, which denoise needs"
+        elif "fill_mask" in self.missing:
+            self.missing["fill_mask"] += ", and denoise writes what the masks stand for"
         self._params = jax.device_put(unflatten(pretrained.weights, self.config))
 
     def __getattr__(self, name: str):
@@ -298,6 +302,26 @@ class Bert:
             for row, probabilities_L in zip(rows, self.run(rows, program), strict=True)
         ]
         return one_or_all(text, found)
+
+    @if_possible
+    def denoise(self, text: str | Sequence[str]) -> str | list[str]:
+        """Writes the text that was corrupted, with BART's decoder and no search (greedily).
+
+        Args:
+          text: A text; each [MASK] in it stands for any number of words. Or a list of texts.
+
+        Returns:
+          A text, which is cut with a warning if it does not end; see `longest_text`. Or a list.
+        """
+        special = self.tokenizer.special_ids
+        ids = {"sep_id": self.tokenizer.sep_id, "pad_id": self.tokenizer.pad_id}
+        program = partial(forward.denoised, self.config, self._params, **ids)
+        texts = []
+        for ids_T in self.run(self.rows(as_texts(text), masks=True), program):
+            if self.tokenizer.sep_id not in ids_T[1:]:
+                warnings.warn("a denoised text does not end and is cut", stacklevel=2)
+            texts.append(self.tokenizer.decode(ids_T[~np.isin(ids_T, special)]))
+        return one_or_all(text, texts)
 
     def attention(
         self,

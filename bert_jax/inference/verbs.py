@@ -202,6 +202,10 @@ def _detect(bert: Any, items: list[Item], text_columns: Sequence[str] = ()) -> l
     return [{"tokens": _objects(tokens)} for tokens in found]
 
 
+def _denoise(bert: Any, items: list[Item]) -> list[Item]:
+    return [{"prediction": text} for text in bert.denoise(_values(items, "text"))]
+
+
 def _classify(
     bert: Any, items: list[Item], text_columns: Sequence[str] = (), threshold: float | None = None
 ) -> list[Item]:
@@ -282,6 +286,7 @@ VERBS = {
     "next-sentence": Verb(_next_sentence, _PAIR),
     "score": Verb(_score, _TEXT),
     "detect": Verb(_detect, TEXT_OR_PAIR, ("text_columns",)),
+    "denoise": Verb(_denoise, _TEXT),
     "classify": Verb(_classify, TEXT_OR_PAIR, ("text_columns", "threshold")),
     "answer": Verb(_answer, _QUESTION, ("n_best", "with_no_answer", "null_threshold")),
     "tag": Verb(_tag, _TEXT),

@@ -135,6 +135,8 @@ def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, st
     elif "masked_lm" in terms:
         text = "MKT[MASK]YI" if config.data.tokenizer == "protein" else "It is [MASK]."
         commands["fill in a masked word"] = f"predict --model={path} fill-mask '{text}'"
+    elif "denoising" in terms:
+        commands["restore a text"] = f"predict --model={path} denoise 'It is [MASK].'"
     commands["evaluate it on other text"] = f"evaluate --model={path} --data='my_text/*.txt'"
     if not config.data.sources and split_inputs(config.data.input) == [BUILT_IN]:
         has_recipe = config.family in config_files() and not config.objective.teacher

@@ -206,6 +206,19 @@ def test_masks_pairs_and_scores(predict, tmp_path):
     expected = [found._asdict() for found in electra.detect("a b")]
     assert [token.keys() for token in line["tokens"]] == [token.keys() for token in expected]
     assert [token["token"] for token in line["tokens"]] == ["[CLS]", "a", "b", "[SEP]"]
+    bart = Bert(make_pretrained(family="bart"))
+    with pytest.warns(UserWarning, match="does not end and is cut"):
+        lines = predict("denoise", bart, "x.txt", "a b\nthe [MASK] c\n")
+        assert [line["prediction"] for line in lines] == bart.denoise(["a b", "the [MASK] c"])
+    with pytest.raises(
+        UserError, match="no masked-LM head, which fill_mask needs; .* denoise writes"
+    ):
+        bart.fill_mask("a [MASK]")
+    with pytest.raises(UserError, match="a test is no pre-trained BART, which denoise needs"):
+        bert.denoise("a")
+    task = FineTuned(make_finetuned("sequence_classification", ("x", "y"), family="bart"))
+    with pytest.raises(UserError, match="a test is no pre-trained BART"):
+        task.denoise("a")
     for output, words in (("x.tsv", "must be FILE.jsonl"), ("x.jsonl", "would be overwritten")):
         with pytest.raises(UserError, match=words):
             predict_file("score", bert, tmp_path / "x.jsonl", tmp_path / output)

@@ -13,6 +13,7 @@ from bert_jax.pretraining.summary import next_commands
         ("tiny", "a/*.txt", ["predict fill-mask", "evaluate", "finetune", "convert"]),
         ("electra:tiny", "sotu", ["predict detect", "evaluate", "main --config=electra:tiny"]),
         ("electra:tiny", "a/*.txt", ["predict detect", "evaluate", "finetune", "convert"]),
+        ("bart:tiny", "a/*.txt", ["predict denoise", "evaluate", "finetune", "convert"]),
         ("ablations:ltr_tiny", "a/*.txt", ["evaluate", "finetune", "convert"]),
         ("esm:tiny", "a.fasta", ["'MKT[MASK]YI'", "evaluate", "finetune", "convert"]),
     ],
