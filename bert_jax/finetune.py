@@ -17,8 +17,7 @@ from bert_jax.config.finetuning import ALL
 
 
 def define_flags() -> None:
-    cli.define_run_flags()
-    cli.define_sweep_flag()
+    cli.define_run_flags(has_sweep=True)
 
 
 def main(_) -> None:

@@ -6,6 +6,7 @@ several processes. --traceback shows where an error comes from.
 """
 
 import contextlib
+import copy
 import gc
 import os
 import signal
@@ -60,7 +61,16 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
     sys.stdout.reconfigure(errors="backslashreplace")
     # absl's own default is INFO, which shows other libraries' messages.
     flags.FLAGS.verbosity = logging.WARNING
-    _define_flags_of_all(flags.FLAGS)
+    # Every command reads directories, and a directory may name parts.
+    flags.DEFINE_multi_string(
+        "part",
+        [],
+        "MODULE:NAME of a part from outside bert_jax that a stored file may name.",
+        allow_override=True,
+    )
+    flags.DEFINE_boolean(
+        "traceback", False, "Also show where an error comes from.", allow_override=True
+    )
     warnings.showwarning = lambda message, *_: print(
         printable(f"warning: {message}"), file=sys.stderr, flush=True
     )
@@ -84,24 +94,6 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
         os._exit(status)
 
 
-def _define_flags_of_all(values: flags.FlagValues) -> None:
-    # Every command reads directories, and a directory may name parts.
-    flags.DEFINE_multi_string(
-        "part",
-        [],
-        "MODULE:NAME of a part from outside bert_jax that a stored file may name.",
-        allow_override=True,
-        flag_values=values,
-    )
-    flags.DEFINE_boolean(
-        "traceback",
-        False,
-        "Also show where an error comes from.",
-        allow_override=True,
-        flag_values=values,
-    )
-
-
 def check_run(command: str, words: Sequence[str]) -> None:
     """Parses the words of a command line of main or finetune, and checks their config.
 
@@ -109,10 +101,10 @@ def check_run(command: str, words: Sequence[str]) -> None:
       UsageError, UserError: As the command itself would.
     """
     values = flags.FlagValues()
-    _define_flags_of_all(values)
-    define_run_flags(values)
-    if command == "finetune":
-        define_sweep_flag(values)
+    # `v` is the short name of another flag, which brings it.
+    for name in {*ABSL_FLAGS, "part", "traceback"} & {*flags.FLAGS} - {"v"}:
+        values[name] = copy.deepcopy(flags.FLAGS[name])
+    define_run_flags(values, has_sweep=command == "finetune")
     parse([command, *words], values, load_stored=stored_config)
     trust_flags(values)
     if command == "main":
@@ -205,7 +197,7 @@ def define_config_flag(values: flags.FlagValues = flags.FLAGS) -> None:
     )
 
 
-def define_run_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_run_flags(values: flags.FlagValues = flags.FLAGS, *, has_sweep: bool = False) -> None:
     """Defines the flags of a run of pre-training or fine-tuning."""
     define_config_flag(values)
     flags.DEFINE_string(
@@ -214,12 +206,10 @@ def define_run_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         "Work directory; overrides config.workdir. By default, runs/NAME.",
         flag_values=values,
     )
+    if has_sweep:
+        text = "Run all rates, batch sizes, epochs and seeds of config.sweep."
+        flags.DEFINE_bool("sweep", False, text, flag_values=values)
     define_host_flags(values)
-
-
-def define_sweep_flag(values: flags.FlagValues = flags.FLAGS) -> None:
-    text = "Run all rates, batch sizes, epochs and seeds of config.sweep."
-    flags.DEFINE_bool("sweep", False, text, flag_values=values)
 
 
 def define_text_columns(of: str) -> None:

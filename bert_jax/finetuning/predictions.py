@@ -105,10 +105,8 @@ def _unpredicted(
     predicted = _predicted(directory)
     todo = {}
     for split in task_setup.predicted_splits(config, task):
-        fingerprint = task_setup.rows_fingerprint(task.rows(split))
-        threshold = (tuned if split.startswith("test") else task).threshold
-        if threshold is not None:
-            fingerprint += f" threshold={threshold!r}"
+        own = tuned if split.startswith("test") else task
+        fingerprint = task_setup.rows_fingerprint(task.rows(split)) + own.settings
         if predicted.get(split, fingerprint) != fingerprint:
             say(f"the rows or the threshold of the {split} split are others: predicting it again")
         path = directory / PREDICTIONS / task.predictions_name(split)

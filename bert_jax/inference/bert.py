@@ -17,6 +17,7 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import unflatten
 from bert_jax.objectives.terms import make_terms
+from bert_jax.objectives.terms.denoising import denoised, longest_text
 from bert_jax.tasks.retrieval import similarities
 from bert_jax.tokenizers import MASK, TokenRow
 
@@ -315,7 +316,13 @@ class Bert:
         """
         special = self.tokenizer.special_ids
         ids = {"sep_id": self.tokenizer.sep_id, "pad_id": self.tokenizer.pad_id}
-        program = partial(forward.denoised, self.config, self._params, **ids)
+
+        def program(inputs: Inputs) -> jax.Array:
+            rows, longest = inputs.fields(), longest_text(inputs.input_ids_BxL.shape[1])
+            inputs = self._params["bert"], rows["input_ids"], rows["attention_mask"]
+            length = min(longest, self.config.max_position_embeddings)
+            return denoised(self.config, *inputs, length=length, **ids)
+
         texts = []
         for ids_T in self.run(self.rows(as_texts(text), masks=True), program):
             if self.tokenizer.sep_id not in ids_T[1:]:

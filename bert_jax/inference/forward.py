@@ -22,7 +22,6 @@ from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import BertForMultipleChoice, TaskModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.term import Term
-from bert_jax.objectives.terms import denoising
 from bert_jax.objectives.terms.electra import ReplacedToken
 from bert_jax.tokenizers import TokenRow
 
@@ -129,23 +128,6 @@ def task_outputs(model: TaskModel, params: Any, inputs: Inputs) -> jax.Array:
         batch = {name: x[:, None] for name, x in batch.items()}
     by_name = model.apply({"params": params}, batch, deterministic=True)
     return jnp.stack([by_name[name] for name in sorted(by_name)], axis=1)
-
-
-@partial(jax.jit, static_argnames=("config", "sep_id", "pad_id"))
-def denoised(
-    config: BertConfig, params: Any, inputs: Inputs, sep_id: int, pad_id: int
-) -> jax.Array:
-    """Writes the texts of corrupted rows, int32 [B, T]; see `denoising.denoised`."""
-    rows, longest = inputs.fields(), denoising.longest_text(inputs.input_ids_BxL.shape[1])
-    return denoising.denoised(
-        config,
-        params["bert"],
-        rows["input_ids"],
-        rows["attention_mask"],
-        length=min(longest, config.max_position_embeddings),
-        sep_id=sep_id,
-        pad_id=pad_id,
-    )
 
 
 def _hidden_states(config, params, inputs, **options):

@@ -30,8 +30,11 @@ class SquadTask(Task):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        if self._options["version"] == "2.0":
-            self.threshold = self._options["null_threshold"]
+        self._threshold = self._options["null_threshold"]
+
+    @property
+    def settings(self) -> str:
+        return f" null_threshold={self._threshold!r}" if self._options["version"] == "2.0" else ""
 
     def open_sources(self, source: str) -> dict[str, epath.Path]:
         version = self._options["version"]
@@ -77,17 +80,17 @@ class SquadTask(Task):
         if self._options["version"] == "1.1":
             return score_1(answers, spans)
         odds = {r.question: r.null_odds or 0.0 for r in rankings}
-        return score_2(answers, spans, odds, self.threshold)
+        return score_2(answers, spans, odds, self._threshold)
 
     def tuned(self, results: Mapping[str, Any]) -> Task:
         """Takes the threshold with the best F1 on the validation split, unless one is set.
 
         Section 4.3 of the paper does so.
         """
-        if self.threshold != 0:
+        if self._threshold or not self.settings:
             return self
         task = copy.copy(self)
-        task.threshold = results["validation"]["best_f1_thresh"]
+        task._threshold = results["validation"]["best_f1_thresh"]
         return task
 
     def write_predictions(
@@ -111,7 +114,7 @@ class SquadTask(Task):
             name = path.name.replace("predictions", "null_odds")
             _write_json(path.with_name(name), {r.question: r.null_odds for r in rankings})
         # Written last: if this file exists, all of them do.
-        _write_json(path, {r.question: r.prediction(self.threshold) for r in rankings})
+        _write_json(path, {r.question: r.prediction(self._threshold) for r in rankings})
 
     def predictions_name(self, split: str) -> str:
         """Returns predictions.json, or SPLIT_predictions.json for other splits than validation."""

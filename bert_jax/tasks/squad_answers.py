@@ -57,7 +57,7 @@ class Ranking(NamedTuple):
         """The best answer that is not empty; None for a context without tokens."""
         return next((answer for answer in self.answers if answer.text), None)
 
-    def prediction(self, null_threshold: float | None) -> str:
+    def prediction(self, null_threshold: float) -> str:
         """Returns the best answer, which is empty if `null_odds` are above the threshold."""
         span = self.best_span
         is_null = self.null_odds is not None and self.null_odds > null_threshold

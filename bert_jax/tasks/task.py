@@ -153,7 +153,7 @@ class Task(abc.ABC):
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
         "validation_mismatched". Splits that begin with "validation" are scored; those that
         begin with "test" are predicted.
-      threshold: What predictions depend on beside the rows and the outputs; None for nothing.
+      settings: What predictions depend on beside the rows and the outputs, in words.
       parts: "train" and the validation split if both come from the training file, of whose
         examples a tenth are held out; otherwise empty.
     """
@@ -161,7 +161,7 @@ class Task(abc.ABC):
     head: str
     labels: tuple[str, ...] = ()
     metric: str
-    threshold: float | None = None
+    settings: str = ""
     file_names: Mapping[str, Sequence[str]]
 
     def __init__(

@@ -1,6 +1,7 @@
 """Denoising, BART's objective (Lewis et al. 2020, arXiv:1910.13461, section 2)."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -53,6 +54,7 @@ class Denoising(TextPrediction):
         return decoder_flops(config, length, length)
 
 
+@partial(jax.jit, static_argnames=("config", "length", "sep_id", "pad_id"))
 def denoised(
     config: BertConfig,
     params: Any,
