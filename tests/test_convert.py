@@ -78,7 +78,7 @@ def test_layers_of_a_bert_become_a_distilbert(huggingface, tmp_path):
 
 def test_mistakes_in_the_flags():
     for arguments, words in (
-        (["--output=x", "--to=bert_jax"], "--input is missing"),
+        (["--output=x", "--to=bert_jax"], "--model is missing"),
         (["--input=x", "--output=y", "--to=onnx"], "bert_jax|huggingface|sentence_transformers"),
         (
             ["--input=x", "--output=y", "--to=bert_jax", "--pooling=cls"],
