@@ -19,6 +19,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.batches.stream import evaluation_batches
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import Metric
+from bert_jax.objectives.terms.denoising import denoised
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.batches import evaluation_spec
@@ -60,9 +61,10 @@ def evaluate(
 
     Returns:
       The metrics and baselines of all terms (see `Term.results`), `num_sequences` and, for a
-      model that fills masks, some `filled_texts`; empty if stopped. If the split has several
-      sources, each has an equal part of `config.eval.max_sequences`, at least one sequence, and
-      `by_source` has the metrics of each.
+      model that fills masks, some `filled_texts`, or after the last step of a model with a decoder
+      its `denoised_text`; empty if stopped. If the split has several sources, each has an equal
+      part of `config.eval.max_sequences`, at least one sequence, and `by_source` has the metrics of
+      each.
 
     Raises:
       DivergedError: A metric is not finite.
@@ -95,6 +97,9 @@ def evaluate(
             sums = jax.tree.map(float, sums)
             if guesses and source not in totals:
                 masks += filled_texts(guesses, tokenizer)[: -(-_NUM_FILLED_TEXTS // len(sources))]
+            is_last = step == trainer.stages[-1].end_step
+            if is_last and not masks and trainer.model_config.num_decoder_layers:
+                masks.append(denoised_text(trainer, params, batch, tokenizer))
             totals[source] = add(totals[source], sums) if source in totals else sums
             advance(int(sums["num_sequences"]))
             if stop():
@@ -169,6 +174,32 @@ def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
         if len(found) == _NUM_FILLED_TEXTS:
             break
     return found
+
+
+def denoised_text(
+    trainer: Trainer, params: Any, batch: Mapping[str, jax.Array], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Returns the first row and the beginning of what the decoder writes for it, as filled texts.
+
+    Its one mask has the `original` and the `guess`.
+    """
+    length = min(_FILLED_TOKENS, trainer.model_config.max_position_embeddings)
+    options = {"sep_id": tokenizer.sep_id, "pad_id": tokenizer.pad_id, "length": length}
+
+    def first(params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, ...]:
+        rows = batch["input_ids"], batch["attention_mask"]
+        written_BxT = denoised(trainer.model_config, params["bert"], *rows, **options)
+        # No token is written after the last but one.
+        return batch["input_ids"][0], written_BxT[0], batch["labels"][0, : length - 2]
+
+    replicated = trainer.layout.replicated
+    program = jax.jit(trainer.layout.in_scope()(first), out_shardings=replicated)
+    hidden = {*tokenizer.special_ids} - {tokenizer.mask_id}
+    corrupted, guess, original = (
+        tokenizer.decode([i for i in row if i not in hidden])
+        for row in jax.device_get(program(params, batch))
+    )
+    return {"texts": [f"{corrupted} →", ""], "masks": [{"original": original, "guess": guess}]}
 
 
 def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:

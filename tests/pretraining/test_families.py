@@ -3,6 +3,7 @@
 test_distilbert.py and test_continue.py have runs that begin with another model.
 """
 
+import html
 import importlib.util
 import json
 import math
@@ -213,6 +214,14 @@ def test_the_losses_of_training_and_evaluation(run):
         assert line["loss"] == pytest.approx(sum(line[name] for name in facts.losses), rel=1e-5)
         assert {name for name in line if name.endswith("_loss")} == {*facts.losses}
     again = evaluation.evaluate_workdir(directory)
+    if facts.recipe is bart:
+        # The page has what the decoder writes for a corrupted text of the last evaluation.
+        (shown,) = again["filled_texts"]
+        assert results["filled_texts"] == [shown]
+        (corrupted, _), (mask,) = shown["texts"], shown["masks"]
+        assert "<mask>" in corrupted and corrupted.endswith(" →") and mask["original"]
+        page = (directory / "report.html").read_text()
+        assert html.escape(mask["original"]) in page and "<del>" in page
     for name in facts.losses:
         assert again[name] == pytest.approx(results[name], rel=1e-6)
         if (perplexity := name.replace("loss", "perplexity")) in results:
