@@ -100,16 +100,14 @@ _HUB_FORMATS = ("jsonl", "json", "parquet", "arrow")
 _FILES = split_files(
     *_HUB_FORMATS, train=("train.tsv",), validation=("dev.tsv",), test=("test.tsv",)
 )
+_KINDS = ("matched", "mismatched")
 # The diagnostic set may be beside MNLI's folder.
 _MNLI_FILES = {
-    split: (f"{stem}.tsv", *(f"{split}.{end}" for end in _HUB_FORMATS))
-    for split, stem in {
-        "train": "train",
-        "validation_matched": "dev_matched",
-        "validation_mismatched": "dev_mismatched",
-        "test_matched": "test_matched",
-        "test_mismatched": "test_mismatched",
-    }.items()
+    split: (f"{split.replace('validation', 'dev')}.tsv", *(f"{split}.{x}" for x in _HUB_FORMATS))
+    for split in (
+        "train",
+        *(f"{half}_{kind}" for half in ("validation", "test") for kind in _KINDS),
+    )
 } | {
     "test_ax": (
         "../AX/AX.tsv",
@@ -145,12 +143,9 @@ class GlueTask(SentenceTask):
     def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> ExampleRows:
         # Each file may have another format.
         spec, self._is_of_hub = self._spec, suffix_of(source).removeprefix(".") in _HUB_FORMATS
-        if self._is_of_hub:
-            self.text_columns, self.label_columns = spec.hub_texts or spec.texts, ["label"]
-            self.label_values, self.id_columns = spec.labels, ["idx"]
-        else:
-            self.text_columns, self.label_columns = spec.texts, [spec.label]
-            self.label_values, self.id_columns = spec.values, []
+        hub = spec.hub_texts or spec.texts, ["label"], spec.labels, ["idx"]
+        own = hub if self._is_of_hub else (spec.texts, [spec.label], spec.values, [])
+        self.text_columns, self.label_columns, self.label_values, self.id_columns = own
         return super().read(source, split, bad_rows)
 
     def label_names(self, values: Mapping[str, Any]) -> list[str]:
