@@ -35,8 +35,9 @@ Each has a small twin: `camembert_tiny`, `phobert_tiny`, `xlmr_tiny`.
   the power of 0.3, and nothing in a row marks its language; config.data.sources=FOLDER names the
   text of each. The paper names neither a rate nor a warm-up: those of RoBERTa are here.
 
-The numbers of the three were written down from the papers; no program of their authors is public
-that could be compared. To continue from a released model, use `continue:MODEL`.
+The numbers of the three are those that the papers are known for. They were not checked against the
+papers' text, and no program of the authors is public that could be compared. To continue from a
+released model, use `continue:MODEL`.
 
 For fine-tuning, the paper's table 10 has batches of 16 or 32, rates of 1e-5, 2e-5 or 3e-5, a
 warm-up of 0.06 of the steps and at most 10 epochs; set these keys of configs/finetune/glue.py.
@@ -51,11 +52,11 @@ What differs from fairseq:
 
 Hardware: 256 TPU chips or more for `base` and `large` (the paper used 1,024 V100 GPUs for a day);
 CamemBERT's authors used 256 V100 GPUs for a day, PhoBERT's 4 for three and five weeks, XLM-R's 500.
-Two CPU cores and 2 GB of memory for `tiny`, which follows configs/tiny.py and takes eight minutes
-of CPU time; the other small twins were not timed.
+Two CPU cores and 2 GB of memory for `tiny`, which follows configs/tiny.py and takes four to
+eight minutes of CPU time; the other small twins were not timed.
 Expected: MNLI 87.6 and 90.2, SST-2 94.8 and 96.4, CoLA 63.6 and 68.0 (fairseq's README). XLM-R:
 XNLI, trained on English alone, 76.2 and 80.9 on average. Not reproduced with this code. `tiny`: a
-held-out masked-LM loss of 6.10 (unigram frequencies: 6.75); reproduced. The other small twins were
+held-out masked-LM loss of 6.18 (unigram frequencies: 6.76); reproduced. The other small twins were
 not run to their end.
 """
 
