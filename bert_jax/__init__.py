@@ -3,7 +3,9 @@
 A value, a text or a directory that cannot be used raises `bert_jax.base.errors.UserError`.
 """
 
-from collections.abc import Sequence
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     parts.trust(config)
     validate(config, is_given=True)
     cpu_allocator.prepare_process()
-    return train(config, workdir)
+    with _programs_of_a_run():
+        return train(config, workdir)
 
 
 def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
@@ -72,7 +75,23 @@ def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     config = load_config(config) if isinstance(config, str) else config
     parts.trust(config)
     cpu_allocator.prepare_process()
-    return finetune(config, workdir)
+    with _programs_of_a_run():
+        return finetune(config, workdir)
+
+
+@contextlib.contextmanager
+def _programs_of_a_run() -> Iterator[None]:
+    """Lets the compiled programs and the arrays of a run go at its end.
+
+    JAX would keep them until the process ends, which may make many runs.
+    """
+    import jax
+
+    try:
+        yield
+    finally:
+        jax.clear_caches()
+        gc.collect()
 
 
 def load(path: str, step: int | None = None, parts: Sequence[str] = ()) -> "Bert | FineTuned":

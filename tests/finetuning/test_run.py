@@ -197,6 +197,8 @@ class TestUninterruptedRun:
     def test_a_second_start_reprints_the_results(self, uninterrupted, bert, data, capsys):
         before = (uninterrupted / "metrics.jsonl").read_bytes()
         found = bert_jax.finetune(small.config(bert, data, eval__predict="test"), uninterrupted)
+        # The programs of a run do not stay in a process that makes many.
+        assert not jax.local_devices()[0].client.live_executables()
         assert found == results(uninterrupted)
         output = capsys.readouterr().out
         assert "This run is finished: step 80 is done." in output and "accuracy" in output
