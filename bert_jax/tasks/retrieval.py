@@ -161,6 +161,8 @@ def _texts(path: epath.Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     for row in read_rows(path, (), BadRecords()):
         id, text = _value(row, "_id", "id"), _value(row, "text")
+        if not id:
+            raise UserError(f"{row.where}: the id is missing")
         if id in texts:
             raise UserError(f"{row.where}: the id {id!r} is that of an earlier row too")
         title = _value(row, "title") if "title" in row.values else ""
@@ -179,7 +181,8 @@ def _judgements(path: epath.Path) -> Iterator[tuple[str, str, float]]:
         # In a header, the last name is "score".
         header = _NAMELESS.get(len(names), ()) if as_number(names[-1]) is not None else ()
     for row in read_rows(path, (), BadRecords(), header=header):
-        score = _value(row, "score") if "score" in row.values else "1"
+        # Without a score, there are only the two ids.
+        score = "1" if len(row.values) == 2 else _value(row, "score")
         if (grade := as_number(score)) is None:
             raise UserError(f"{row.where}: score is {score!r}, not a number")
         yield _value(row, "query-id"), _value(row, "corpus-id"), grade

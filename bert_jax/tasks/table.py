@@ -85,10 +85,11 @@ class TableTask(SentenceTask):
     def _items(self, values: Mapping[str, Any]) -> list[str]:
         """Returns the names of the labels of a row, or the numbers of its vector, as texts."""
         if len(self.label_columns) > 1:
-            return [values[column].strip() for column in self.label_columns]
+            is_named = {*self.label_columns} == {*self.labels}
+            return [values[c].strip() for c in (self.labels if is_named else self.label_columns)]
         found = text = values[column := self.label_columns[0]]
-        if isinstance(text, str) and (found := listed(text)) is None:
-            if text.lstrip().startswith("["):
+        if not isinstance(text, list) and (found := listed(str(text))) is None:
+            if str(text).lstrip().startswith(("[", "{")):
                 detail = f"{column} is {text!r:.100}, not a list such as ['a', 'b']"
                 raise BadRecord("not a list", detail)
             found = text.split(self._options["label_separator"])

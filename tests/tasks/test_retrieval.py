@@ -309,6 +309,7 @@ def test_copies_have_equal_similarities(kind, num_documents):
         ({"qrels": ["1 a 0", "9 a 1"]}, "test.tsv: no query has a document with a score above 0"),
         ({"documents": [*DOCUMENTS.items(), ("a", "x")]}, "corpus.jsonl:5: the id 'a' is that of"),
         ({"queries": [*QUERIES.items(), ("1", "x")]}, "queries.jsonl:5: the id '1' is that of"),
+        ({"documents": {"a": "x", "": "y"}}, "corpus.jsonl:2: the id is missing"),
         ({"documents": {}}, "corpus.jsonl has no rows"),
         ({"documents": {"a": ["x"]}}, "corpus.jsonl:1: no text in 'text'; its fields: _id, text"),
         ({"queries": {"a": {"x": "y"}}}, "queries.jsonl:1: no text in 'text'"),
@@ -317,3 +318,14 @@ def test_copies_have_equal_similarities(kind, num_documents):
 def test_folders_that_are_refused(tmp_path, change, words):
     with pytest.raises(UserError, match=words):
         read_retrieval(write(tmp_path, **change), "--retrieval")
+
+
+def test_judgements_have_a_score_or_only_ids(tmp_path):
+    """A column of another name is no score: its zeros would count as relevant."""
+    folder = write(tmp_path)
+    path = folder / "qrels" / "test.tsv"
+    path.write_text("query-id\tcorpus-id\n1\ta\n")
+    assert read_retrieval(folder, "--retrieval").relevant == [{0: 1.0}]
+    path.write_text("query-id\tcorpus-id\trelevance\n1\ta\t1\n1\tb\t0\n")
+    with pytest.raises(UserError, match="test.tsv:2: no text in 'score'; its fields: query-id, c"):
+        read_retrieval(folder, "--retrieval")

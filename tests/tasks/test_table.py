@@ -281,6 +281,8 @@ def test_lists_of_names_are_no_vectors(tmp_path, name, lists, labels):
         ([[1, 0, 0], [1, 1, 0], None], "x.jsonl:3: label is '', not 3 numbers 0 or 1"),
         (["['x' 'y']", "x"], r"x.jsonl:1: label is \"\['x' 'y'\]\", not a list such as"),
         (["[x]", "y"], r"x.jsonl:1: label is '\[x\]', not a list such as"),
+        ([{"x": 1}, {"x": 0}], "x.jsonl:1: label is {'x': 1}, not a list such as"),
+        (["{'x': 1}", "y"], "x.jsonl:1: label is \"{'x': 1}\", not a list such as"),
     ],
 )
 def test_lists_that_are_no_labels_are_refused(tmp_path, lists, words):
@@ -297,6 +299,11 @@ def test_a_column_for_each_label(tmp_path, write):
     task = open_task("table", path, TOKENIZER, **options)
     assert task.labels == ("toxic", "insult")
     assert task.rows("train").labels_N.tolist() == [[1, 0], [0, 0], [1, 1]]
+    # Columns with the names of the labels are found by them, in any order; others by their place.
+    other = open_task("table", path, TOKENIZER, **options, labels="insult,toxic")
+    assert other.rows("train").labels_N.tolist() == [[0, 1], [0, 0], [1, 1]]
+    other = open_task("table", path, TOKENIZER, **options, labels="i,t")
+    assert other.rows("train").labels_N.tolist() == [[1, 0], [0, 0], [1, 1]]
     write({"x.csv": "text,toxic,insult,id\na,1,0,7\nb,-1,-1,8\n"})
     with pytest.raises(UserError, match="x.csv:3: toxic,insult is '-1, -1', not 2 numbers 0 or 1"):
         open_task("table", path, TOKENIZER, **options).rows("train")
