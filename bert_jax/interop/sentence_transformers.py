@@ -130,16 +130,12 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
             config = files.read_json(folder / "config.json", optional=True)
             mode = _pooling_mode(config) if (folder / "config.json").exists() else None
             embedding = embedding._replace(include_prompt=config.get("include_prompt", True))
-            if mode is None:
-                # Copies of a model often have only the top-level files. Training does not need
-                # this one.
-                embedding = embedding._replace(pooling=None)
+            embedding = embedding._replace(pooling=_POOLINGS.get(mode))
+            if embedding.pooling is None:
+                # Copies of a model often have only the top-level files. Training needs no pooling.
                 name = f"{folder.relative_to(path)}/config.json"
-                warnings.append(f"it has no {name}: name the pooling of sentence embeddings")
-            elif mode in _POOLINGS:
-                embedding = embedding._replace(pooling=_POOLINGS[mode])
-            else:
-                warnings.append(f"its pooling, {mode}, is not supported: the mean is used")
+                what = f"its pooling, {mode}, is not supported" if mode else f"it has no {name}"
+                warnings.append(f"{what}: name the pooling of sentence embeddings")
         elif kind == "Normalize":
             embedding = embedding._replace(normalize=True)
         elif kind != "Transformer":

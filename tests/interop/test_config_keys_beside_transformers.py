@@ -331,6 +331,7 @@ MODERNBERT_CHANGES = [
     {"rope_parameters": {"full_attention": {**ROPE, "mscale": 2.0}}},
     {"layer_types": None, "global_attn_every_n_layers": 2},
     {"layer_types": None},
+    {"sliding_window": 2},
 ]
 ANY_CHANGES = [
     {"per_layer_config": {"0": {"intermediate_size": 40}}},

@@ -56,8 +56,8 @@ def test_parts_that_are_not_supported(tmp_path):
     assert read_embedding(tmp_path) == (Embedding(), [])
     both = {"pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}
     embedding, warnings = read_embedding(write(tmp_path, both, "Dense"))
-    assert embedding == Embedding() and len(warnings) == 2
-    assert "max_tokens and cls_token, is not supported: the mean" in warnings[0]
+    assert embedding == Embedding(None) and len(warnings) == 2
+    assert "max_tokens and cls_token, is not supported: name the pooling" in warnings[0]
     assert "its module Dense is not supported" in warnings[1]
     for name in ("../outside", "/outside", "1_Pooling/../../outside"):
         modules = [{"type": "sentence_transformers.models.Pooling", "path": name}]

@@ -90,6 +90,8 @@ def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
         thetas[kind] = rope.get("rope_theta", thetas[kind])
     has_local = every != 1
     window = config.get("local_attention", _WINDOW)
+    if config.get("sliding_window") is not None:
+        window = 2 * config["sliding_window"]
     return {
         "global_attn_every_n_layers": every,
         "local_attention": window if has_local else 0,
