@@ -42,10 +42,14 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
         name, command, *flags = shlex.split(line)
         if name in commands:
             raise UserError(f"two runs of the study are named {name!r}: give each its own name")
+        if "/" in name:
+            raise UserError(f"a run of the study is named {name!r}: a name has no /")
         if command not in ("main", "finetune"):
             raise UserError(f"the command of {name} is {command!r}; it must be main or finetune")
         # A flag of all runs replaces the same flag of one.
         own = {flag.partition("=")[0]: flag for flag in [*flags, *study[command]]}
+        if "--workdir" in own:
+            raise UserError(f"{name} has {own['--workdir']}: a study gives each run its directory")
         words = [flag.replace("{study}", str(path)) for flag in own.values()]
         commands[name] = [command, *words, f"--workdir={path / name}"]
     for name, (command, *words) in commands.items():

@@ -117,7 +117,8 @@ def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Pa
     known = KINDS[kind]
     if path.is_dir():
         path = next((path / n for n in known.names if (path / n).exists()), path / known.names[0])
-    has_companion = known.companion and path.name == known.names[-1]
+    is_last = path.name == known.names[-1] or len(known.names) == 1
+    has_companion = known.companion and is_last
     added = path.parent / ADDED_FILE
     return [
         path,

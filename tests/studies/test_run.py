@@ -150,6 +150,11 @@ def test_two_runs_with_one_name_are_refused(study):
         ({"finetune": ("--config.seed=x",)}, r"all \(.*finetune\): flag --config.seed=x: "),
         ({"finetune": ("--config.train.num_epochs=0",)}, r"all \(.*\): config.train.num_epochs is"),
         ({"runs": ["b train --config=tiny"]}, "the command of b is 'train'; it must be main or"),
+        (
+            {"runs": ["../b main --config=tiny"]},
+            "run of the study is named '../b': a name has no /",
+        ),
+        ({"main": ("--workdir=x",)}, "b has --workdir=x: a study gives each run its directory"),
     ],
 )
 def test_wrong_flags_of_any_run_end_the_study_before_the_first(flags, message, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers import CONVENTIONS, load
+from bert_jax.tokenizers import CONVENTIONS, from_file, load
 from tests.tokenizers.test_tokenizers import sample_texts, train
 
 # The special tokens of each kind.
@@ -61,6 +61,22 @@ def test_a_small_corpus_is_filled_up_with_unused_tokens():
     assert tokenizer.vocab_size == 1000
     assert 900 < tokenizer.num_unused < 1000
     assert tokenizer.id_to_token(999) == f"[unused{tokenizer.num_unused - 1}]"
+
+
+@pytest.mark.parametrize("kind", ["fastbpe", "moses_bpe"])
+def test_a_vocabulary_of_another_name_has_its_second_file_beside_it(kind, tmp_path):
+    special = CONVENTIONS[TRAINED[kind]]
+    tokenizer = train(kind, sample_texts(2), 200, special_tokens=special)
+    tokenizer.save(tmp_path)
+    vocabulary, second = tokenizer.vocabulary_files
+    (tmp_path / vocabulary).rename(tmp_path / "mine")
+    found = from_file(kind, tmp_path / "mine", special_tokens=special)
+    text = "to be or not to be"
+    ids = [x.encode_batch([text])[0] for x in (found, tokenizer)]
+    assert ids[0].tolist() == ids[1].tolist()
+    (tmp_path / second).unlink()
+    with pytest.raises(FileNotFoundError, match=second):
+        from_file(kind, tmp_path / "mine", special_tokens=special)
 
 
 def test_fastbpe_gives_no_token_two_meanings(tmp_path):
