@@ -30,12 +30,10 @@ What differs from the authors' program:
 | xxlarge_v2 | 223 M | 90.6 | 96.8 | 94.6 | 89.8 | 86.8 |
 
 Hardware: 64 to 512 TPU v3 in the paper; two CPU cores and 2 GB of memory for `tiny`, whose recipe
-is ours and takes five minutes.
+is ours and takes twelve minutes of CPU time.
 Expected: the table's dev scores (README of google-research/albert). Not reproduced with this code.
-`tiny`: a held-out masked-LM loss of 5.56 (15.0 % right; unigram frequencies have 6.04 and 6.3 %)
-and 77.2 % of the orders (the more common label: 56.3 %), in one run. Rows may begin inside a
-sentence, which helps with the order: with --config.data.max_sentence_tokens=0 the loss is 5.25
-(6.03), and the order is not learned (67.6 %, the more common label 67.9 %).
+`tiny`: a held-out masked-LM loss of 5.27 (20.2 % right; unigram frequencies have 6.00 and 5.8 %);
+the order is not learned (57.0 %, the more common label 59.6 %), in one run.
 """
 
 from bert_jax import load_config
