@@ -138,10 +138,9 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
                 warnings.append(f"{what}: name the pooling of sentence embeddings")
         elif kind == "Normalize":
             embedding = embedding._replace(normalize=True)
-        elif kind != "Transformer":
-            warnings.append(
-                f"its module {kind} is not supported: embeddings are computed without it"
-            )
+        elif kind not in ("Transformer", "Dropout"):
+            embedding = embedding._replace(pooling=None)
+            warnings.append(f"its module {kind} is not supported: name a pooling to go without it")
     return embedding, [f"{path}: {warning}" for warning in warnings]
 
 

@@ -328,7 +328,9 @@ class NerTask(Task):
         if is_test:
             return tag
         if not spelling:
-            raise BadRecord("missing column", "there is a word, but no tag in a column after it")
+            raise BadRecord(
+                "missing column", "the word has no tag (a column after it, or `ner_tags`)"
+            )
         if not tag:
             raise BadRecord(
                 "unknown tag",

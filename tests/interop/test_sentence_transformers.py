@@ -59,6 +59,10 @@ def test_parts_that_are_not_supported(tmp_path):
     assert embedding == Embedding(None) and len(warnings) == 2
     assert "max_tokens and cls_token, is not supported: name the pooling" in warnings[0]
     assert "its module Dense is not supported" in warnings[1]
+    of_dense, warnings = read_embedding(write(tmp_path, OLD_POOLING, "Dense"))
+    assert of_dense.pooling is None and len(warnings) == 1
+    # Dropout does nothing to the vectors of a trained model.
+    assert read_embedding(write(tmp_path, OLD_POOLING, "Dropout")) == (Embedding("cls"), [])
     for name in ("../outside", "/outside", "1_Pooling/../../outside"):
         modules = [{"type": "sentence_transformers.models.Pooling", "path": name}]
         (tmp_path / "modules.json").write_text(json.dumps(modules))

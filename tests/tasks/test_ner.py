@@ -236,7 +236,11 @@ def test_white_space_and_line_ends(tmp_path, tokenizer):
 @pytest.mark.parametrize(
     "line, words, reason",
     [
-        ("Rome", r"train.conll:7: there is a word, but no tag", "missing column"),
+        (
+            "Rome",
+            r"train.conll:7: the word has no tag \(a column after it, or `ner_tags`\)",
+            "missing column",
+        ),
         ("\tO", r"train.conll:7: the first column, the word, is empty", "missing column"),
         ("Rome LOC", "train.conll:7: the tag is 'LOC'; it must be O, or B, I", "unknown tag"),
     ],
