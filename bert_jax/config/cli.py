@@ -111,6 +111,8 @@ def check_run(command: str, words: Sequence[str]) -> None:
         config.validate(values.config, is_given=True)
         return
     given = values.config.copy_and_resolve_references()
+    if "sweep" in given:
+        finetuning.check_sweep_flags(given, values["config"].source.flags, values.sweep)
     if given.get("task") == finetuning.ALL:
         given.task = finetuning.GLUE_TASKS[0]
     finetuning.validate(given)

@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -191,6 +191,28 @@ FILLED_IN: Section = {
 
 def _section(task: str) -> Section:
     return {**FINETUNING, **({task: TASK_SECTIONS[task]} if task in TASK_SECTIONS else {})}
+
+
+# The keys that the runs of a sweep take from `config.sweep`.
+_SWEPT = {
+    "schedule.peak_learning_rate": "learning_rates",
+    "train.batch_size": "batch_sizes",
+    "seed": "seeds",
+}
+
+
+def check_sweep_flags(config: ConfigDict, given: Iterable[str], is_sweep: bool) -> None:
+    """Refuses keys that were given and have no effect with or without --sweep."""
+    swept = _SWEPT | ({"train.num_epochs": "epochs"} if any(config.sweep.epochs) else {})
+    for key in sorted(given):
+        if key.startswith("sweep.") and not is_sweep:
+            raise UserError(f"--config.{key} has no effect without --sweep")
+        if key in swept and is_sweep:
+            values = ",".join(map(str, config.sweep[swept[key]]))
+            raise UserError(
+                f"--config.{key} has no effect with --sweep, which tries "
+                f"config.sweep.{swept[key]}={values}"
+            )
 
 
 def finetune_config(task: str) -> ConfigDict:

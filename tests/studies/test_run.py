@@ -147,6 +147,10 @@ def test_two_runs_with_one_name_are_refused(study):
         ({"main": ("--config.sed=1",)}, r"b \(.*main\): unknown config key sed; did you mean seed"),
         ({"main": ("--sweep",)}, r"b \(.*main\): unknown flag --sweep"),
         ({"main": ("--config.train.num_steps=0",)}, r"b \(.*main\): config.train.num_steps is 0"),
+        (
+            {"finetune": ("--config.seed=3",)},
+            r"all \(.*\): --config.seed has no effect with --sweep",
+        ),
         ({"finetune": ("--config.seed=x",)}, r"all \(.*finetune\): flag --config.seed=x: "),
         ({"finetune": ("--config.train.num_epochs=0",)}, r"all \(.*\): config.train.num_epochs is"),
         ({"runs": ["b train --config=tiny"]}, "the command of b is 'train'; it must be main or"),
