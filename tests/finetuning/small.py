@@ -64,6 +64,9 @@ def command(workdir, bert, data, *more, **overrides) -> list[str]:
     """Returns the command `python -m bert_jax.finetune` for such a run."""
     values = OVERRIDES | {key.replace("__", "."): value for key, value in overrides.items()}
     values |= {"init_from": bert, "data.input": data}
+    if "--sweep" in more:
+        # A sweep has its own.
+        del values["train.batch_size"], values["schedule.peak_learning_rate"]
     return [
         sys.executable,
         "-m",
