@@ -13,13 +13,18 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from ml_collections import ConfigDict
-from orbax.checkpoint._src import asyncio_utils
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.parallel import multihost
 from bert_jax.training import workdir
 from bert_jax.training.state import TrainState
+
+try:
+    from orbax.checkpoint._src import asyncio_utils
+except ImportError:
+    # It is private. Without it, a failed read or write prints many lines before its sentence.
+    asyncio_utils = None
 
 _log = logging.getLogger(__name__)
 # The statuses with which tensorstore says that a disk or the network failed.
@@ -231,8 +236,9 @@ def _hush_orbax() -> None:
         return is_verbose or "/orbax/" not in record.pathname
 
     absl.logging.get_absl_logger().addFilter(is_wanted)
-    run_sync = asyncio_utils.run_sync
-    asyncio_utils.run_sync = lambda coroutine: run_sync(_ended(coroutine))
+    if asyncio_utils:
+        run_sync = asyncio_utils.run_sync
+        asyncio_utils.run_sync = lambda coroutine: run_sync(_ended(coroutine))
 
 
 async def _ended(coroutine: Coroutine[Any, Any, Any]) -> Any:
