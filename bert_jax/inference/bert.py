@@ -249,7 +249,7 @@ class Bert:
             scores, ids = [np.zeros((len(part), 0))], [np.zeros((len(part), 0), np.int64)]
             for start in range(0, len(corpus_embeddings), _SEARCH_ROWS):
                 similarity = self.similarity(part, corpus_embeddings[start : start + _SEARCH_ROWS])
-                # Of equal values, the first has the lowest index.
+                # top_k puts equal values in the order of their indices.
                 best, at = jax.lax.top_k(similarity, min(top_k, similarity.shape[1]))
                 scores.append(best)
                 ids.append(start + np.asarray(at, np.int64))

@@ -149,7 +149,7 @@ def open_text(
     """
     with files.open_input(path) as stored, files.naming(path):
         unpacked = COMPRESSIONS.get(path.suffix.lower(), lambda stored: stored)
-        # Of a pipe, which cannot go back, `peek` keeps what it shows.
+        # A pipe cannot go back; `peek` keeps what it shows.
         start = unpacked(stored).peek(_PEEK_BYTES)
         if _PACKED.match(start):
             raise UserError(f"{path} is packed: unpack it, and name its files or their folder")

@@ -107,7 +107,7 @@ def test_short_sentences_are_read_as_before():
     ("limit", "starts"), [(8, [0, 5, 9, 15]), (5, [0, 4, 7, 12, 16]), (12, [0, 5, 13])]
 )
 def test_long_sentences_are_divided_between_words_and_better_between_clauses(limit, starts):
-    """Of the places within a quarter of the limit, one after a comma is best."""
+    """The best place within a quarter of the limit is one after a comma."""
     text = "as long as words go on , there are un ##break ##able ones and more of them to come here"
     words = text.split()
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(words)]
