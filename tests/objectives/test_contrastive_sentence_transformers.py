@@ -16,7 +16,7 @@ pytestmark = pytest.mark.outside
 @pytest.mark.parametrize("margin", [0.2, 0.5, 1.0, 1.7])
 @pytest.mark.parametrize("labels", [(0, 0, 0, 1, 1, 1), (0,) * 6, (1,) * 6])
 def test_values_and_gradients(margin, labels):
-    """Of random vectors of two values, some distances are inside every margin."""
+    """Some distances between random vectors of two values are inside each margin."""
     rng = np.random.default_rng(3)
     queries, documents = rng.standard_normal((2, 6, 2))
     labels = np.array(labels, float)

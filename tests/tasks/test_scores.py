@@ -107,7 +107,7 @@ def test_the_best_threshold_is_that_of_all_thresholds():
     rng = np.random.default_rng(0)
     for _ in range(20):
         labels = rng.random((30, 3)) < 0.3
-        # Thresholds of hundredths are as good as any.
+        # No other threshold is better than those in steps of a hundredth.
         probabilities = np.round(rng.random((30, 3)) * 0.6 + 0.4 * labels, 1).astype(np.float32)
         found = best_threshold(labels, probabilities)
         tried = [

@@ -26,7 +26,7 @@ def no_warnings():
 
 @pytest.mark.parametrize("num_labels", [2, 3, 7])
 def test_classes(rng, num_labels):
-    """Of seven classes, some occur or are predicted in no row of the smaller draws."""
+    """In small draws, some of the seven classes neither occur nor are predicted."""
     labels, predictions = rng.integers(0, num_labels, (2, rng.integers(4, 40)))
     expected = {"accuracy": metrics.accuracy_score(labels, predictions)}
     if num_labels == 2:
