@@ -1,6 +1,7 @@
 """A trained model in memory: masked words, next sentences, scores, features and attention."""
 
 import math
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -243,7 +244,9 @@ class Bert:
           For each query the `corpus_id` and the `score` of the top_k, the most similar first. Of
           equally similar ones, the lowest ids come first.
         """
-        found, queries_QxD = [], np.atleast_2d(query_embeddings)
+        # JAX would keep a float for later calls.
+        found, top_k = [], operator.index(top_k)
+        queries_QxD = np.atleast_2d(query_embeddings)
         for first in range(0, len(queries_QxD), _SEARCH_QUERIES):
             part = queries_QxD[first : first + _SEARCH_QUERIES]
             scores, ids = [np.zeros((len(part), 0))], [np.zeros((len(part), 0), np.int64)]

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 from etils import epath
 
 from bert_jax.base.errors import UserError
+from bert_jax.base.files import check_regular
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.formats import TABLES
 from bert_jax.text.readers import MAX_RECORD_BYTES, Line, json_lines, open_text, suffix_of
@@ -61,6 +62,7 @@ def read_rows(
         format = TABLES.get(suffix_of(file).removeprefix("."))
         if format is None:
             raise UserError(f"{file} must be named .{', .'.join(TABLES)}")
+        check_regular(file)
         with open_text(file) as (_, stream):
             found = table_rows(file, stream, format, needed, bad_rows, numbers=numbers, **options)
             yield from found

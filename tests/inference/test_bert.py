@@ -214,6 +214,9 @@ def test_search_finds_the_most_similar_vectors_in_chunks(monkeypatch, tmp_path):
         (only,) = bert.search(queries[3], corpus, top_k=4)
         assert [each["corpus_id"] for each in only] == expected[3].tolist()
     assert len(bert.search(queries, corpus[:2])[0]) == 2
+    with pytest.raises(TypeError, match="float"):
+        bert.search(queries, corpus, top_k=5.0)
+    assert len(bert.search(queries, corpus, top_k=5)[0]) == 5
     assert bert.search(queries, corpus[:0]) == [[]] * 7 and bert.search(queries[:0], corpus) == []
 
 

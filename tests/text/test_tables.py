@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -149,6 +150,13 @@ def test_an_object_that_is_not_utf8_is_skipped(tmp_path):
     rows = list(read_rows(tmp_path / "x.parquet", (), bad_rows))
     assert [row.values for row in rows] == [{"a": "good"}]
     assert bad_rows.dropped.total() == 1
+
+
+def test_a_pipe_is_no_table(tmp_path):
+    """Tables are read more than once."""
+    os.mkfifo(tmp_path / "x.csv")
+    with pytest.raises(UserError, match="x.csv is not a regular file"):
+        read(tmp_path, "x.csv")
 
 
 def test_what_is_missing_is_an_empty_text_in_all_formats(tmp_path):
