@@ -9,7 +9,8 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from bert_jax.batches.stream import EVALUATION_SEED, StreamSpec, evaluation_batches
+from bert_jax.batches.evaluation_batches import EVALUATION_SEED, evaluation_batches
+from bert_jax.batches.stream import StreamSpec
 from bert_jax.objectives.objective import apply
 from bert_jax.pretraining import evaluation, heldout
 from bert_jax.pretraining.build import make_trainer

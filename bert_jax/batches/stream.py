@@ -4,10 +4,8 @@ Step n of a stage takes examples n * B to (n + 1) * B of the stage's stream. A b
 function of (spec, data, n). It does not depend on hosts, threads or interruptions.
 """
 
-import copy
 import dataclasses
 import functools
-import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,22 +22,11 @@ from bert_jax.batches.packing import SharedRows
 from bert_jax.batches.random_keys import CORRUPTION_TAG, random_key
 from bert_jax.batches.rows import PAIRS, ROWS
 from bert_jax.batches.rows.windows import select_rows
-from bert_jax.config import derived_predictions
 from bert_jax.config.data import DATA
 
 Batch = dict[str, np.ndarray]
 # The shape and the dtype of each array.
 Signature = Mapping[str, tuple[tuple[int, ...], str]]
-# No other seed affects the pairs and masks of an evaluation.
-EVALUATION_SEED = 12345
-# Evaluation always uses BERT's masks, and as many predictions as they need, so that runs trained
-# with different masks are comparable. `corruption.denoising` has its own.
-EVALUATION_MASKS = {
-    "masked_lm_prob": 0.15,
-    "mask_fractions": (0.8, 0.1, 0.1),
-    "whole_word_masking": False,
-    "held_out": True,
-}
 # The number of batches that are kept ready in host memory.
 PREFETCH_BATCHES = 4
 
@@ -49,19 +36,18 @@ class StreamSpec:
     """The options of a stage's stream. `num_threads` affects only its speed.
 
     `stream_spec` of `bert_jax.pretraining.batches` takes them from the stage and `config.data` by
-    name: a key for a row builder or a corruption needs a field here. An evaluation has these
-    options too, but for those of `EVALUATION_MASKS`, the seed and the stage.
+    name: a key for a row builder or a corruption needs a field here.
 
     Attributes:
       max_seq_length: Tokens of a row, with special tokens and padding.
       max_predictions_per_seq: The most tokens of a row that are predicted.
       batch_size: The rows of a global batch.
       stage: The index of the stage, which gives its order of the text with the seed.
+      corruption: A name of `config.data.corruption`, or the corruption itself.
       masked_lm_prob: The fraction of the tokens that are chosen, from 0 to 1.
       mask_fractions: The fractions of chosen tokens that become [MASK], are kept, and become
         random.
       max_pairs_per_row: The largest number of pairs that share a row; 1 for rows of one pair.
-      held_out: Whether the masks are for evaluation: they follow BERT's rules.
       max_sentence_tokens: Longer sentences are divided; 0 divides none.
       shuffle_sentences: Sentences of a window in which rows are shuffled.
     """
@@ -73,13 +59,12 @@ class StreamSpec:
     stage: int
     rows: str = DATA["rows"].default
     pair_labels: str = DATA["pair_labels"].default
-    corruption: str = DATA["corruption"].default
+    corruption: Any = DATA["corruption"].default
     masked_lm_prob: float = DATA["masked_lm_prob"].default
     mask_fractions: tuple[float, float, float] = DATA["mask_fractions"].default
     poisson_lambda: float = DATA["poisson_lambda"].default
     permute_sentence_ratio: float = DATA["permute_sentence_ratio"].default
     whole_word_masking: bool = DATA["whole_word_masking"].default
-    held_out: bool = False
     max_sentence_tokens: int = DATA["max_sentence_tokens"].default
     short_seq_prob: float = DATA["short_seq_prob"].default
     max_pairs_per_row: int = DATA["max_pairs_per_row"].default
@@ -90,14 +75,14 @@ class StreamSpec:
 
 
 def batch_fields(
-    rows: str, corruption: str, pair_labels: str = "next", max_pairs_per_row: int = 1
+    rows: str, corruption: Any, pair_labels: str = "next", max_pairs_per_row: int = 1
 ) -> BatchFields:
     """Returns the fields of a batch: those of the row builder, then those of the corruption.
 
     If several pairs may share a row, see `shared_row_fields`.
     """
-    builder = _row_builder(rows, pair_labels)
-    fields = {**builder.fields, **_corruption(corruption).fields}
+    builder = row_builder(rows, pair_labels)
+    fields = {**builder.fields, **corruption_of(corruption).fields}
     return fields if max_pairs_per_row == 1 else shared_row_fields(fields)
 
 
@@ -126,18 +111,18 @@ class Stream:
             spec.rows, spec.corruption, spec.pair_labels, spec.max_pairs_per_row
         )
         self._row_R = host_rows(spec.batch_size, shards, num_shards)
-        self.rows = _row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
-        self._corruption = _corruption(spec.corruption)(tokenizer, spec, store)
+        self.rows = row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
+        self._corruption = corruption_of(spec.corruption)(tokenizer, spec, store)
         # The same rows, assembled from marks of the tokens instead of the ids.
         self._marked_rows = {}
         if store.has_words:
-            self._marked_rows["begins_word"] = self._rows_of(store.word_starts_at)
+            self._marked_rows["begins_word"] = self.rows.reading(store.word_starts_at)
         if getattr(self._corruption, "needs_sentences", False):
-            self._marked_rows["begins_sentence"] = self._rows_of(store.sentence_starts_at)
+            self._marked_rows["begins_sentence"] = self.rows.reading(store.sentence_starts_at)
         self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
         self._shared_rows = None
         if spec.max_pairs_per_row > 1:
-            self._shared_rows = SharedRows(self.rows, _corruption(spec.corruption).fields)
+            self._shared_rows = SharedRows(self.rows, self._corruption.fields)
         self.examples = Examples(self._shared_rows or self.rows)
 
     def position(self, step: int) -> dict[str, int]:
@@ -168,9 +153,7 @@ class Stream:
         signature = {
             name: (field.shape(*sizes), field.dtype) for name, field in self.fields.items()
         }
-        return BatchIterator(
-            functools.partial(self._make_batches, first_step, num_steps), signature
-        )
+        return BatchIterator(functools.partial(self.make_batches, first_step, num_steps), signature)
 
     def build(self, plan: Any, first_example: int) -> Batch:
         """Makes consecutive rows, the first numbered `first_example`."""
@@ -186,13 +169,8 @@ class Stream:
         }
         return batch | self._corruption.corrupt(batch | marks, key, first_example)
 
-    def _rows_of(self, marks_at: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """Returns the row builder with marks of the tokens, such as where words begin, as ids."""
-        rows = copy.copy(self.rows)
-        rows.store = types.SimpleNamespace(tokens_at=marks_at)
-        return rows
-
-    def _make_batches(self, first_step: int, num_steps: int) -> Iterator[Batch]:
+    def make_batches(self, first_step: int, num_steps: int) -> Iterator[Batch]:
+        """Yields the arrays of `batches` without tf.data."""
         return prefetch(self._makers(first_step * self.spec.batch_size, num_steps), self.spec)
 
     def _makers(self, first: int, num_batches: int) -> Iterator[Callable[[], Batch]]:
@@ -217,64 +195,6 @@ class Stream:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def evaluation_batches(
-    store,
-    tokenizer,
-    spec: StreamSpec,
-    max_sequences: int = 0,
-    *,
-    multiple: int = 1,
-    keeps_size: bool = False,
-    shards: Sequence[int] = (0,),
-    num_shards: int = 1,
-) -> Iterator[Batch]:
-    """Yields one epoch of a split, with the same rows and masks in every call.
-
-    Masks follow `EVALUATION_MASKS`, not `spec`. If there are fewer sequences than
-    `spec.batch_size`, they form one smaller batch, unless `keeps_size` is true.
-
-    Args:
-      store, tokenizer, shards, num_shards: As for `Stream`.
-      spec: `seed` and `stage` determine rows and masks.
-      max_sequences: The number of sequences to take from the start of the shuffled epoch; 0
-        for all.
-      multiple: A divisor of `spec.batch_size` that also divides the size of a smaller batch.
-      keeps_size: Whether every batch has `spec.batch_size` rows, which fits a compiled step.
-
-    Yields:
-      Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
-      only fill up the last batch. In those rows all other float32 fields, which are weights,
-      are 0 as well.
-    """
-    predictions = derived_predictions(
-        spec.max_seq_length, EVALUATION_MASKS["masked_lm_prob"], "masked_lm"
-    )
-    # Each pair has a row of its own.
-    sizes = {"max_predictions_per_seq": predictions, "max_pairs_per_row": 1}
-    spec = dataclasses.replace(spec, **sizes, **EVALUATION_MASKS)
-    stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
-    rows, row_R = stream.rows, stream._row_R
-    total = 0
-    for window in range(len(rows.windows(0))):
-        total += rows.count(0, window)
-        if 0 < max_sequences <= total:
-            total = max_sequences
-            break
-    rounded_up = -(-max(total, 1) // multiple) * multiple
-    if rounded_up < spec.batch_size and not keeps_size:
-        spec = dataclasses.replace(spec, batch_size=rounded_up)
-        stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
-        row_R = stream._row_R
-    # The rows beyond the total are the next rows of the stream, because rows of only padding
-    # could give NaN.
-    for number, batch in enumerate(stream._make_batches(0, -(-total // spec.batch_size))):
-        is_counted = number * spec.batch_size + row_R < total
-        for name, field in stream.fields.items():
-            if field.dtype == "float32":
-                batch[name][~is_counted] = 0
-        yield batch | {"example_weights": is_counted.astype(np.float32)}
-
-
 def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterator[Batch]:
     """Calls functions ahead of time, in a few threads, and yields their results in order."""
     waiting: deque = deque()
@@ -290,12 +210,15 @@ def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterato
         pool.shutdown(cancel_futures=True)
 
 
-def _row_builder(name: str, pair_labels: str) -> Any:
+def row_builder(name: str, pair_labels: str) -> Any:
     builders = {**ROWS, "pairs": PAIRS[pair_labels]}
     return load_part(name, builders, "config.data.rows")
 
 
-def _corruption(name: str) -> Any:
+def corruption_of(name: Any) -> Any:
+    """Returns the corruption of a name; a corruption itself is returned unchanged."""
+    if not isinstance(name, str):
+        return name
     return load_part(name, CORRUPTIONS, "config.data.corruption")
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax.batches.stream import EVALUATION_SEED, Stream, StreamSpec
+from bert_jax.batches.evaluation_batches import EVALUATION_SEED
+from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.store.token_store import TokenStore
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import Stage

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bert_jax.base.batch import shared_row_fields
+from bert_jax.batches.evaluation_batches import evaluation_batches
 from bert_jax.batches.packing import pack
-from bert_jax.batches.stream import Stream, evaluation_batches
+from bert_jax.batches.stream import Stream
 from tests.batches.fakes import PAD, FakeStore, make_documents, make_tokenizer
 from tests.batches.single_rows import single_rows
 from tests.batches.small_stream import PACKED, SINGLE, SPEC, STORE, TOKENIZER, stream

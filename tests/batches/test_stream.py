@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from bert_jax.batches.evaluation_batches import evaluation_batches
 from bert_jax.batches.rows.pairs import PairRows
-from bert_jax.batches.stream import evaluation_batches
 from tests.batches.fakes import FakeStore
 from tests.batches.small_stream import DOCUMENTS, PACKED, SPEC, STORE, TOKENIZER, stream
 

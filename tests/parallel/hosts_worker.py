@@ -31,7 +31,8 @@ def batches(order: list[int], shape: tuple[int, int, int]) -> dict:
 
     The mesh has the devices in the given order.
     """
-    from bert_jax.batches.stream import Stream, evaluation_batches
+    from bert_jax.batches.evaluation_batches import evaluation_batches
+    from bert_jax.batches.stream import Stream
     from tests.batches.small_stream import SPEC, STORE, TOKENIZER
 
     devices = np.array(jax.devices())[order].reshape(shape)

@@ -8,7 +8,9 @@ this package. A corruption is a class with
         `store`;
     corrupt(batch, key, first_example), which returns the arrays that it changes or adds;
     needs_sentences (may be missing): whether `batch` shall have `begins_sentence`, bool [B, L], the
-        first token of each sentence of the store.
+        first token of each sentence of the store;
+    held_out(spec) (may be missing): a static method that returns the `StreamSpec` of held-out rows,
+        with `max_predictions_per_seq` of them. Otherwise, they are corrupted as in training.
 
 Other masking rules need no new class: `masked_lm.MaskingRules` takes them as data.
 

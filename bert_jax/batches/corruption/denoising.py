@@ -11,6 +11,8 @@ The rules are those of `DenoisingDataset` in fairseq's denoising_dataset.py with
   rows: 16 of 50 words, not 15.
 """
 
+import dataclasses
+
 import numpy as np
 from scipy.special import pdtr
 
@@ -19,8 +21,6 @@ from bert_jax.batches.corruption.choose import num_to_predict, random_columns, u
 from bert_jax.batches.random_keys import draw_rows
 from bert_jax.config.data import DATA
 
-# BART's own values. Evaluation always uses these.
-MASKED_LM_PROB, MASK_FRACTIONS = 0.3, (0.9, 0.0, 0.1)
 # Lengths with a smaller probability than float64 resolves are left out; `DATA` bounds the mean.
 _LONGEST_SPAN = 400
 
@@ -31,9 +31,8 @@ class Denoising:
     Args:
       tokenizer: Has `vocab_size`, the ids of the special tokens and `is_word_start_V` (bool by
         id).
-      spec: A `StreamSpec`: `masked_lm_prob`, `mask_fractions`, `poisson_lambda`,
-        `permute_sentence_ratio` and `held_out` are used. Nothing is kept: the second of the
-        fractions must be 0.
+      spec: A `StreamSpec`: `masked_lm_prob`, `mask_fractions`, `poisson_lambda` and
+        `permute_sentence_ratio` are used. Nothing is kept: the second of the fractions must be 0.
 
     Attributes:
       fields: The arrays that `corrupt` adds to a batch.
@@ -43,13 +42,8 @@ class Denoising:
     needs_sentences = True
 
     def __init__(self, tokenizer, spec, store=None):
-        self._masked_lm_prob, fractions = spec.masked_lm_prob, spec.mask_fractions
+        self._masked_lm_prob, self._random_fraction = spec.masked_lm_prob, spec.mask_fractions[2]
         self._poisson_lambda, self._permuted = spec.poisson_lambda, spec.permute_sentence_ratio
-        if spec.held_out:
-            self._masked_lm_prob, fractions = MASKED_LM_PROB, MASK_FRACTIONS
-            self._poisson_lambda = DATA["poisson_lambda"].default
-            self._permuted = DATA["permute_sentence_ratio"].default
-        self._random_fraction = fractions[2]
         # The probability that a span of at least one word has at most 1, 2, ... words.
         none, *up_to = pdtr(np.arange(_LONGEST_SPAN), self._poisson_lambda)
         self._up_to_K = (np.array(up_to) - none) / (1 - none)
@@ -59,6 +53,17 @@ class Denoising:
         specials = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id]
         ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
         self._random_ids = np.delete(ids, specials)
+
+    @staticmethod
+    def held_out(spec):
+        """Returns the `StreamSpec` of held-out rows, which are corrupted as BART's are."""
+        return dataclasses.replace(
+            spec,
+            masked_lm_prob=0.3,
+            mask_fractions=(0.9, 0.0, 0.1),
+            poisson_lambda=DATA["poisson_lambda"].default,
+            permute_sentence_ratio=DATA["permute_sentence_ratio"].default,
+        )
 
     def corrupt(
         self, batch: dict[str, np.ndarray], key: np.ndarray, first_example: int

@@ -19,6 +19,7 @@ from bert_jax.batches.corruption.choose import (
 )
 from bert_jax.batches.corruption.spans import choose_ngrams, choose_spans, span_boundaries
 from bert_jax.batches.random_keys import draw_rows
+from bert_jax.config import derived_predictions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,11 @@ class MaskingRules:
         (the same without padding, unknown, [CLS] and [SEP]), or "text" (proportional to the
         counts in the corpus). Each token is drawn independently.
       boundaries: Whether the batch gets the fields of `SPAN_BOUNDARY_FIELDS`.
+      row_rate: Draws the rate of each row, as masked diffusion does: it maps random numbers in
+        [0, 1), float64 [B], and `config.data.masked_lm_prob` to rates, float64 [B]. None for
+        `config.data.masked_lm_prob` in all rows.
+      held_out_as_trained: Whether held-out rows have these rules. Otherwise they have BERT's, so
+        that models are compared on the same predictions, whatever they were trained with.
     """
 
     whole_words: bool = False
@@ -63,6 +69,8 @@ class MaskingRules:
     coin: str = "token"
     random_ids: str = "all"
     boundaries: bool = False
+    row_rate: Callable[[np.ndarray, float], np.ndarray] | None = None
+    held_out_as_trained: bool = False
 
     @property
     def fields(self) -> BatchFields:
@@ -70,6 +78,21 @@ class MaskingRules:
 
     def __call__(self, tokenizer, spec, store) -> "MaskedTokens":
         return MaskedTokens(tokenizer, spec, store, self)
+
+    def held_out(self, spec):
+        """Returns the `StreamSpec` of held-out rows, with as many predictions as they need."""
+        if self.held_out_as_trained:
+            return spec
+        rate = 0.15
+        return dataclasses.replace(
+            spec,
+            # The fields stay those that the terms need.
+            corruption=dataclasses.replace(BERT, boundaries=self.boundaries),
+            max_predictions_per_seq=derived_predictions(spec.max_seq_length, rate, "masked_lm"),
+            masked_lm_prob=rate,
+            mask_fractions=(0.8, 0.1, 0.1),
+            whole_word_masking=False,
+        )
 
 
 class MaskedTokens:
@@ -79,18 +102,17 @@ class MaskedTokens:
       tokenizer: Has `vocab_size`, the ids of the special tokens and `begins_word`; see `Tokenizer`.
         [UNK] may be predicted.
       spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking`,
-        `mask_fractions` and `held_out` are used. Rows never have more than
-        `max_predictions_per_seq` predictions.
+        `mask_fractions` are used. Rows never have more than `max_predictions_per_seq`
+        predictions.
       store: Has `token_counts`; used only by rules that depend on the corpus.
-      rules: See `MaskingRules`. Held-out rows have BERT's, so that models are compared on the same
-        predictions, whatever they were trained with.
+      rules: See `MaskingRules`.
+
+    Attributes:
+      fields: The arrays that `corrupt` adds to a batch.
     """
 
     def __init__(self, tokenizer, spec, store=None, rules: MaskingRules = MaskingRules()):
-        if spec.held_out:
-            # The fields stay those that the terms need.
-            rules = dataclasses.replace(BERT, boundaries=rules.boundaries)
-        self._rules = rules
+        self._rules, self.fields = rules, rules.fields
         self._max_predictions = spec.max_predictions_per_seq
         self._masked_lm_prob = spec.masked_lm_prob
         self._whole_words = spec.whole_word_masking or rules.whole_words
@@ -134,9 +156,12 @@ class MaskedTokens:
         num_rows, length = ids_BxL.shape
         slots, rules = self._max_predictions, self._rules
         draws = length * rules.choice_draws
-        num_columns = draws + 2 * slots + (rules.rounding == "random")
+        num_columns = draws + 2 * slots + bool(rules.row_rate) + (rules.rounding == "random")
         bits_BxC = draw_rows(key, first_example, num_rows, num_columns)
         choice_bits_BxC, number_bits_B = bits_BxC[:, :draws], bits_BxC[:, -1]
+        rate_B = np.full(num_rows, self._masked_lm_prob)
+        if rules.row_rate:
+            rate_B = rules.row_rate(uniform(bits_BxC[:, draws + 2 * slots]), self._masked_lm_prob)
 
         is_text_BxL = self._is_text_V[ids_BxL] & (mask_BxL != 0)
         is_candidate_BxL = self._is_candidate_V[ids_BxL] & (mask_BxL != 0)
@@ -153,12 +178,12 @@ class MaskedTokens:
         counted_BxL = {"tokens": mask_BxL, "text": is_text_BxL, "groups": is_start_BxL}
         if rules.rounding == "coins":
             # Groups are chosen in the order of their bits.
-            is_chosen_BxL = is_start_BxL & (uniform(choice_bits_BxC) < self._masked_lm_prob)
+            is_chosen_BxL = is_start_BxL & (uniform(choice_bits_BxC) < rate_B[:, None])
             number_B = is_chosen_BxL.sum(axis=1)
         else:
             number_B = num_to_predict(
                 counted_BxL[rules.rate_of].sum(axis=1),
-                self._masked_lm_prob,
+                rate_B,
                 slots,
                 rules.rounding,
                 uniform(number_bits_B),
@@ -195,7 +220,7 @@ class MaskedTokens:
             columns |= zip(SPAN_BOUNDARY_FIELDS, boundaries, strict=True)
         corrupted = {"input_ids": masked_ids_BxL}
         for name, values_T in columns.items():
-            corrupted[name] = np.zeros((num_rows, slots), rules.fields[name].dtype)
+            corrupted[name] = np.zeros((num_rows, slots), self.fields[name].dtype)
             corrupted[name][row_T, slot_T] = values_T
         return corrupted
 

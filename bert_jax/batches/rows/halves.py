@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from bert_jax.batches.rows.blocks import Block
-from bert_jax.batches.rows.windows import Span, WindowedRows, gather_text, join_spans
+from bert_jax.batches.rows.windows import Span, WindowedRows, gather_text
 
 # The probability that a row has no B.
 _SINGLE_PROB = 0.1
@@ -62,7 +62,7 @@ class HalvesRows(WindowedRows):
 
     def assemble(self, plan: HalvesPlan) -> dict[str, np.ndarray]:
         a, b = Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)
-        return join_spans(self.store, self.tokenizer, self.spec.max_seq_length, a, b)
+        return self.join(a, b)
 
     def _chunks(
         self, block: Block, rng: np.random.Generator

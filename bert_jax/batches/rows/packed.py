@@ -78,7 +78,7 @@ class FullSentenceRows(WindowedRows):
         is_text_BxL = is_real_BxL & ~is_sep_BxL & (column_L >= len(before))
         offset_N = plan.start_N - (np.cumsum(plan.length_N) - plan.length_N)
         text = np.arange(plan.length_N.sum()) + np.repeat(offset_N, plan.length_N)
-        ids_BxL[is_text_BxL] = self.store.tokens_at(text)
+        ids_BxL[is_text_BxL] = self.tokens_at(text)
         return {
             "input_ids": ids_BxL,
             "token_type_ids": np.zeros_like(ids_BxL),

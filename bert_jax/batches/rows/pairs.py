@@ -17,7 +17,7 @@ from bert_jax.base.batch import (
     BatchFields,
 )
 from bert_jax.batches.rows.blocks import Block, Pool
-from bert_jax.batches.rows.windows import Span, WindowedRows, gather_text, join_spans
+from bert_jax.batches.rows.windows import Span, WindowedRows, gather_text
 from bert_jax.tokenizers.sequence import truncated_lengths
 
 
@@ -102,7 +102,7 @@ class PairRows(WindowedRows):
 
     def assemble(self, plan: PairPlan) -> dict[str, np.ndarray]:
         a, b = Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)
-        batch = join_spans(self.store, self.tokenizer, self.spec.max_seq_length, a, b)
+        batch = self.join(a, b)
         label_N = plan.is_random_N * np.int32(self.random_label) + plan.is_swapped_N
         return batch | {self.label: label_N}
 

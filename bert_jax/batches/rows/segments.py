@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.batches.rows.blocks import Block
-from bert_jax.batches.rows.windows import Span, WindowedRows, gather_text, join_spans
+from bert_jax.batches.rows.windows import Span, WindowedRows, gather_text
 
 
 class SegmentPlan(NamedTuple):
@@ -38,7 +38,7 @@ class SegmentRows(WindowedRows):
 
     def assemble(self, plan: SegmentPlan) -> dict[str, np.ndarray]:
         span = Span(plan.start_N, plan.length_N)
-        return join_spans(self.store, self.tokenizer, self.spec.max_seq_length, span)
+        return self.join(span)
 
     def _spans(self, block: Block, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Returns the first token of each row's text, and its length before truncation."""

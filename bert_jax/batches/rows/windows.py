@@ -5,12 +5,13 @@ has its own order of the blocks. Blocks that are adjacent in that order form *wi
 `shuffle_sentences` sentences, whose rows are shuffled together. All randomness is keyed by (seed,
 stage, epoch, block or window).
 
-`join_spans` reads the planned spans and puts special tokens around them.
+`WindowedRows.join` reads the planned spans and puts special tokens around them.
 """
 
 import abc
+import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -24,6 +25,13 @@ from bert_jax.batches.random_keys import (
 )
 from bert_jax.batches.rows.blocks import Block, Blocks
 from bert_jax.text.named_sources import REPEAT_UNIT, repeats
+
+
+class Span(NamedTuple):
+    """One span of the token store for each of B rows."""
+
+    start_B: np.ndarray  # int64
+    length_B: np.ndarray  # any integer dtype
 
 
 class WindowedRows(abc.ABC):
@@ -58,6 +66,7 @@ class WindowedRows(abc.ABC):
 
     def __init__(self, store, tokenizer, spec):
         self.store, self.tokenizer, self.spec = store, tokenizer, spec
+        self.tokens_at = store.tokens_at
         num_special = tokenizer.template.num_special(is_pair=self.is_pair)
         self._max_num_tokens = spec.max_seq_length - num_special
         self._blocks = Blocks(
@@ -81,7 +90,17 @@ class WindowedRows(abc.ABC):
 
     @abc.abstractmethod
     def assemble(self, plan: Any) -> dict[str, np.ndarray]:
-        """Reads the planned rows from the store; returns the arrays of `fields`."""
+        """Reads the planned rows with `tokens_at`; returns the arrays of `fields`."""
+
+    def reading(self, tokens_at: Callable[[np.ndarray], np.ndarray]) -> Self:
+        """Returns the builder with other values than the ids of tokens, such as marks of words.
+
+        Args:
+          tokens_at: Returns the values at some positions, as `TokenStore.tokens_at` does.
+        """
+        rows = copy.copy(self)
+        rows.tokens_at = tokens_at
+        return rows
 
     def windows(self, epoch: int) -> list[np.ndarray]:
         """Returns the blocks of each window of the epoch, in the order of the stream."""
@@ -145,6 +164,58 @@ class WindowedRows(abc.ABC):
         joined = concatenate_rows(parts)
         order = self._generator(epoch, window, SHUFFLE_TAG).permutation(len(joined[0]))
         return select_rows(joined, order)
+
+    def join(self, a: Span, b: Span | None = None) -> dict[str, np.ndarray]:
+        """Reads the spans of rows `before A between B after`; returns the fields of the encoder.
+
+        A row whose B is empty is `before A after`. Token types are 1 from B to the end, or all 0 if
+        the tokenizer has one segment.
+
+        Args:
+          a, b: The spans; A is not empty. With the special tokens, they fit in a row.
+
+        Returns:
+          `ENCODER_FIELDS`, int32 [B, L].
+        """
+        tokenizer, width = self.tokenizer, self.spec.max_seq_length
+        template, num_rows = tokenizer.template, len(a.start_B)
+        column_L = np.arange(width, dtype=np.int64)
+        origin_BxL = np.zeros((num_rows, width), np.int64)
+        is_text_BxL = np.zeros((num_rows, width), bool)
+        ids_BxL = np.full((num_rows, width), tokenizer.pad_id, np.int32)
+        column_B = np.zeros(num_rows, np.int64)
+
+        def add_tokens(ids: tuple[int, ...], row: np.ndarray) -> None:
+            for token_id in ids:
+                ids_BxL[row, column_B[row]] = token_id
+                column_B[row] += 1
+
+        def add_text(span: Span) -> None:
+            first_Bx1, end_Bx1 = column_B[:, None], (column_B + span.length_B)[:, None]
+            inside_BxL = (column_L >= first_Bx1) & (column_L < end_Bx1)
+            np.copyto(origin_BxL, span.start_B[:, None] - first_Bx1, where=inside_BxL)
+            np.logical_or(is_text_BxL, inside_BxL, out=is_text_BxL)
+            column_B[:] = end_Bx1[:, 0]
+
+        every_row, b_first_B = np.arange(num_rows), np.full(num_rows, width)
+        add_tokens(template.before, every_row)
+        add_text(a)
+        if b is not None:
+            has_b = np.flatnonzero(b.length_B)
+            add_tokens(template.between, has_b)
+            b_first_B[has_b] = column_B[has_b]
+            add_text(b)
+        add_tokens(template.after, every_row)
+        ids_BxL[is_text_BxL] = self.tokens_at((origin_BxL + column_L)[is_text_BxL])
+        is_real_BxL = column_L < column_B[:, None]
+        token_type_ids_BxL = np.zeros_like(ids_BxL)
+        if b is not None and template.num_segments == 2:
+            token_type_ids_BxL[:] = (column_L >= b_first_B[:, None]) & is_real_BxL
+        return {
+            "input_ids": ids_BxL,
+            "token_type_ids": token_type_ids_BxL,
+            "attention_mask": is_real_BxL.astype(np.int32),
+        }
 
     def _target_lengths(self, block: Block, rng: np.random.Generator) -> np.ndarray:
         """Draws the target length of the rows of each document, int64 [D]."""
@@ -235,65 +306,3 @@ def gather_text(
         left = following < stop
         document, stop, target, first = document[left], stop[left], target[left], following[left]
     return tuple(map(np.concatenate, zip(*turns, strict=True)))
-
-
-class Span(NamedTuple):
-    """One span of the token store for each of B rows."""
-
-    start_B: np.ndarray  # int64
-    length_B: np.ndarray  # any integer dtype
-
-
-def join_spans(
-    store, tokenizer, width: int, a: Span, b: Span | None = None
-) -> dict[str, np.ndarray]:
-    """Returns rows of `before A between B after`, the fields of the encoder.
-
-    A row whose B is empty is `before A after`. Token types are 1 from B to the end, or all 0 if the
-    tokenizer has one segment.
-
-    Args:
-      width: L; the text and the special tokens of each row must fit.
-      a, b: The spans; A is not empty.
-
-    Returns:
-      `ENCODER_FIELDS`, int32 [B, L].
-    """
-    template, num_rows = tokenizer.template, len(a.start_B)
-    column_L = np.arange(width, dtype=np.int64)
-    origin_BxL = np.zeros((num_rows, width), np.int64)
-    is_text_BxL = np.zeros((num_rows, width), bool)
-    ids_BxL = np.full((num_rows, width), tokenizer.pad_id, np.int32)
-    column_B = np.zeros(num_rows, np.int64)
-
-    def add_tokens(ids: tuple[int, ...], row: np.ndarray) -> None:
-        for token_id in ids:
-            ids_BxL[row, column_B[row]] = token_id
-            column_B[row] += 1
-
-    def add_text(span: Span) -> None:
-        first_Bx1, end_Bx1 = column_B[:, None], (column_B + span.length_B)[:, None]
-        inside_BxL = (column_L >= first_Bx1) & (column_L < end_Bx1)
-        np.copyto(origin_BxL, span.start_B[:, None] - first_Bx1, where=inside_BxL)
-        np.logical_or(is_text_BxL, inside_BxL, out=is_text_BxL)
-        column_B[:] = end_Bx1[:, 0]
-
-    every_row, b_first_B = np.arange(num_rows), np.full(num_rows, width)
-    add_tokens(template.before, every_row)
-    add_text(a)
-    if b is not None:
-        has_b = np.flatnonzero(b.length_B)
-        add_tokens(template.between, has_b)
-        b_first_B[has_b] = column_B[has_b]
-        add_text(b)
-    add_tokens(template.after, every_row)
-    ids_BxL[is_text_BxL] = store.tokens_at((origin_BxL + column_L)[is_text_BxL])
-    is_real_BxL = column_L < column_B[:, None]
-    token_type_ids_BxL = np.zeros_like(ids_BxL)
-    if b is not None and template.num_segments == 2:
-        token_type_ids_BxL[:] = (column_L >= b_first_B[:, None]) & is_real_BxL
-    return {
-        "input_ids": ids_BxL,
-        "token_type_ids": token_type_ids_BxL,
-        "attention_mask": is_real_BxL.astype(np.int32),
-    }

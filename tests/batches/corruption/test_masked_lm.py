@@ -1,6 +1,5 @@
 """Masks and the fractions of each replacement, against a plain transcription of the original."""
 
-import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ from bert_jax.batches.corruption import CORRUPTIONS, masked_lm
 from bert_jax.batches.corruption.choose import num_to_predict
 from bert_jax.batches.corruption.masked_lm import MaskedTokens
 from bert_jax.batches.random_keys import draw_rows
-from bert_jax.batches.stream import EVALUATION_MASKS
 from bert_jax.config.stage_keys import COIN_CORRUPTIONS, derived_predictions
 from bert_jax.tokenizers import CONVENTIONS
 from tests.batches.fakes import CLS, MASK, PAD, SEP, make_spec, make_tokenizer
@@ -220,11 +218,12 @@ def test_shares_of_the_ablations(fractions):
 def test_held_out_rows_have_the_masks_of_bert_whatever_training_masks(name):
     ids, used = make_rows(200, 64, 60)
     store = SimpleNamespace(token_counts=np.arange(60))
-    spec = dataclasses.replace(make_spec(max_predictions_per_seq=10), **EVALUATION_MASKS)
     batch = {"input_ids": ids, "attention_mask": used}
     rules = load_part(name, CORRUPTIONS, "corruption")
-    masked = rules(make_tokenizer(60), spec, store).corrupt(batch, KEY, 0)
-    expected = masked_lm.BERT(make_tokenizer(60), spec, store).corrupt(batch, KEY, 0)
+    spec = rules.held_out(make_spec(masked_lm_prob=0.4, whole_word_masking=True))
+    masked = spec.corruption(make_tokenizer(60), spec, store).corrupt(batch, KEY, 0)
+    usual = make_spec(max_predictions_per_seq=10)
+    expected = masked_lm.BERT(make_tokenizer(60), usual, store).corrupt(batch, KEY, 0)
     assert masked.keys() == {"input_ids", *rules.fields}
     for field, value in expected.items():
         assert np.array_equal(masked[field], value), field

@@ -1,0 +1,72 @@
+"""The batches of an evaluation: one epoch of a split, the same in every call."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bert_jax.base.batch import host_rows
+from bert_jax.batches.stream import Batch, Stream, StreamSpec, corruption_of, row_builder
+
+# No other seed affects the pairs and masks of an evaluation.
+EVALUATION_SEED = 12345
+
+
+def evaluation_batches(
+    store,
+    tokenizer,
+    spec: StreamSpec,
+    max_sequences: int = 0,
+    *,
+    multiple: int = 1,
+    keeps_size: bool = False,
+    shards: Sequence[int] = (0,),
+    num_shards: int = 1,
+) -> Iterator[Batch]:
+    """Yields one epoch of a split, with the same rows and masks in every call.
+
+    Masks are those that the corruption has for held-out rows (`corruption.held_out`), and each
+    pair has a row of its own. If there are fewer sequences than `spec.batch_size`, they form one
+    smaller batch, unless `keeps_size` is true.
+
+    Args:
+      store, tokenizer, shards, num_shards: As for `Stream`.
+      spec: `seed` and `stage` determine rows and masks.
+      max_sequences: The number of sequences to take from the start of the shuffled epoch; 0
+        for all.
+      multiple: A divisor of `spec.batch_size` that also divides the size of a smaller batch.
+      keeps_size: Whether every batch has `spec.batch_size` rows, which fits a compiled step.
+
+    Yields:
+      Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
+      only fill up the last batch. In those rows all other float32 fields, which are weights,
+      are 0 as well.
+    """
+    corruption = corruption_of(spec.corruption)
+    if hasattr(corruption, "held_out"):
+        spec = corruption.held_out(spec)
+    spec = dataclasses.replace(spec, max_pairs_per_row=1)
+    total = _num_sequences(store, tokenizer, spec, max_sequences)
+    if not keeps_size:
+        rounded_up = -(-max(total, 1) // multiple) * multiple
+        spec = dataclasses.replace(spec, batch_size=min(rounded_up, spec.batch_size))
+    stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
+    row_R = host_rows(spec.batch_size, shards, num_shards)
+    # The rows beyond the total are the next rows of the stream, because rows of only padding
+    # could give NaN.
+    for number, batch in enumerate(stream.make_batches(0, -(-total // spec.batch_size))):
+        is_counted = number * spec.batch_size + row_R < total
+        for name, field in stream.fields.items():
+            if field.dtype == "float32":
+                batch[name][~is_counted] = 0
+        yield batch | {"example_weights": is_counted.astype(np.float32)}
+
+
+def _num_sequences(store, tokenizer, spec: StreamSpec, max_sequences: int) -> int:
+    """Returns the number of rows of the first epoch, at most `max_sequences` unless that is 0."""
+    rows, total = row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec), 0
+    for window in range(len(rows.windows(0))):
+        total += rows.count(0, window)
+        if 0 < max_sequences <= total:
+            return max_sequences
+    return total
