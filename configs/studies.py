@@ -3,16 +3,19 @@
     python -m bert_jax.compare --config=configs/studies.py:table6,glue_data --workdir=DIR
 
 NAME is table5 (the pre-training tasks), table6 (the size of the model), table8 (what replaces the
-chosen tokens) or families (with the FLOPs of 500 steps of BERT). GLUE is the folder with the
-folders of the GLUE tasks: with it, each model is fine-tuned on SST-2 with two seeds, and so are
-random weights with the shape of the first model. A score that is not above theirs owes nothing to
-pre-training.
+chosen tokens), figure5 (a left-to-right model beside a masked one, by steps of pre-training) or
+families (with the FLOPs of 500 steps of BERT). GLUE is the folder with the folders of the GLUE
+tasks: with it, each model is fine-tuned on SST-2 with two seeds, and so are random weights with the
+shape of the first model. A score that is not above theirs owes nothing to pre-training.
+
+The two models of figure5 differ only in the prediction: neither has the next-sentence loss. Each is
+trained once and keeps five checkpoints, and the fine-tunings begin with these.
 
 A study lists its runs. Each is a line: its name, its command (main or finetune), and the flags of
 the command; {study} is the directory of the study. `main` and `finetune` are flags of all runs with
 this command. The first run prepares the text for the others.
 
-Hardware: two CPU cores, for 15 to 35 minutes.
+Hardware: two CPU cores, for 10 to 40 minutes.
 Expected: the tables of docs/results.md, which an earlier version measured with
 --config.main=--config.data.max_sentence_tokens=0. Not reproduced with this code.
 """
@@ -48,11 +51,17 @@ STUDIES = {
         name: f"--config=ablations:mask_{name}_tiny --config.train.num_steps=1500"
         for name in REPLACEMENTS
     },
+    "figure5": {
+        name: f"--config=ablations:{ablation}_tiny --config.checkpoint.keep_every_steps=500"
+        for name, ablation in (("masked", "no_nsp"), ("left_to_right", "ltr"))
+    },
     "families": {
         name: f"--config=comparison:{name} --config.train.num_steps={num_steps}"
         for name, num_steps in FAMILIES.items()
     },
 }
+# The checkpoints of a study that fine-tunes several of a run; otherwise the last is fine-tuned.
+STEPS = {"figure5": (500, 1000, 1500, 2000, 2500)}
 # All models are scored after their last step.
 FINETUNING = (
     "--sweep --config=finetune/glue:sst2 --config.dtype=float32 "
@@ -74,7 +83,10 @@ def get_config(arg: str = "table6"):
         if name == "distilbert":
             flags += f" --config.objective.teacher={{study}}/{first}"
         runs.append(f"{name} main {flags}")
-        finetunings.append(f"sst2_{name} finetune --config.init_from={{study}}/{name}")
+        finetunings += [
+            f"sst2_{name}_{step} finetune --config.init_from={{study}}/{name}/checkpoints/{step}"
+            for step in STEPS.get(study, ())
+        ] or [f"sst2_{name} finetune --config.init_from={{study}}/{name}"]
     random = f"--config.init_from={{study}}/{first} --config.from_scratch=True"
     finetunings.append(f"sst2_random_weights finetune {random}")
     if glue:

@@ -14,6 +14,8 @@ from bert_jax.training.metrics import EVALUATION_PREFIX
 _NOTE = (
     "Training has the run's own masks and dropout. Held-out values have the same masks in all runs."
 )
+# The names of the ends of a result over seeds begin with one of them.
+LOWEST, HIGHEST = "lowest ", "highest "
 # Also the symbols of page.html.
 _MARKERS = "osD^vPX*"
 _MAX_MARKERS, _MAX_POINTS = 20, 1000
@@ -169,6 +171,8 @@ def _draw(
         curves = {
             "training": _points(panel.name, lines),
             "held-out": _points(EVALUATION_PREFIX + panel.name, lines),
+            "lowest": _points(EVALUATION_PREFIX + LOWEST + panel.name, lines),
+            "highest": _points(EVALUATION_PREFIX + HIGHEST + panel.name, lines),
             "baseline": _points(EVALUATION_PREFIX + panel.baseline, lines),
         }
         marker = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 5}
@@ -178,6 +182,8 @@ def _draw(
             if curves["held-out"]
             else {},
             "held-out": {"linewidth": 1.8, **marker},
+            "lowest": {"linewidth": 1.0, "alpha": 0.6},
+            "highest": {"linewidth": 1.0, "alpha": 0.6},
             # The baseline changes with the length of the rows, between two evaluations.
             "baseline": {"linestyle": ":", "drawstyle": "steps-pre"},
         }

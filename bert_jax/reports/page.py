@@ -13,10 +13,9 @@ from bert_jax.base import files
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.language_model import FILLED_TEXTS
-from bert_jax.objectives.term import PER_CHARACTER
 from bert_jax.objectives.terms import make_terms
 from bert_jax.reports import corpus_report
-from bert_jax.reports.curves import has_points, panel_svg, write_curves
+from bert_jax.reports.curves import LOWEST, has_points, panel_svg, write_curves
 from bert_jax.reports.html import render
 from bert_jax.reports.record import Run, best_of, cost, read_runs, with_prefix
 from bert_jax.training import workdir
@@ -108,7 +107,8 @@ def _lead(names: Sequence[str], runs: Sequence[Run], main: str) -> str:
     if not scored:
         return "All scores are undefined." if runs[0].results else "There is no evaluation yet."
     metric, first = scored[0].metrics[main], scored[0].text(main)
-    where = "" if workdir.is_finetuning(scored[0].config) else " on held-out text"
+    is_tuned = workdir.is_finetuning(scored[0].config) or LOWEST + metric.name in scored[0].values
+    where = "" if is_tuned else " on held-out text"
     if len(scored) == 1:
         whose = f" of {names[0]}" if len(runs) > 1 else ""
         text = f"{main[0].upper()}{main[1:]}{whose}{where}: {first} after {_step(scored[0])}"
@@ -221,8 +221,12 @@ def _before(run: Run) -> list[list[str]]:
 
 def _sources(run: Run) -> list[list[str | Cell]]:
     by_source = run.results.get(BY_SOURCE, {})
-    # The length of the tokens of a source is unknown.
-    metrics = {label: x for label, x in run.metrics.items() if x.kind != PER_CHARACTER}
+    # Not each result is one of a source: the length of its tokens, for example, is unknown.
+    metrics = {
+        label: metric
+        for label, metric in run.metrics.items()
+        if all(metric.name in values for values in by_source.values())
+    }
     rows = []
     for source, values in by_source.items():
         cells = []

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.objectives.term import Metric
 from bert_jax.objectives.terms import make_terms
-from bert_jax.reports.curves import Panel, finetuning_panels, pretraining_panels
+from bert_jax.reports.curves import HIGHEST, LOWEST, Panel, finetuning_panels, pretraining_panels
 from bert_jax.training import workdir
 from bert_jax.training.metrics import (
     BASELINE,
@@ -52,7 +52,12 @@ class Run(NamedTuple):
         return self.values[self.metrics[label].name]
 
     def text(self, label: str) -> str:
-        return self.metrics[label].text(self.value(label))
+        """Formats a result, a median over seeds with its ends: "75.0% (74.5% to 75.5%)"."""
+        metric = self.metrics[label]
+        text, ends = metric.text(self.value(label)), (LOWEST + metric.name, HIGHEST + metric.name)
+        if LOWEST + metric.name in self.values:
+            text += f" ({' to '.join(metric.text(self.values[end]) for end in ends)})"
+        return text
 
     def baseline(self, label: str) -> float | None:
         return self.values.get(self.metrics[label].baseline)

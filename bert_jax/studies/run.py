@@ -15,8 +15,10 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, say, terminal
 from bert_jax.config import cli
+from bert_jax.reports.curves import LOWEST
 from bert_jax.reports.page import Cell, facts_of, names_of, page, ranked, settings_of
 from bert_jax.reports.record import Run, read_runs
+from bert_jax.studies.scores import with_scores
 from bert_jax.training import workdir
 from bert_jax.training.start import check_no_run
 
@@ -87,6 +89,7 @@ def _report(runs: Sequence[Run], path: epath.Path) -> None:
     console = terminal()
     if not console.is_terminal:
         console = terminal(width=_FILE_WIDTH)
+    runs = with_scores(runs)
     for task in dict.fromkeys(run.config.get("task", "") for run in runs):
         of_task = [run for run in runs if run.config.get("task", "") == task]
         output = path / (f"report_{task}.html" if task else workdir.REPORT)
@@ -100,8 +103,7 @@ def table(runs: Sequence[Run], title: str) -> Table:
     main, runs = ranked(runs)
     headers, rows = settings_of(runs, main)
     if not rows:
-        # Each run's most important score, and its cost; the page has all scores.
-        labels = [*dict.fromkeys(label for run in runs for label in list(run.metrics)[:1]), *_COST]
+        labels = [*dict.fromkeys(label for run in runs for label in _main_results(run)), *_COST]
         headers = ["run", *labels]
         for name, run in zip(names_of(runs), runs, strict=True):
             cells = [facts_of(run, runs).get(label, Cell("")) for label in labels]
@@ -110,6 +112,20 @@ def table(runs: Sequence[Run], title: str) -> Table:
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def _main_results(run: Run) -> list[str]:
+    """Lists the loss, accuracy and perplexity of a run, and its scores; the page has all results.
+
+    Of a fine-tuning, it is the score that selects the best checkpoint.
+    """
+    first = next((metric.name for metric in run.metrics.values()), "")
+    names = [first, *(first.replace("_loss", f"_{kind}") for kind in ("accuracy", "perplexity"))]
+    return [
+        label
+        for label, metric in run.metrics.items()
+        if metric.name in names or LOWEST + metric.name in run.values
+    ]
 
 
 @contextlib.contextmanager

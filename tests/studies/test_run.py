@@ -26,7 +26,7 @@ from tests import runs
 from tests.finetuning.small import write_rows
 from tests.reports.test_page import RESULTS, write_run
 
-STUDIES = ("table5", "table6", "table8", "families")
+STUDIES = ("table5", "table6", "table8", "figure5", "families")
 
 
 def parsed(words):
@@ -47,21 +47,29 @@ def flops_of(config, teacher):
     return total
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_the_runs_of_a_study_have_valid_configs(name):
-    study = load_config(f"studies:{name},glue data")
-    commands = [shlex.split(line) for line in study.runs]
-    models = [word for word, command, *_ in commands if command == "main"]
-    assert len(commands) == 2 * len(models) + 1
-    for _, command, *words in commands:
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_runs_of_a_study_have_valid_configs(study):
+    commands = map(shlex.split, load_config(f"studies:{study},glue data").runs)
+    models, tuned = {}, 0
+    for name, command, *words in commands:
         config = parsed(words)
         if command == "main":
             validate(config)
-        else:
-            finetuning.validate(config)
-            assert config.data.input == "glue data/SST-2" and config.sweep.seeds == (0, 1)
-            assert config.init_from.removeprefix("{study}/") in models
-    assert [word for word, *_ in map(shlex.split, load_config(f"studies:{name}").runs)] == models
+            models[name] = config
+            continue
+        tuned += 1
+        finetuning.validate(config)
+        assert config.data.input == "glue data/SST-2" and config.sweep.seeds == (0, 1)
+        model, *checkpoint = config.init_from.removeprefix("{study}/").split("/")
+        if checkpoint:
+            folder, step = checkpoint
+            run = models[model]
+            assert folder == "checkpoints" and int(step) <= run.train.num_steps
+            assert int(step) % run.checkpoint.keep_every_steps == 0
+        assert model in models
+    assert tuned == len(models) * (5 if study == "figure5" else 1) + 1
+    runs_alone = map(shlex.split, load_config(f"studies:{study}").runs)
+    assert [name for name, *_ in runs_alone] == [*models]
 
 
 def test_the_families_have_the_flops_of_500_steps_of_bert():
@@ -196,6 +204,7 @@ def test_the_tables_of_a_study(tmp_path):
     columns = {c.header: list(c.cells) for c in run.table(found, "pre-training").columns}
     assert columns["run"] == ["b", "a"]
     assert columns["masked-LM loss (nats)"] == [f"{x}.000\nbaseline 6.250" for x in (2, 3)]
+    assert columns["masked-LM accuracy"] == ["50.0%"] * 2
     assert "model FLOPs" in columns and "parameters" in columns
     settings = [{"learning_rate": 5e-4, "seeds": 2, "median": 3.0, "lowest": 2.5}]
     (tmp_path / "sst2_a" / "sweep.json").write_text(json.dumps({"settings": settings}))
