@@ -310,6 +310,8 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
         "set it to the task's folder (glue_data/MRPC) or its files (train=FILE,validation=FILE)",
     )
     yield from unused_keys(config, section)
+    for key, values in config.sweep.items():
+        yield len({*values}) < len(values), f"sweep.{key}", "give each value once"
     yield (
         config.data.long_texts != "truncate" and config.task in ("squad", "ner", "multiple_choice"),
         "data.long_texts task",

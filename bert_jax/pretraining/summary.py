@@ -24,6 +24,13 @@ from bert_jax.training.stages import Stage
 from bert_jax.training.state import num_parameters
 from bert_jax.training.trainer import Trainer
 
+# The small configs of RoBERTa's kin, which have no config file of their own.
+_KIN = {
+    "camembert": "roberta:camembert_tiny",
+    "phobert": "roberta:phobert_tiny",
+    "xlm_roberta": "roberta:xlmr_tiny",
+}
+
 
 def announce(
     config: ConfigDict,
@@ -141,6 +148,8 @@ def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, st
     if not config.data.sources and split_inputs(config.data.input) == [BUILT_IN]:
         has_recipe = config.family in config_files() and not config.objective.teacher
         recipe = f"{config.family}:tiny" if has_recipe else "mini_laptop"
+        kin = "phobert" if config.data.tokenizer == "fastbpe" else config.family
+        recipe = _KIN.get(kin, recipe)
         keys = "--config.data.input='my_text/*.txt'"
         commands["train on your own text"] = f"main --config={recipe} --workdir=DIR {keys}"
     else:

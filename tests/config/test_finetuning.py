@@ -34,6 +34,12 @@ def test_defaults_are_valid(task):
         ("mrpc", {"init_from": ""}, "config.init_from is '': set it to"),
         ("mrpc", {"data__input": ""}, "config.data.input is '': set it to"),
         ("table", {"task": "rte"}, "is rte, but the config file is for another task"),
+        ("mrpc", {"sweep__seeds": (0, 1, 0)}, r"sweep.seeds is \(0, 1, 0\): give each value once"),
+        (
+            "mrpc",
+            {"sweep__epochs": (2.0, 2)},
+            r"sweep.epochs is \(2.0, 2.*\): give each value once",
+        ),
         ("mrpc", {"task": "squad"}, "is squad, but the config file is for another task"),
     ],
 )

