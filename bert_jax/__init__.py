@@ -45,15 +45,15 @@ def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
       The contents of results.json; None if a signal stopped the run before its end.
     """
     from bert_jax.base import cpu_allocator, parts
+    from bert_jax.commands.pretrain import pretrain
     from bert_jax.config import validate
-    from bert_jax.pretraining.train import train
 
     config = load_config(config) if isinstance(config, str) else config
     parts.trust(config)
     validate(config, is_given=True)
     cpu_allocator.prepare_process()
     with _programs_of_a_run():
-        return train(config, workdir)
+        return pretrain(config, workdir)
 
 
 def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:

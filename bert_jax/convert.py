@@ -60,6 +60,7 @@ def convert(
     """
     # These imports take seconds, so the flags are checked first.
     from bert_jax.interop import formats
+    from bert_jax.interop.distil import distil
     from bert_jax.interop.tokenizer_files import read_google_vocabulary
 
     pretrained = formats.read(source, None if vocab else lowercase, family=family)
@@ -69,7 +70,7 @@ def convert(
         pretrained.tokenizer = read_google_vocabulary(vocab, lowercase)
     pretrained.needed_tokenizer()
     if distil_layers:
-        pretrained.distil(distil_layers)
+        distil(pretrained, distil_layers)
     given = {name: value for name, value in embedding.items() if value is not None}
     limits = {
         "max_length": (_MIN_LENGTH, pretrained.max_length),

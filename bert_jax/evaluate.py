@@ -128,13 +128,9 @@ def main(_) -> None:
             _write(results)
             return
         cli.refuse_flags(_OF_TASKS, "on a model that is not fine-tuned")
+        from bert_jax.commands.evaluate import as_workdir, evaluate_workdir
         from bert_jax.pretraining.build import make_objective
-        from bert_jax.pretraining.evaluation import (
-            as_workdir,
-            evaluate_workdir,
-            results_table,
-            source_table,
-        )
+        from bert_jax.pretraining.summary import results_table, source_table
         from bert_jax.training.metrics import BY_SOURCE
 
         with as_workdir(args.model, args.step) as directory:

@@ -20,9 +20,9 @@ def main(_) -> None:
     validate(args.config, is_given=True)
     with cli.joined_hosts() as alone:
         workdir = cli.work_directory(alone)
-        from bert_jax.pretraining.train import train
+        from bert_jax.commands.pretrain import pretrain
 
-        train(args.config, workdir, config_source())
+        pretrain(args.config, workdir, config_source())
 
 
 if __name__ == "__main__":

@@ -24,19 +24,19 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say, terminal
+from bert_jax.batches import corpus_report
 from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.config import cli, default_config, validate_data
 from bert_jax.config.checks import check_rules, exponent_rule
 from bert_jax.config.command_line import UsageError
 from bert_jax.config.data import DATA, SAMPLING
-from bert_jax.reports import corpus_report
 from bert_jax.store.engines import beam_runner
-from bert_jax.store.manifest import RECORDED, check_case, given_tokenizer, open_corpus
+from bert_jax.store.manifest import RECORDED, check_case, given_tokenizer, say_skipped
 from bert_jax.store.preparation import prepare
 from bert_jax.store.preparation_report import show_formats
+from bert_jax.store.texts import open_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata, store_path, verify_store
 from bert_jax.store.tokenization import document_sentences
-from bert_jax.text.bad_records import say_skipped
 from bert_jax.tokenizers.extension import extended_size
 
 # The sentences of a document that --preview prints, and the characters of each.

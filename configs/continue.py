@@ -38,8 +38,8 @@ def get_config(arg: str = ""):
         )
     # Other configs must not load JAX.
     from bert_jax.batches.stream import StreamSpec
+    from bert_jax.commands.recipe import recipe_of
     from bert_jax.interop import formats
-    from bert_jax.pretraining.weights import recipe_of
 
     model = formats.describe(arg)
     recipe = recipe_of(model)

@@ -95,11 +95,11 @@ def texts(tmp_path_factory) -> str:
 @pytest.fixture(scope="session")
 def finished(texts, tmp_path_factory) -> Path:
     """Returns the work directory of a finished run of six steps, which tests must not change."""
-    from bert_jax.pretraining.train import train
+    from bert_jax.commands.pretrain import pretrain
     from tests.small_run import small_run
 
     directory = tmp_path_factory.mktemp("finished") / "run"
-    assert train(small_run(texts), directory)["step"] == 6
+    assert pretrain(small_run(texts), directory)["step"] == 6
     return directory
 
 

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from bert_jax.commands.weights import read_teacher
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.pretraining.weights import read_teacher
 from bert_jax.text.sources import built_in_files
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer

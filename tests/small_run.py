@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.pretraining import train as pretrain
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.training.recorder import Recorder
 from configs import tiny
 
@@ -72,5 +72,5 @@ def train_with_interruption(config, directory, step):
     """Trains; the run is interrupted after a step and started again."""
 
     with after_step(step, interrupt), pytest.raises(KeyboardInterrupt):
-        pretrain.train(config, directory)
-    pretrain.train(config, directory)
+        pretrain(config, directory)
+    pretrain(config, directory)

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from bert_jax.pretraining import train as pretrain
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.training import start
 from tests import runs
 from tests.refusals import one_sentence
@@ -12,7 +12,7 @@ from tests.small_run import small_run, write_documents
 
 
 def test_a_name_that_orbax_reads_as_a_pattern(texts, tmp_path, refusal):
-    sentence = refusal(lambda: pretrain.train(small_run(texts), tmp_path / "a [red]"))
+    sentence = refusal(lambda: pretrain(small_run(texts), tmp_path / "a [red]"))
     assert sentence.endswith("a [red] has one of the characters * ? [ in it; choose another name")
     assert not (tmp_path / "a [red]").exists()
 
@@ -23,7 +23,7 @@ def test_links_in_a_work_directory_are_not_followed(name, texts, tmp_path, refus
     directory.mkdir()
     elsewhere.mkdir()
     (directory / name).symlink_to(elsewhere)
-    sentence = refusal(lambda: pretrain.train(small_run(texts), directory))
+    sentence = refusal(lambda: pretrain(small_run(texts), directory))
     assert sentence.startswith(f"{directory / name} is a symbolic link")
     assert not any(elsewhere.iterdir())
 
@@ -53,14 +53,14 @@ class TestOthersDirectories:
 
     def test_a_directory_in_use_is_refused(self, copy, texts, refusal):
         with start.lock(copy):
-            sentence = refusal(lambda: pretrain.train(small_run(texts), copy))
+            sentence = refusal(lambda: pretrain(small_run(texts), copy))
         assert sentence == f"another process is training in {copy}"
-        assert pretrain.train(small_run(texts), copy)["step"] == 6
+        assert pretrain(small_run(texts), copy)["step"] == 6
 
     def test_other_text_is_refused_before_it_is_prepared(self, copy, tmp_path, refusal):
         shutil.rmtree(copy / "data")
         other = small_run(write_documents(tmp_path / "other", 5))
-        assert "was made from other texts" in refusal(lambda: pretrain.train(other, copy))
+        assert "was made from other texts" in refusal(lambda: pretrain(other, copy))
         assert not (copy / "data").exists()
 
     @pytest.mark.parametrize("name", ["data", "tokenizer", "token_counts.npy"])
@@ -70,7 +70,7 @@ class TestOthersDirectories:
         shutil.copytree(texts.rpartition("/")[0], tmp_path / "moved")
         texts = f"{tmp_path}/moved/*.txt"
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-        assert pretrain.train(small_run(texts), copy)["step"] == 6
+        assert pretrain(small_run(texts), copy)["step"] == 6
         for file in (finished / name).rglob("*") if path.is_dir() else ():
             if file.is_file() and file.name != "metadata.json":
                 assert (copy / file.relative_to(finished)).read_bytes() == file.read_bytes()

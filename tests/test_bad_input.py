@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import train as pretrain
+from bert_jax.commands import evaluate
+from bert_jax.commands.pretrain import pretrain
 from tests import runs
 from tests.refusals import command
 from tests.small_run import small_run, write_documents
@@ -23,14 +23,14 @@ def test_a_refused_run_leaves_no_directory(tmp_path):
 
 def test_a_single_document_is_enough(tmp_path):
     (tmp_path / "a.txt").write_text("One small file. It has three sentences. That is all.")
-    results = pretrain.train(small_run(f"{tmp_path}/a.txt"), tmp_path / "run")
+    results = pretrain(small_run(f"{tmp_path}/a.txt"), tmp_path / "run")
     assert results["step"] == 6 and results["nsp_loss"] > 0 and results["num_sequences"] > 0
 
 
 def test_sentences_longer_than_rows_run_with_the_default_and_lose_little(tmp_path):
     long = " ".join(["the old man of the hill had seen it"] * 6)
     texts = write_documents(tmp_path / "texts", 12, text=f"{long.capitalize()}. " * 9)
-    pretrain.train(small_run(texts), tmp_path / "run")
+    pretrain(small_run(texts), tmp_path / "run")
     (report,) = json.loads((tmp_path / "run" / "results.json").read_text())["corpus"]
     # Three quarters of the room of a row. Pairs lose some tokens, in each epoch others.
     assert report["seen"] > 0.9 and report["tokens_per_sentence"]["largest"] <= 9
@@ -62,23 +62,23 @@ class TestFewAndShortDocuments:
         assert json.loads((directory / "results.json").read_text())["step"] == 6
 
     def test_evaluation_needs_text(self, finished, refusal):
-        message = refusal(lambda: evaluation.evaluate_workdir(finished[0]))
+        message = refusal(lambda: evaluate.evaluate_workdir(finished[0]))
         assert "held out no documents" in message and "--data=GLOB" in message
 
     def test_evaluates_other_text_without_writing_to_the_work_directory(
         self, finished, texts, tmp_path, monkeypatch
     ):
-        tokenize, found = evaluation.tokenize_corpus, []
+        tokenize, found = evaluate.tokenize_corpus, []
 
         def note(data, tokenizer, output):
             counts = tokenize(data, tokenizer, output)
             found.extend([output, sorted(finished[0].rglob("*"))])
             return counts
 
-        monkeypatch.setattr(evaluation, "tokenize_corpus", note)
+        monkeypatch.setattr(evaluate, "tokenize_corpus", note)
         before = sorted(finished[0].rglob("*"))
         (tmp_path / "bad.txt").write_bytes(b"\xff")
-        results = evaluation.evaluate_workdir(
+        results = evaluate.evaluate_workdir(
             finished[0], f"{texts},{tmp_path}/bad.txt", max_sequences=8, bad_documents="skip"
         )
         assert results["step"] == 6 and results["num_sequences"] == 8
@@ -90,9 +90,7 @@ class TestFewAndShortDocuments:
         if text is not None:
             (tmp_path / "a.txt").write_text(text)
         before = sorted(finished[0].rglob("*"))
-        message = refusal(
-            lambda: evaluation.evaluate_workdir(finished[0], data=f"{tmp_path}/*.txt")
-        )
+        message = refusal(lambda: evaluate.evaluate_workdir(finished[0], data=f"{tmp_path}/*.txt"))
         # `evaluate --data` has no key for the text.
         assert words in message and "data.input" not in message
         assert sorted(finished[0].rglob("*")) == before

@@ -12,8 +12,9 @@ from rich.console import Console
 from bert_jax.batches.evaluation_batches import EVALUATION_SEED, evaluation_batches
 from bert_jax.batches.stream import StreamSpec
 from bert_jax.objectives.objective import apply
-from bert_jax.pretraining import evaluation, heldout
+from bert_jax.pretraining import heldout
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.summary import results_table
 from tests.batches.fakes import (
     CLS,
     MASK,
@@ -178,7 +179,7 @@ def test_results_are_shown_beside_their_baselines(trainer, params, store, counts
     results = score(trainer, params, store, counts)
     with (console := Console(width=100)).capture() as capture:
         metrics = trainer.objective.metrics
-        console.print(evaluation.results_table("Step 6", metrics, results))
+        console.print(results_table("Step 6", metrics, results))
     rows = [" ".join(line.strip("│┃ ").split()) for line in capture.get().splitlines()]
     loss, baseline = results["mlm_loss"], results["unigram_mlm_loss"]
     assert f"masked-LM loss (nats) │ {loss:.3f} │ {baseline:.3f}" in rows

@@ -20,13 +20,14 @@ from bert_jax.base import parts
 from bert_jax.base.batch import BatchField
 from bert_jax.batches.random_keys import draw_rows
 from bert_jax.batches.rows.segments import SegmentRows
+from bert_jax.commands.evaluate import evaluate_workdir
 from bert_jax.config import default_config, stage
 from bert_jax.convert import convert
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
-from bert_jax.pretraining import evaluation, heldout
+from bert_jax.pretraining import heldout
 from bert_jax.pretraining.build import make_objective
 from bert_jax.training.metrics import read_metrics
 from tests import runs
@@ -216,7 +217,7 @@ def test_training_reports_the_variants_metrics(finished):
 
 def test_evaluate_and_benchmark_support_the_variant(finished):
     workdir, _ = finished
-    results = evaluation.evaluate_workdir(workdir)
+    results = evaluate_workdir(workdir)
     text = heldout.progress_text(make_objective(get_config()).metrics, results)
     assert "swap accuracy" in text and "masked" not in text
     assert np.isfinite(benchmark.benchmark_step(get_config(), 1, 2)["loss"])

@@ -13,10 +13,10 @@ from bert_jax.base import processes
 from bert_jax.base.errors import UserError
 from bert_jax.store import stages, tokenization
 from bert_jax.store.heldout import HeldOut
+from bert_jax.store.manifest import say_skipped
 from bert_jax.store.preparation import tokenize_corpus
 from bert_jax.store.token_store import TokenStore
 from bert_jax.store.vocabulary_sample import DocumentSample
-from bert_jax.text.bad_records import say_skipped
 from bert_jax.text.corpus import Document
 from bert_jax.text.sentences import split_sentences
 from bert_jax.text.sources import built_in_files

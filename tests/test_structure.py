@@ -20,6 +20,7 @@ FOLDERS = (
     {"interop", "reports"},
     {"pretraining", "inference"},
     {"finetuning"},
+    {"commands"},
     {"tpu"},
     {"studies"},
 )
@@ -28,8 +29,13 @@ TENSORFLOW_IN = ("base/lean_tensorflow.py", "text/tfds.py")
 
 
 def imports(path):
-    """Returns every module imported anywhere in a file, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Returns every module imported anywhere in a file, also inside functions.
+
+    Imports under `if TYPE_CHECKING:` are left out.
+    """
+    tree = ast.parse(path.read_text())
+    tree.body = [node for node in tree.body if not _is_for_types(node)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -37,6 +43,10 @@ def imports(path):
             for alias in node.names:
                 yield f"{node.module}.{alias.name}"
             yield node.module
+
+
+def _is_for_types(node):
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def part_of(path):
@@ -71,27 +81,54 @@ def test_modules_import_only_from_lower_rows():
                 assert first not in forbidden, f"{path} must not import {module}"
 
 
-def test_a_run_from_a_finished_store_needs_no_text_converters_or_reports():
-    """What it needs stands apart: imports inside functions count too."""
+def test_a_run_imports_no_preparation_formats_or_reports():
+    """The commands bring them. Imports inside functions count too, but not those for types."""
     paths = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in FILES
     }
     # The public functions import what they need when they are called.
-    loaded, found = set(), {"bert_jax.pretraining.run", "bert_jax.pretraining.build"}
+    loaded, found = {"bert_jax"}, {"bert_jax.pretraining.train"}
     while found:
         loaded |= found
-        modules = {module for name in found for module in imports(paths[name])}
-        found = (modules & paths.keys()) - loaded - {"bert_jax"}
-    folders = {name.split(".")[1] for name in loaded}
-    assert not folders & {"reports", "inference", "tasks", "finetuning", "tpu", "studies"}
-    assert {
-        name for name in loaded if name.startswith(("bert_jax.interop.", "bert_jax.text."))
-    } == {
-        "bert_jax.interop.weights",
-        "bert_jax.text.named_sources",
+        found = {module for name in found for module in imports(paths[name])} & paths.keys()
+        found -= loaded
+    folders = {name.split(".")[1] for name in loaded - {"bert_jax"}}
+    assert not folders & {
+        "commands",
+        "finetuning",
+        "inference",
+        "reports",
+        "studies",
+        "tasks",
+        "tpu",
     }
-    assert "bert_jax.store.preparation" not in loaded
+    needed = {
+        # The items of `data.input`, and the weights of sources.
+        "text": {"named_sources"},
+        "store": {"checked_files", "manifest", "part", "token_store"},
+        # A model as a plain record, and the names of families.
+        "interop": {"embedding", "families", "pretrained", "weights"},
+    }
+    for folder, modules in needed.items():
+        prefix = f"bert_jax.{folder}."
+        found = {name.removeprefix(prefix) for name in loaded if name.startswith(prefix)}
+        assert found <= modules, f"a run must not import {folder}.{found - modules}"
+    assert "bert_jax.tokenizers.training" not in loaded
+
+
+def test_only_commands_import_where_they_need_something():
+    """Elsewhere, an import inside a function would hide what a module needs."""
+    # They check flags or wait for a process before they load JAX or TensorFlow.
+    late = {"config/cli.py", "batches/stream.py", "interop/google.py", "text/tfds.py"}
+    for path in FILES:
+        is_command = path.parent == PACKAGE or part_of(path) == "commands"
+        if is_command or path.relative_to(PACKAGE).as_posix() in late:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                hidden = [x for x in ast.walk(node) if isinstance(x, ast.ImportFrom)]
+                assert not [x.module for x in hidden if x.module.startswith("bert_jax")], path
 
 
 def test_nothing_stored_is_executed_and_tensorflow_is_imported_in_two_places():

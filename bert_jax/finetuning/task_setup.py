@@ -18,10 +18,10 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.finetuning.layer_rates import scaled_by_layer
+from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.models.embedding_model import EmbeddingModel
 from bert_jax.models.task_models import make_task_model

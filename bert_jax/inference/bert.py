@@ -14,8 +14,8 @@ from bert_jax.base.errors import UserError
 from bert_jax.inference import POOLINGS, forward
 from bert_jax.inference.forward import Inputs, run_in_batches
 from bert_jax.inference.predictions import Attention, Detection, Guess, Score
+from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import unflatten
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.denoising import denoised, longest_text

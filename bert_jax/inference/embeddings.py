@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.forward import distinct_rows
-from bert_jax.interop.sentence_transformers import Embedding
+from bert_jax.interop.embedding import Embedding
 from bert_jax.tasks import retrieval
 from bert_jax.tasks.retrieval import (
     Retrieval,

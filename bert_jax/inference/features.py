@@ -22,7 +22,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert, Text
 from bert_jax.inference.verbs import read_examples, texts_of
-from bert_jax.interop.sentence_transformers import Embedding
+from bert_jax.interop.embedding import Embedding
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 # The limits of a window, of which the second counts every text with the longest length.

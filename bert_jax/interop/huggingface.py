@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.model_card import model_card
@@ -24,6 +25,7 @@ from bert_jax.interop.model_keys import (
     current_keys,
     dropout_warnings,
     read_family_keys,
+    read_terms,
     write_family_keys,
 )
 from bert_jax.interop.names import (
@@ -33,8 +35,8 @@ from bert_jax.interop.names import (
     foreign_names,
     spelled_names,
 )
-from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
-from bert_jax.interop.sentence_transformers import Embedding, write_embedding
+from bert_jax.interop.pretrained import Pretrained, read_training, write_training
+from bert_jax.interop.sentence_transformers import write_embedding
 from bert_jax.interop.tokenizer_files import (
     read_huggingface_tokenizer,
     tokenizer_class_of,

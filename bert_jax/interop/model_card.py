@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from bert_jax.config import flatten
+from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.family import Family
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import head_labels
 from bert_jax.objectives.terms import make_terms
 

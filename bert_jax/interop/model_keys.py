@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, model_rules
 from bert_jax.config.common import MODEL
@@ -16,6 +17,7 @@ from bert_jax.interop.family import Family
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel
 from bert_jax.tokenizers import Tokenizer
+from bert_jax.training import workdir
 
 # The keys that describe a model, with their defaults; None for keys without a default.
 MODEL_KEYS = {
@@ -185,3 +187,20 @@ def write_family_keys(
                 f"{value!r}"
             )
     return config
+
+
+def read_terms(
+    training: Mapping[str, Any], family: Family, causal: bool, class_name: str = ""
+) -> tuple[str, ...]:
+    """Finds the terms of a model.
+
+    They come from its training config if there is one, otherwise from the class `class_name` if
+    it has terms that the family's first class lacks, otherwise from the first class.
+    """
+    config = training.get("config")
+    if config and not workdir.is_finetuning(config):
+        return config_lib.from_dict(config).objective.terms
+    default = family.pretraining_class(causal, terms=None).terms
+    classes = [c for c in family.pretraining_classes if c.name == class_name]
+    own = next((c.terms for c in classes if c.causal == causal), default)
+    return default if set(own) <= set(default) else own

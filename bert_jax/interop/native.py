@@ -15,10 +15,10 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.config.stage_keys import OWN_MODEL_KEYS
+from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.families import load_family
-from bert_jax.interop.model_keys import MODEL_KEYS
-from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
-from bert_jax.interop.sentence_transformers import Embedding
+from bert_jax.interop.model_keys import MODEL_KEYS, read_terms
+from bert_jax.interop.pretrained import Pretrained, read_training, write_training
 from bert_jax.interop.weights import ENCODER, flatten, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.embedding_model import EmbeddingModel

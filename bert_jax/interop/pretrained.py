@@ -1,18 +1,16 @@
-"""A model during its conversion from one program to another."""
+"""A model as a plain record, whatever program wrote it; `formats` reads and writes it."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config.common import layer_numbers
-from bert_jax.interop import families
 from bert_jax.interop import weights as weights_lib
-from bert_jax.interop.family import Family
-from bert_jax.interop.sentence_transformers import Embedding
+from bert_jax.interop.embedding import Embedding
+from bert_jax.interop.families import DEFAULT
 from bert_jax.interop.weights import Weights
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
@@ -55,7 +53,7 @@ class Pretrained:
     tokenizer: Tokenizer | None = None
     warnings: list[str] = dataclasses.field(default_factory=list)
     training: dict[str, Any] = dataclasses.field(default_factory=dict)
-    family: str = families.DEFAULT
+    family: str = DEFAULT
     terms: tuple[str, ...] = BERT_TERMS
     head: str = ""
     labels: tuple[str, ...] = ()
@@ -108,27 +106,6 @@ class Pretrained:
         pieces = replaced_pieces(self.tokenizer, tokenizer)
         weights_lib.extend_vocabulary(self.weights, pieces, tokenizer.vocab_size)
         self.model["vocab_size"], self.tokenizer = tokenizer.vocab_size, tokenizer
-
-    def distil(self, layers: str) -> None:
-        """Turns a BERT into a DistilBERT that has the layers in a text such as "0,2,4,7,9,11".
-
-        Like extract_distilbert.py in transformers' distillation project, this drops the token
-        types, the pooler and the next-sentence head. The masked-LM head is kept.
-        """
-        kept = layer_numbers(layers, "--distil_layers")
-        depth = self.model["num_hidden_layers"]
-        problem = self.missing_head("masked_lm")
-        if self.family != families.DEFAULT:
-            problem = f"the family of {self.source} is {self.family}, not {families.DEFAULT}"
-        elif not set(kept) <= set(range(depth)):
-            problem = f"{self.source} has only the layers 0 to {depth - 1}"
-        if problem:
-            raise UserError(f"--distil_layers is {layers}, but {problem}")
-        eps = self.model["layer_norm_eps"]
-        self.model |= families.load_family("distilbert").fixed
-        self.model |= {"num_hidden_layers": len(kept), "layer_norm_eps": eps}
-        self.weights = weights_lib.keep_layers(self.weights, kept)
-        self.family, self.terms, self.training = "distilbert", ("masked_lm",), {}
 
     def drop_head(self) -> None:
         """Drops the head of a fine-tuned model, with a warning."""
@@ -204,23 +181,6 @@ class Pretrained:
                     "never trained"
                 )
         return ""
-
-
-def read_terms(
-    training: Mapping[str, Any], family: Family, causal: bool, class_name: str = ""
-) -> tuple[str, ...]:
-    """Finds the terms of a model.
-
-    They come from its training config if there is one, otherwise from the class `class_name` if
-    it has terms that the family's first class lacks, otherwise from the first class.
-    """
-    config = training.get("config")
-    if config and not workdir.is_finetuning(config):
-        return config_lib.from_dict(config).objective.terms
-    default = family.pretraining_class(causal, terms=None).terms
-    classes = [c for c in family.pretraining_classes if c.name == class_name]
-    own = next((c.terms for c in classes if c.causal == causal), default)
-    return default if set(own) <= set(default) else own
 
 
 def read_training(directory: Path) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Reads and writes how a directory of sentence-transformers turns a text into a vector."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.interop.embedding import LIBRARY_DEFAULTS, SIMILARITIES, Embedding
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
 # The file of a Router; older versions, which call it Asym, have a config.json.
@@ -14,61 +14,8 @@ _ROUTER = "router_config.json"
 _LIBRARY, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.json"
 _MODE = "pooling_mode_"
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
-# What `library` has for a model that no program of the library has written.
-_DEFAULTS = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 # The names of the oldest versions, which newer ones read too.
 _TYPE = "sentence_transformers.models."
-
-
-class Embedding(NamedTuple):
-    """How a text becomes a vector.
-
-    Attributes:
-      pooling: "cls" or "mean"; None if a file that would name it is missing.
-      normalize: Whether vectors are scaled to length 1.
-      max_length: The largest number of tokens in a text; None for the model's limit. A larger
-        number than that limit has no effect.
-      stride: If given, longer texts are split into windows of `max_length` that begin this many
-        tokens apart, and their vectors are averaged. None cuts longer texts.
-      prompt: What is put before each text.
-      lowercase: Whether text is lower-cased before it is tokenized.
-      include_prompt: Whether the tokens of the prompt, and [CLS] before them, are pooled too.
-      similarity: How vectors are compared, one of SIMILARITIES.
-      dimension: The number of values that are kept of a vector, after `normalize`; None for all.
-      normalize_last: Whether the vectors that are kept are scaled to length 1.
-      library: The other settings of the library, which are only kept: all prompts by name.
-    """
-
-    pooling: str | None = "mean"
-    normalize: bool = False
-    max_length: int | None = None
-    stride: int | None = None
-    prompt: str = ""
-    lowercase: bool = False
-    include_prompt: bool = True
-    similarity: str = "cosine"
-    dimension: int | None = None
-    normalize_last: bool = False
-    library: Mapping[str, Any] = _DEFAULTS
-
-    @property
-    def prompts(self) -> Mapping[str, str]:
-        return self.library["prompts"]
-
-    def with_prompts(self, **prompts: str | None) -> Self:
-        """Returns the settings with other prompts of some names, unless they are None."""
-        given = {name: text for name, text in prompts.items() if text is not None}
-        return self._replace(library={**self.library, "prompts": {**self.prompts, **given}})
-
-    def for_queries(self) -> Self:
-        """Returns the settings for queries, as in the library's `encode_query`."""
-        return self._replace(prompt=self.prompts.get("query", ""))
-
-    def for_documents(self) -> Self:
-        """Returns the settings for documents, as in the library's `encode_document`."""
-        names = [name for name in ("document", "passage", "corpus") if name in self.prompts]
-        return self._replace(prompt=self.prompts[names[0]] if names else "")
 
 
 def read_modules(path: Path) -> list[tuple[str, Path]]:
@@ -146,7 +93,7 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
 
 def _read_library(path: Path) -> dict[str, Any]:
     """Reads the settings in the library's own file, where prompts may be null."""
-    library = _DEFAULTS | files.read_json(path, optional=True)
+    library = LIBRARY_DEFAULTS | files.read_json(path, optional=True)
     prompts = library["prompts"] or {}
     if not isinstance(prompts, dict) or not {*map(type, prompts.values())} <= {str, type(None)}:
         raise UserError(f"{path}: prompts is {prompts!r}; it must be a text for each name")

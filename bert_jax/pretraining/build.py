@@ -73,7 +73,7 @@ def make_trainer(
     """Builds the trainer of a validated config, on all devices by default.
 
     Args:
-      teacher: The `Pretrained` that the config names as teacher; see `read_teacher`. If it names
+      teacher: The `Pretrained` that the config names as teacher. If it names
         none, the teacher is a model of zeros with the student's shape and the layers that
         config.objective.teacher_layers names, which is enough to compile or time the step.
     """

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.config import check_batch, prediction_warnings
-from bert_jax.interop.families import load_family
+from bert_jax.interop.families import FAMILIES, load_family
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -35,8 +35,7 @@ def check(
       Warnings, one sentence each.
     """
     check_installed(config)
-    # Only exports need the family.
-    load_family(config.family)
+    check_family(config)
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     warnings = [*start.check(directory, config), *prediction_warnings(config)]
     if teacher:
@@ -55,6 +54,12 @@ def check(
         # A run with checkpoints has fitted into memory before, or only prints its results.
         check_memory(trainer, config.train.gradient_accumulation_steps)
     return warnings
+
+
+def check_family(config: ConfigDict) -> None:
+    """Refuses a family that an export could not load; a run does not need it."""
+    if config.family not in FAMILIES:
+        load_family(config.family)
 
 
 def _check_vocabulary(

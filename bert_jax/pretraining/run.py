@@ -1,9 +1,7 @@
 """The batches and the evaluations of a run of pre-training.
 
 `bert_jax.pretraining.train` is a run from top to bottom, `bert_jax.pretraining.build` makes its
-trainer, and `bert_jax.training.loop` takes its steps. A run from a finished token store needs no
-more than these two and what they import: no preparation of text, no other program's format, no
-report.
+trainer, and `bert_jax.training.loop` takes its steps.
 """
 
 from collections.abc import Generator

@@ -2,21 +2,20 @@
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from etils import epath
 from ml_collections import ConfigDict
+from rich.table import Table
 
-from bert_jax.base.progress import say, say_next, terminal
+from bert_jax.base.progress import empty_table, say, say_next, terminal
+from bert_jax.batches import corpus_report
 from bert_jax.config.command_line import config_files
 from bert_jax.objectives.term import Metric
-from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.batches import RunInput, stream_spec
-from bert_jax.reports import corpus_report
-from bert_jax.text.named_sources import join_inputs, split_inputs
-from bert_jax.text.sources import BUILT_IN
+from bert_jax.text.named_sources import BUILT_IN, join_inputs, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, OTHER_TEXT
 from bert_jax.training.schedule import warmup_warnings
@@ -111,14 +110,12 @@ def summarize(
     if "num_sequences" in results:
         title = f"Step {results['step']:,} on held-out documents"
         before = results.get(BEFORE)
-        terminal().print(evaluation.results_table(title, metrics, results, before))
+        terminal().print(results_table(title, metrics, results, before))
         if BY_SOURCE in results:
-            terminal().print(evaluation.source_table(metrics, results))
+            terminal().print(source_table(metrics, results))
         if config.eval.other_text:
             title = f"Step {results['step']:,} on {join_inputs(config.eval.other_text)}"
-            terminal().print(
-                evaluation.results_table(title, metrics, results, before, prefix=OTHER_TEXT)
-            )
+            terminal().print(results_table(title, metrics, results, before, prefix=OTHER_TEXT))
     else:
         say(
             f"Step {results['step']:,} is not evaluated: no document was held out (the corpus is "
@@ -131,6 +128,42 @@ def summarize(
     print(f"report       {path / workdir.REPORT}")
     print(f"curves       {path / workdir.CURVES}, {path / 'metrics.jsonl'}, {path / 'tensorboard'}")
     say_next(next_commands(config, path))
+
+
+def results_table(
+    title: str,
+    metrics: Sequence[Metric],
+    results: Mapping[str, float],
+    before: Mapping[str, float] | None = None,
+    prefix: str = "",
+) -> Table:
+    """Makes a table of the results, each beside its baseline."""
+    columns = {"initial weights": before} if before else {}
+    columns["this model"] = results
+    table = empty_table(title, "", *columns, "baseline")
+    for metric in metrics:
+        name, baseline = prefix + metric.name, results.get(prefix + metric.baseline)
+        if all(name in values for values in columns.values()):
+            cells = (metric.text(values[name]) for values in columns.values())
+            table.add_row(metric.label, *cells, "" if baseline is None else metric.text(baseline))
+    numbers = (f"{values[f'{prefix}num_sequences']:,}" for values in columns.values())
+    table.add_row("sequences", *numbers, "")
+    return table
+
+
+def source_table(metrics: Sequence[Metric], results: Mapping[str, Any]) -> Table:
+    metrics = [metric for metric in metrics if metric.in_progress]
+    labels = (metric.label.removesuffix(" (nats)") for metric in metrics)
+    title = "Held-out documents by source (in brackets: baseline)"
+    table = empty_table(title, "source", *labels, "sequences")
+    for name, values in results[BY_SOURCE].items():
+        cells = []
+        for metric in metrics:
+            baseline = values.get(metric.baseline)
+            brackets = "" if baseline is None else f" ({metric.text(baseline)})"
+            cells.append(metric.text(values[metric.name]) + brackets)
+        table.add_row(name, *cells, f"{values['num_sequences']:,}")
+    return table
 
 
 def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, str]:

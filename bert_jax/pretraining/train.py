@@ -3,6 +3,7 @@
 A run of fine-tuning has the same steps (`bert_jax.finetuning.run.finetune`).
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -12,14 +13,13 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.progress import say
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.interop.families import load_family
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.parallel import multihost
-from bert_jax.pretraining import checks, settings, weights
+from bert_jax.pretraining import checks, weights
+from bert_jax.pretraining.batches import RunInput
 from bert_jax.pretraining.build import make_objective, make_trainer
-from bert_jax.pretraining.input import open_run_input
 from bert_jax.pretraining.run import PretrainingRun
 from bert_jax.pretraining.summary import announce, corpus_reports, summarize
-from bert_jax.reports.page import write_pages
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import open_checkpoints
 from bert_jax.training.loop import PreemptionGuard, train_loop
@@ -29,36 +29,38 @@ from bert_jax.training.tracker import Tracker
 
 
 def train(
-    config: ConfigDict, directory: epath.PathLike, source: ConfigSource | None = None
+    config: ConfigDict,
+    directory: epath.Path,
+    source: ConfigSource,
+    *,
+    pretrained: Pretrained | None,
+    teacher: Pretrained | None,
+    open_input: Callable[[], RunInput],
+    write_pages: Callable[[epath.Path], None],
 ) -> dict[str, Any] | None:
     """Runs or resumes pre-training, up to the last step of the config.
 
+    `bert_jax.commands.pretrain.pretrain` reads and makes what the arguments hold.
+
     Args:
-      config: A validated config. Values that a given token store, a teacher or the weights of
-        config.init_from determine are filled in.
+      config: A config with the values of the given weights, teacher and token store.
       directory: The work directory. It gets config.json, tokenizer/, data/ (unless
         config.data.store is elsewhere), checkpoints/, metrics.jsonl, tensorboard/, and at
         the end results.json, curves.png and report.html.
-      source: The file and the flags that the config comes from, if any.
+      source: The file and the flags that the config comes from.
+      pretrained: The model that the run begins with; None if it begins otherwise, or goes on.
+      teacher: The teacher; None if the config has none.
+      open_input: Opens the input, and prepares it first if it is missing.
+      write_pages: Writes report.html and curves.png of a work directory.
 
     Returns:
       The final held-out results (empty if nothing is held out), or None if a signal
       stopped the run before its end.
     """
-    path, is_first = epath.Path(directory), multihost.is_first()
-    source = source or ConfigSource("the given config", config)
+    is_first = multihost.is_first()
     with ExitStack() as stack:
-        # The config of a finished run may come from others and name any file or bucket. With
-        # --workdir alone, only the work directory is opened.
-        if source.is_stored and not source.flags:
-            newest = workdir.newest_checkpoint(path)
-            if results := multihost.run_on_process_zero(_finished, config, path, newest):
-                return results
-
-        # Config: add what the initial weights, the teacher or a given store determine, check
-        # everything that can be checked before any work, and lock the directory.
+        # Check everything that can be checked before any work, and lock the directory.
         with multihost.agreed():
-            config, pretrained, teacher = settings.complete(config, directory, source)
             trainer = make_trainer(config, teacher=teacher)
             warnings = checks.check(config, directory, trainer, pretrained, teacher)
             stack.enter_context(lock(directory))
@@ -66,7 +68,7 @@ def train(
         print_differences(config, source)
 
         # Input: it may take hours to prepare.
-        run_input = open_run_input(config, directory)
+        run_input = open_input()
 
         # State: from a checkpoint, from weights or from the seed.
         guard = stack.enter_context(PreemptionGuard())
@@ -75,7 +77,9 @@ def train(
             config, directory, trainer, checkpointer, pretrained, teacher, run_input.tokenizer
         )
         step = int(state.step)
-        if results := multihost.run_on_process_zero(_finished, config, path, step):
+        if results := multihost.run_on_process_zero(
+            print_finished, config, directory, step, write_pages
+        ):
             return results
         # The config is written only now, because opening the input may fail.
         multihost.run_on_process_zero(weights.claim, config, directory, pretrained)
@@ -84,8 +88,8 @@ def train(
 
         # Loop.
         guesses_at_random = weights.guesses_at_random(config, pretrained)
-        run = PretrainingRun(config, path, trainer, run_input, resume, guesses_at_random)
-        tracker = stack.enter_context(Tracker(config, path))
+        run = PretrainingRun(config, directory, trainer, run_input, resume, guesses_at_random)
+        tracker = stack.enter_context(Tracker(config, directory))
         step, times = train_loop(run, state, resume, checkpointer, guard, tracker)
         if guard.requested:
             return None
@@ -93,19 +97,24 @@ def train(
         # Results.
         results = run.results | {"step": step} | times | {"corpus": reports}
         if is_first:
-            if config.init_from and (before := evaluation_at(path, 0)):
+            if config.init_from and (before := evaluation_at(directory, 0)):
                 results[BEFORE] = before
-            files.write_json(path / workdir.RESULTS, results)
-            write_pages(path)
+            files.write_json(directory / workdir.RESULTS, results)
+            write_pages(directory)
             tracker.summarize(results)
-            summarize(config, trainer.objective.metrics, results, path)
+            summarize(config, trainer.objective.metrics, results, directory)
         return results
 
 
-def _finished(config: ConfigDict, directory: epath.Path, step: int | None) -> dict[str, Any] | None:
+def print_finished(
+    config: ConfigDict,
+    directory: epath.Path,
+    step: int | None,
+    write_pages: Callable[[epath.Path], None],
+) -> dict[str, Any] | None:
     """Reprints and returns the results of a finished run; None if it is not finished."""
     # Parts from outside are refused, as in a run that is not finished.
-    load_family(config.family)
+    checks.check_family(config)
     metrics = make_objective(config).metrics
     if not (directory / workdir.RESULTS).exists():
         return None

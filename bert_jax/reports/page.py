@@ -10,11 +10,11 @@ from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax.base import files
+from bert_jax.batches import corpus_report
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.terms import make_terms
-from bert_jax.reports import corpus_report
 from bert_jax.reports.curves import LOWEST, has_points, panel_svg, write_curves
 from bert_jax.reports.html import render
 from bert_jax.reports.record import Run, best_of, cost, read_runs, with_prefix

@@ -30,7 +30,7 @@ from bert_jax.base.progress import Progress, say
 from bert_jax.store import preparation_report
 from bert_jax.store.engines import Engine, LocalProcesses, run_stage
 from bert_jax.store.heldout import choose
-from bert_jax.store.manifest import check_metadata, given_tokenizer, open_corpus, tokenizer_options
+from bert_jax.store.manifest import given_tokenizer, say_skipped, tokenizer_options
 from bert_jax.store.part import write_parts
 from bert_jax.store.plan import (
     UNFINISHED,
@@ -45,6 +45,7 @@ from bert_jax.store.plan import (
 )
 from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.stages import append, heldout_text, part_name, tokenized
+from bert_jax.store.texts import check_metadata, open_corpus
 from bert_jax.store.token_store import (
     PARTS_VERSION,
     SPLITS,
@@ -53,7 +54,7 @@ from bert_jax.store.token_store import (
     write_metadata,
 )
 from bert_jax.store.vocabulary_sample import DocumentSample
-from bert_jax.text.bad_records import NUM_FIRST, say_skipped
+from bert_jax.text.bad_records import NUM_FIRST
 from bert_jax.text.formats import FormatGuess
 from bert_jax.text.named_sources import REPEAT_UNIT, language_of, repeats
 from bert_jax.text.sentences import LANGUAGES

@@ -27,7 +27,6 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
 from bert_jax.store.heldout import HeldOut, HeldOutText, is_held_out_by_id
-from bert_jax.store.manifest import open_corpus
 from bert_jax.store.plan import (
     UNFINISHED,
     Directory,
@@ -39,6 +38,7 @@ from bert_jax.store.plan import (
     write_file,
 )
 from bert_jax.store.split_writer import SplitWriter
+from bert_jax.store.texts import open_corpus
 from bert_jax.store.token_store import SPLITS, store_path
 from bert_jax.store.tokenization import TokenizedDocument, document_sentences, tokenize_documents
 from bert_jax.text.bad_records import BadRecord

@@ -2,10 +2,9 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from bert_jax.base.errors import UserError
-from bert_jax.base.progress import say
 
 # The number of skipped records whose file and line are reported.
 NUM_FIRST = 3
@@ -88,11 +87,3 @@ def reading_fields() -> Iterator[None]:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise BadRecord("another form", f"{type(error).__name__}: {error}") from None
-
-
-def say_skipped(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> None:
-    """Warns of the documents that were skipped, in a sentence for each reason."""
-    for reason, number in dropped.items():
-        found = ", ".join(first[reason]) + (", ..." if number > len(first[reason]) else "")
-        documents = "document" if number == 1 else "documents"
-        say(f"warning: skipped {number:,} {documents}: {reason} ({found})")

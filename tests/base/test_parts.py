@@ -10,7 +10,7 @@ import bert_jax
 from bert_jax import convert
 from bert_jax.base import parts
 from bert_jax.base.errors import UserError
-from bert_jax.pretraining import train as pretrain
+from bert_jax.commands.pretrain import pretrain
 from tests import forked, runs
 from tests.refusals import one_sentence
 from tests.small_run import small_run
@@ -115,5 +115,5 @@ def test_python_names_parts_too(folder, monkeypatch):
 
 def test_an_unknown_family_is_refused_before_training(texts, tmp_path):
     with pytest.raises(UserError, match="config.family is 'foo'; it must be one of bert, spanbert"):
-        pretrain.train(small_run(texts, family="foo"), tmp_path / "run")
+        pretrain(small_run(texts, family="foo"), tmp_path / "run")
     assert not (tmp_path / "run").exists()

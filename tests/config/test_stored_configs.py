@@ -7,9 +7,9 @@ import time
 import pytest
 
 import bert_jax
+from bert_jax.commands.evaluate import evaluate_workdir
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.config import cli, validate
-from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import train as pretrain
 
 WRONG = {
     "model": [1],
@@ -42,13 +42,13 @@ def edited(finished, directory, key, value):
 def continue_run(directory):
     config = cli.stored_config(str(directory))
     validate(config)
-    pretrain.train(config, directory)
+    pretrain(config, directory)
 
 
 @pytest.mark.parametrize(("key", "value"), CASES)
 def test_a_wrong_value_is_refused(key, value, finished, tmp_path, refusal):
     directory = edited(finished, tmp_path / "run", key, value)
-    for opens in (bert_jax.load, evaluation.evaluate_workdir, continue_run):
+    for opens in (bert_jax.load, evaluate_workdir, continue_run):
         started = time.process_time()
         sentence = refusal(lambda opens=opens: opens(directory))
         assert time.process_time() - started < 10

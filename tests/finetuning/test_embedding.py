@@ -19,9 +19,9 @@ from bert_jax.finetuning.predictions import score_file
 from bert_jax.finetuning.run import finetune
 from bert_jax.inference.embeddings import score_pairs
 from bert_jax.interop import formats
+from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.names import export_weights, foreign_names
-from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import flatten, model_shapes, unflatten
 from bert_jax.tasks.retrieval import read_pairs
 from bert_jax.training.metrics import read_metrics

@@ -17,12 +17,12 @@ import pytest
 import bert_jax
 from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
+from bert_jax.commands.evaluate import evaluate_workdir
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.finetuning import run, task_setup
 from bert_jax.finetuning.predictions import score_file
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
-from bert_jax.pretraining import evaluation
 from bert_jax.tokenizers.base import CONVENTIONS
 from bert_jax.tokenizers.protein import ESM_TOKENS, ProteinTokenizer
 from bert_jax.training import workdir
@@ -339,6 +339,6 @@ class TestRefusals:
 
     def test_evaluation_and_pretraining_are_refused(self, uninterrupted):
         with pytest.raises(UserError, match="fine-tuned.*results.json"):
-            evaluation.evaluate_workdir(uninterrupted)
+            evaluate_workdir(uninterrupted)
         with pytest.raises(UserError, match="holds a run of fine-tuning; choose another"):
             bert_jax.train("tiny", uninterrupted)

@@ -13,7 +13,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.embeddings import score_pairs
 from bert_jax.interop import formats
-from bert_jax.interop.sentence_transformers import Embedding
+from bert_jax.interop.embedding import Embedding
 from bert_jax.tasks.retrieval import read_pairs
 from tests import runs
 from tests.golden.inputs import real_package

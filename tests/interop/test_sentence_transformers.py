@@ -12,7 +12,8 @@ from bert_jax.base.errors import UserError
 from bert_jax.inference.embeddings import score_pairs
 from bert_jax.inference.features import write_features
 from bert_jax.interop import formats
-from bert_jax.interop.sentence_transformers import Embedding, read_embedding
+from bert_jax.interop.embedding import Embedding
+from bert_jax.interop.sentence_transformers import read_embedding
 from tests.interop.small_bert import (
     edit_json,
     make_finetuned,

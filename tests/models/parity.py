@@ -16,9 +16,8 @@ from bert_jax.interop.families import family_of_type, load_family
 from bert_jax.interop.families.bert import BERT, SPANBERT
 from bert_jax.interop.family import Family, Names, PreTrainingClass
 from bert_jax.interop.huggingface import read_huggingface
-from bert_jax.interop.model_keys import read_family_keys
+from bert_jax.interop.model_keys import read_family_keys, read_terms
 from bert_jax.interop.names import export_weights, foreign_names, spelled_names
-from bert_jax.interop.pretrained import read_terms
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder

@@ -19,7 +19,7 @@ from bert_jax.config import cli
 
 
 def count_reads(file: str) -> None:
-    from bert_jax.reports import corpus_report
+    from bert_jax.batches import corpus_report
     from bert_jax.store.part import token_dtype
     from bert_jax.store.token_store import TokenStore
 

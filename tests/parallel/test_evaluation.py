@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from bert_jax.base import files
-from bert_jax.pretraining.evaluation import evaluate_workdir
+from bert_jax.commands.evaluate import evaluate_workdir
 from bert_jax.training.trainer import Trainer
 from tests import runs
 from tests.parallel.processes import finish

@@ -11,8 +11,8 @@ import pytest
 
 from bert_jax import tokenizers
 from bert_jax.batches.stream import Stream
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.parallel import multihost
-from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.batches import stream_spec
 from bert_jax.store.token_store import TokenStore
 from bert_jax.training import workdir
@@ -118,7 +118,7 @@ class TestTwoProcesses:
     def test_losses_match_one_process(self, two, tmp_path):
         config = workdir.load_config(two[0])
         config.data.store = str(two[0] / "data")
-        pretrain.train(config, tmp_path)
+        pretrain(config, tmp_path)
         ours, theirs = losses(two[0]), losses(tmp_path)
         assert len(ours) == STEPS
         # Sums are computed in another order, and Adam amplifies the rounding differences.

@@ -10,13 +10,14 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from bert_jax import convert, load_config, prepare, tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.commands.complete_config import complete_config
+from bert_jax.commands.evaluate import evaluate_workdir
+from bert_jax.commands.pretrain import pretrain
+from bert_jax.commands.recipe import recipe_of
 from bert_jax.config import flatten, validate
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
-from bert_jax.pretraining import evaluation, settings
-from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining import weights as weights_lib
-from bert_jax.pretraining.weights import recipe_of
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tokenizers import CONVENTIONS, training
 from bert_jax.tokenizers.extension import replaced_pieces
@@ -64,7 +65,7 @@ def run(source, new_texts, texts, tmp_path_factory):
     """Returns a finished run with five added tokens that scores the old text too."""
     directory = tmp_path_factory.mktemp("continued") / "run"
     other = {"data.add_tokens": "5", "eval.other_text": (texts,)}
-    pretrain.train(continued(source, new_texts, **other), directory)
+    pretrain(continued(source, new_texts, **other), directory)
     return directory
 
 
@@ -103,7 +104,7 @@ def test_both_texts_are_scored_before_and_after(run, texts):
             assert results["before"][prefix + name] == first[f"eval_{prefix}{name}"]
             assert results[prefix + name] == last[f"eval_{prefix}{name}"]
     # The old text is the one that `evaluate` scores.
-    for name, value in evaluation.evaluate_workdir(run, texts).items():
+    for name, value in evaluate_workdir(run, texts).items():
         if name.startswith(("mlm", "nsp")):
             assert results[f"other_{name}"] == pytest.approx(value, rel=1e-5), name
     page = (run / "report.html").read_text()
@@ -116,7 +117,7 @@ def test_guesses_of_a_random_head_are_not_shown(source, run, new_texts, tmp_path
     pretrained.weights = {k: v for k, v in pretrained.weights.items() if k.startswith("bert/")}
     pretrained.terms = ()
     formats.write(pretrained, tmp_path / "source", "huggingface")
-    pretrain.train(continued(tmp_path / "source", new_texts), tmp_path / "run")
+    pretrain(continued(tmp_path / "source", new_texts), tmp_path / "run")
     for directory, has_head in ((run, True), (tmp_path / "run", False)):
         shown = {x["step"]: "eval_filled_texts" in x for x in read_metrics(directory)}
         assert shown[0] == has_head and shown[6]
@@ -141,7 +142,7 @@ def test_a_killed_run_continues_to_the_same_bits(source, new_texts, texts, run, 
     assert one["before"] == other["before"] and one["other_mlm_loss"] == other["other_mlm_loss"]
     # The model that it began with is needed no more, and neither is a flag.
     stored = workdir.load_config(tmp_path / "run")
-    pretrain.train(stored, tmp_path / "run", ConfigSource("config.json", stored, is_stored=True))
+    pretrain(stored, tmp_path / "run", ConfigSource("config.json", stored, is_stored=True))
 
 
 def test_the_other_text_is_not_trained_on(source, new_texts, tmp_path):
@@ -149,7 +150,7 @@ def test_the_other_text_is_not_trained_on(source, new_texts, tmp_path):
     config = continued(source, new_texts, **{"eval.other_text": (str(one),)})
     message = f"other_text: it is {one} and config.data.input is .*, which both have {one}: the m"
     with pytest.raises(UserError, match=message.replace("*.txt", "[*].txt")):
-        pretrain.train(config, tmp_path / "run")
+        pretrain(config, tmp_path / "run")
 
 
 def test_a_prepared_store_brings_its_tokens(source, new_texts, run, tmp_path):
@@ -157,7 +158,7 @@ def test_a_prepared_store_brings_its_tokens(source, new_texts, run, tmp_path):
     config.data.vocab = str(source / "vocab.txt")
     prepare.prepare(config.data, 203, tmp_path / "store")
     config = continued(source, new_texts, **{"data.store": str(tmp_path / "store")})
-    completed = settings.complete(config, tmp_path / "run", ConfigSource("x.py", config))[0]
+    completed = complete_config(config, tmp_path / "run", ConfigSource("x.py", config))[0]
     assert (completed.data.add_tokens, completed.model.vocab_size) == ("5", 203)
     ours, theirs = workdir.load_vocabulary(run)[0], tokenizers.load(tmp_path / "store/tokenizer")
     assert ours.fingerprint == theirs.fingerprint
@@ -178,7 +179,7 @@ def test_contradictions_are_refused(source, new_texts, tmp_path, overrides, mess
     config = continued(source, new_texts, **overrides)
     origin = ConfigSource("continue", load_config(f"continue:{source}"), frozenset(overrides))
     with pytest.raises(UserError, match=message):
-        pretrain.train(config, tmp_path / "run", origin)
+        pretrain(config, tmp_path / "run", origin)
 
 
 class TestRecipe:
@@ -214,7 +215,7 @@ class TestRecipe:
         config.data.rows = "segments"
         config.train.stages[0].update(max_seq_length=1024, rope_theta=100.0)
         validate(config, is_given=True)
-        completed = settings.complete(config, tmp_path / "run", origin)[0]
+        completed = complete_config(config, tmp_path / "run", origin)[0]
         assert completed.data.rows == "segments"
         assert completed.objective.terms == ("masked_lm",)
         config.data.masked_lm_prob = 7.0
@@ -278,7 +279,7 @@ def test_other_families_are_continued_with_added_tokens(family, tmp_path):
         config.eval.max_sequences = 4
         # Rows of several documents need more predictions.
         config.train.stages[0].max_predictions_per_seq = 0
-    pretrain.train(config, tmp_path / "run")
+    pretrain(config, tmp_path / "run")
     stored, trained = workdir.load_config(tmp_path / "run"), formats.read(tmp_path / "run")
     assert (stored.family, stored.model.vocab_size) == (family, size + 2)
     # The bytes of a vocabulary without merges are joined first.

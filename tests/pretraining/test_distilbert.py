@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from bert_jax.base.errors import UserError
+from bert_jax.commands.evaluate import evaluate_workdir
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
-from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import train as pretrain
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from configs import distilbert
@@ -33,7 +33,7 @@ def teacher(tmp_path_factory, finished):
 def student(tmp_path_factory, texts, teacher):
     """Returns a finished run of a student that began with the teacher's second layer."""
     directory = tmp_path_factory.mktemp("student") / "run"
-    pretrain.train(distilled(texts, teacher, model__vocab_size=8192), directory)
+    pretrain(distilled(texts, teacher, model__vocab_size=8192), directory)
     return directory
 
 
@@ -74,14 +74,14 @@ def test_the_teacher_determines_the_vocabulary(student, teacher, texts, tmp_path
     config = distilled(texts, teacher, model__vocab_size=180)
     source = ConfigSource("x.py", config, frozenset({"model.vocab_size"}))
     with pytest.raises(UserError, match="is 180, but the teacher .* has 200: set --config.model.v"):
-        pretrain.train(config, tmp_path, source)
+        pretrain(config, tmp_path, source)
 
 
 def test_reports_the_three_losses_and_the_teachers_score(student):
     line = read_metrics(student)[0]
     parts = 5 * line["soft_targets_loss"] + 2 * line["mlm_loss"] + line["hidden_cosine_loss"]
     assert line["loss"] == pytest.approx(parts, rel=1e-5)
-    results = evaluation.evaluate_workdir(student)
+    results = evaluate_workdir(student)
     assert results["teacher_mlm_loss"] > 1 and 0 <= results["soft_targets_accuracy"] <= 1
 
 
@@ -89,7 +89,7 @@ def test_reports_the_three_losses_and_the_teachers_score(student):
 def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path):
     train_with_interruption(distilled(texts, teacher), tmp_path, 5)
     with pytest.raises(UserError, match=r"its config\.objective\.teacher is"):
-        pretrain.train(distilled(texts, student), tmp_path)
+        pretrain(distilled(texts, student), tmp_path)
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(student))
 
 
@@ -105,4 +105,4 @@ def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path):
 )
 def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, overrides, message):
     with pytest.raises(UserError, match=message):
-        pretrain.train(distilled(texts, teacher, **overrides), tmp_path)
+        pretrain(distilled(texts, teacher, **overrides), tmp_path)

@@ -14,10 +14,10 @@ import pytest
 
 import bert_jax
 from bert_jax.base.errors import UserError
+from bert_jax.commands.evaluate import evaluate_workdir
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.convert import convert
 from bert_jax.interop import formats
-from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.state import num_parameters
@@ -201,7 +201,7 @@ FAST = ("bart", "modernbert")
 def run(request, texts, tmp_path_factory):
     """Returns the facts, the directory and the results of a finished run, and its export."""
     directory = tmp_path_factory.mktemp("family") / "run"
-    results = pretrain.train(config_of(request.param, texts), directory)
+    results = pretrain(config_of(request.param, texts), directory)
     warnings = convert(str(directory), str(directory / "hf"), "huggingface")
     return FAMILIES[request.param], directory, results, warnings
 
@@ -213,7 +213,7 @@ def test_the_losses_of_training_and_evaluation(run):
     for line in lines:
         assert line["loss"] == pytest.approx(sum(line[name] for name in facts.losses), rel=1e-5)
         assert {name for name in line if name.endswith("_loss")} == {*facts.losses}
-    again = evaluation.evaluate_workdir(directory)
+    again = evaluate_workdir(directory)
     if facts.recipe is bart:
         # The page has what the decoder writes for a corrupted text of the last evaluation.
         (shown,) = again["filled_texts"]
@@ -254,7 +254,7 @@ def test_the_export_is_that_of_transformers_and_keeps_every_bit(run):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_interrupted_run_is_bit_identical(name, texts, tmp_path):
-    pretrain.train(config_of(name, texts), tmp_path / "whole")
+    pretrain(config_of(name, texts), tmp_path / "whole")
     train_with_interruption(config_of(name, texts), tmp_path / "resumed", 5)
     states = (runs.final_state(tmp_path / name) for name in ("resumed", "whole"))
     runs.assert_same_bits(*states)
@@ -277,7 +277,7 @@ def test_an_interrupted_run_is_bit_identical(name, texts, tmp_path):
 )
 def test_parts_that_do_not_fit_are_refused(name, key, value, words, texts, tmp_path):
     with pytest.raises(UserError, match=words):
-        pretrain.train(config_of(name, texts, **{key: value}), tmp_path / "run")
+        pretrain(config_of(name, texts, **{key: value}), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.convert import convert
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
-from bert_jax.pretraining import train as pretrain
 from tests.pretraining.test_families import config_of
 
 pytestmark = pytest.mark.outside
@@ -20,7 +20,7 @@ TEXTS = ["The quick brown fox saw the old man.", "It was a good day, Ébahi !", 
 
 @pytest.mark.parametrize("name", ["camembert", "phobert", "xlmr"])
 def test_ids_and_logits_equal_those_of_transformers(name, texts, tmp_path):
-    pretrain.train(config_of(name, texts), tmp_path / "run")
+    pretrain(config_of(name, texts), tmp_path / "run")
     convert(str(tmp_path / "run"), str(tmp_path / "hf"), "huggingface")
     ours = formats.read(tmp_path / "run")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")

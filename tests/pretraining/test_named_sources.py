@@ -5,11 +5,12 @@ import json
 import pytest
 
 from bert_jax.base.errors import UserError
+from bert_jax.commands.complete_config import complete_config
+from bert_jax.commands.input import open_run_input
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.convert import convert
-from bert_jax.pretraining import heldout, settings
-from bert_jax.pretraining import train as pretrain
-from bert_jax.pretraining.input import open_run_input
+from bert_jax.pretraining import heldout
 from bert_jax.training import workdir
 from configs import multilingual
 from tests import stores
@@ -37,7 +38,7 @@ def config_for(texts, **changes):
 def finished(texts, tmp_path_factory):
     directory = tmp_path_factory.mktemp("run") / "whole"
     config = config_for(texts)
-    return config, directory, pretrain.train(config, directory)
+    return config, directory, pretrain(config, directory)
 
 
 def test_results_of_each_source(finished):
@@ -82,7 +83,7 @@ def test_a_source_of_one_document_is_scored_unless_rows_are_pairs(texts, tmp_pat
         **{"data__rows": "segments", "train__num_steps": 2, "eval__max_sequences": 8},
         **{"objective__terms": ("masked_lm",), "objective__weights": (1.0,)},
     )
-    results = pretrain.train(config, tmp_path / "run")
+    results = pretrain(config, tmp_path / "run")
     sizes = {name: values["num_sequences"] for name, values in results["by_source"].items()}
     # 8 sequences at most, as many of each source.
     assert sizes == {"en": 2, "el": 2, "en-book": 2}
@@ -107,7 +108,7 @@ def test_a_given_store_names_its_sources(texts, tmp_path):
         plain = small_run("sotu", multilingual.get_config("tiny"))
         flags = frozenset(key.replace("__", ".") for key in {**given, **changes})
         config = small_run("sotu", multilingual.get_config("tiny"), **given | changes)
-        return settings.complete(config, "", ConfigSource("file", plain, flags))[0]
+        return complete_config(config, "", ConfigSource("file", plain, flags))[0]
 
     config = completed()
     assert ",".join(config.data.sources) == texts
@@ -122,5 +123,5 @@ def test_an_exponent_without_names_is_refused(texts, tmp_path):
     config = config_for(texts, data__sources=(), data__input=(texts.split(",")[0][3:],))
     source = ConfigSource("file", config, frozenset({"data.sampling_exponent"}))
     with pytest.raises(UserError, match="sampling_exponent is 0.7 and .*: the texts have no names"):
-        pretrain.train(config, tmp_path, source)
+        pretrain(config, tmp_path, source)
     assert not (tmp_path / "data").exists()

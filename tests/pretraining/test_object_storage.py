@@ -5,10 +5,10 @@ import pytest
 from etils import epath
 
 from bert_jax import config as config_lib
+from bert_jax.commands.evaluate import evaluate_workdir
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.convert import convert
 from bert_jax.interop import formats
-from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import train as pretrain
 from bert_jax.store.preparation import prepare
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
@@ -63,7 +63,7 @@ def stores(texts, tmp_path_factory):
 @pytest.fixture(scope="module")
 def on_disk(stores, tmp_path_factory):
     directory = tmp_path_factory.mktemp("on_disk")
-    pretrain.train(runs.tiny_run(**SHORT, data__store=stores[0]), directory)
+    pretrain(runs.tiny_run(**SHORT, data__store=stores[0]), directory)
     return directory
 
 
@@ -78,7 +78,7 @@ def in_bucket(stores, objects):
     process.communicate()
     assert workdir.newest_checkpoint(directory) < 16, "the run was killed too late"
     lines = [line["step"] for line in read_metrics(directory)]
-    pretrain.train(runs.tiny_run(**SHORT, data__store=stores[1]), directory)
+    pretrain(runs.tiny_run(**SHORT, data__store=stores[1]), directory)
     return directory, lines
 
 
@@ -99,8 +99,8 @@ def test_no_line_of_metrics_is_lost(on_disk, in_bucket):
 
 
 def test_run_in_a_bucket_can_be_evaluated(on_disk, in_bucket, texts, objects):
-    ours = evaluation.evaluate_workdir(in_bucket[0], data=texts[1], max_sequences=16)
-    assert ours == evaluation.evaluate_workdir(on_disk, data=texts[0], max_sequences=16)
+    ours = evaluate_workdir(in_bucket[0], data=texts[1], max_sequences=16)
+    assert ours == evaluate_workdir(on_disk, data=texts[0], max_sequences=16)
     assert not [name for name in objects if name.startswith("run/evaluate_")], (
         "scratch files must be removed"
     )

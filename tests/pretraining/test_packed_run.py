@@ -2,10 +2,10 @@
 
 import pytest
 
+from bert_jax.commands.input import open_run_input
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.config import stage
-from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining.batches import stream_spec
-from bert_jax.pretraining.input import open_run_input
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests.small_run import small_run
@@ -17,7 +17,7 @@ def test_speeds_count_pairs_and_their_tokens(texts, tmp_path):
         **{"data.max_pairs_per_row": 4, "data.short_seq_prob": 0.7, "train.batch_size": 8},
         **{"train.stages": (stage(fraction=1.0, max_seq_length=64),)},
     )
-    pretrain.train(values, tmp_path)
+    pretrain(values, tmp_path)
     (of_run,) = resolve_stages(values)
     stream = open_run_input(values, tmp_path).stream(stream_spec(values, of_run))
     batches = list(stream.batches(0, 6))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from bert_jax.commands.evaluate import evaluate_workdir
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.config import stage
 from bert_jax.interop import formats
-from bert_jax.pretraining import train as pretrain
-from bert_jax.pretraining.evaluation import evaluate_workdir
 from bert_jax.training import trainer
 from bert_jax.training.metrics import read_metrics
 from tests import cheap, runs
@@ -61,7 +61,7 @@ def test_phases_with_rows_and_rotary_bases_of_their_own(texts, tmp_path):
     own = [stage(fraction=0.5, **SIZES), stage(fraction=0.5, **later, **longer)]
     both = small_run(texts, **keys, **{"model.rope_theta": 10.0, "train.num_steps": 12})
     both.train.stages = own
-    of_both = pretrain.train(both, tmp_path / "both")
+    of_both = pretrain(both, tmp_path / "both")
 
     assert formats.read(tmp_path / "both" / "checkpoints" / "6").model["rope_theta"] == 10
     final = formats.read(tmp_path / "both")
@@ -85,7 +85,7 @@ def compiler_of_users():
 @pytest.fixture(scope="module")
 def finished(compiler_of_users, texts, tmp_path_factory):
     directory = tmp_path_factory.mktemp("phases") / "run"
-    pretrain.train(phases(texts), directory)
+    pretrain(phases(texts), directory)
     return directory
 
 
@@ -103,6 +103,6 @@ def test_a_stage_is_appended_to_a_run_to_the_bit(finished, texts, tmp_path):
     first = phases(texts)
     first.train.num_steps, first.train.stages = 9, first.train.stages[:2]
     first.train.stages[0].fraction, first.train.stages[1].fraction = 2 / 3, 1 / 3
-    pretrain.train(first, tmp_path)
-    pretrain.train(phases(texts), tmp_path)
+    pretrain(first, tmp_path)
+    pretrain(phases(texts), tmp_path)
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))

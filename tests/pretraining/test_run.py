@@ -13,9 +13,9 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import prepare
 from bert_jax.base.errors import UserError
+from bert_jax.commands.complete_config import complete_config
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.pretraining import settings
-from bert_jax.pretraining import train as pretrain
 from bert_jax.training import workdir
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.metrics import read_metrics
@@ -44,7 +44,7 @@ def uninterrupted(tmp_path_factory, store):
     """Returns the work directory of an uninterrupted run."""
     directory = tmp_path_factory.mktemp("uninterrupted")
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        pretrain.train(runs.tiny_run(data__store=str(store)), directory)
+        pretrain(runs.tiny_run(data__store=str(store)), directory)
     (directory / "output.txt").write_text(output.getvalue())
     return directory
 
@@ -102,7 +102,7 @@ class TestUninterruptedRun:
 
     def test_finished_run_reprints_the_results(self, uninterrupted, capsys):
         before = (uninterrupted / "metrics.jsonl").read_bytes()
-        results = pretrain.train(workdir.load_config(uninterrupted), uninterrupted)
+        results = pretrain(workdir.load_config(uninterrupted), uninterrupted)
         assert results == json.loads((uninterrupted / "results.json").read_text())
         printed = capsys.readouterr().out
         assert "This run is finished" in printed and "masked-LM loss" in printed
@@ -116,7 +116,7 @@ class TestUninterruptedRun:
         config = workdir.load_config(directory)
         config.data.store = "gs://bucket-of-others/store"
         source = ConfigSource("config.json", config, is_stored=True)
-        results = pretrain.train(config, directory, source)
+        results = pretrain(config, directory, source)
         assert results == json.loads((uninterrupted / "results.json").read_text())
         assert "This run is finished" in capsys.readouterr().out
 
@@ -149,14 +149,14 @@ def test_killed_damaged_and_stopped_run_is_bit_identical(
     config = workdir.load_config(uninterrupted)
     stop = newest - 1
     with after_step(stop, lambda: signal.raise_signal(signal.SIGTERM)):
-        assert pretrain.train(config, tmp_path) is None
+        assert pretrain(config, tmp_path) is None
     assert caplog.text.count("is damaged") == 1
     output = capsys.readouterr().out
     assert f"continuing from step {newest - 10} in {tmp_path}" in output
     assert "Stopped by SIGTERM" in output and "run the same command to continue" in output
     assert newest_checkpoint(tmp_path) == stop
 
-    pretrain.train(config, tmp_path)
+    pretrain(config, tmp_path)
     assert_same_bits(final_state(tmp_path), final_state(uninterrupted))
     ours, theirs = (
         [{name: line[name] for name in TIMELESS} for line in training_lines(directory)]
@@ -166,7 +166,7 @@ def test_killed_damaged_and_stopped_run_is_bit_identical(
 
     # A process may also be killed between the last checkpoint and the results.
     (tmp_path / "results.json").unlink()
-    assert pretrain.train(config, tmp_path)
+    assert pretrain(config, tmp_path)
     evaluated = [x["step"] for x in read_metrics(tmp_path) if "eval_mlm_loss" in x]
     assert evaluated == [20, 40, 60]
 
@@ -184,14 +184,14 @@ def test_flags_that_contradict_the_store_are_refused(uninterrupted, tmp_path, ke
     config = workdir.load_config(uninterrupted)
     config.update_from_flattened_dict({key: value})
     with pytest.raises(UserError, match=message):
-        pretrain.train(config, tmp_path / "run", ConfigSource("x.py", config, frozenset({key})))
+        pretrain(config, tmp_path / "run", ConfigSource("x.py", config, frozenset({key})))
 
 
 def test_the_input_of_a_store_may_move(store, tmp_path):
     def completed(*flags, **changes):
         config = runs.tiny_run(data__store=str(store), **changes)
         source = ConfigSource("x.py", config, frozenset(flags))
-        return settings.complete(config, tmp_path, source)[0]
+        return complete_config(config, tmp_path, source)[0]
 
     made_from = completed().data.input
     folder, pattern = made_from[0].rsplit("/", 1)
@@ -217,7 +217,7 @@ def test_non_finite_loss_ends_the_run(uninterrupted, tmp_path, monkeypatch):
     with pytest.raises(
         UserError, match="step 6 is not finite .* is of step 4; .*peak_learning_rate"
     ):
-        pretrain.train(config, tmp_path)
+        pretrain(config, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_the_last_update_is_checked(texts, tmp_path, decay, rate, steps, message
         train__num_steps=steps,
     )
     with pytest.raises(DivergedError, match=message):
-        pretrain.train(config, tmp_path / "run")
+        pretrain(config, tmp_path / "run")
     assert not (tmp_path / "run" / "results.json").exists()
 
 

@@ -9,11 +9,11 @@ import pytest
 from bert_jax import convert, prepare
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.commands.evaluate import as_workdir, evaluate_workdir
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
 from bert_jax.interop.weights import flatten, unflatten
-from bert_jax.pretraining import evaluation
-from bert_jax.pretraining import train as pretrain
 from bert_jax.pretraining import weights as weights_lib
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import workdir
@@ -81,14 +81,14 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     shutil.copy(source / "vocab.txt", tmp_path / "vocab.txt")
     vocab = {"data.vocab": str(tmp_path / "vocab.txt")}
     with after_step(5, interrupt), pytest.raises(KeyboardInterrupt):
-        pretrain.train(run_from(source, texts, **vocab), run)
+        pretrain(run_from(source, texts, **vocab), run)
     printed = capsys.readouterr().out
     assert "has no next-sentence head: initialized at random" in printed
     assert f"starting with the weights of {source} in {run}" in printed
     # The run resumes from its own checkpoint, so the initial weights may be missing.
     shutil.rmtree(source)
     config = small_run(texts, init_from=str(source), **vocab)
-    assert pretrain.train(config, run)["step"] == 6
+    assert pretrain(config, run)["step"] == 6
     assert "continuing from step 4" in capsys.readouterr().out
     # The model card names the initial weights.
     convert.convert(str(run), str(tmp_path / "hf"), "huggingface")
@@ -110,7 +110,7 @@ def test_weights_determine_the_model_and_the_vocabulary(
     vocab = str(run / "initial_vocabulary")
     file = small_run(texts, **{"model.hidden_size": 64, "data.lowercase": False})
     config = small_run(texts, init_from=str(source), **{"model.num_hidden_layers": 3})
-    assert pretrain.train(config, run, ConfigSource("x.py", file))["step"] == 6
+    assert pretrain(config, run, ConfigSource("x.py", file))["step"] == 6
     stored = workdir.load_config(run)
     assert (stored.model.num_hidden_layers, stored.data.vocab) == (1, vocab)
     assert (
@@ -121,7 +121,7 @@ def test_weights_determine_the_model_and_the_vocabulary(
     assert "config.data.lowercase is true, not false as in x.py" in printed
     # The weights are scored before training.
     assert [line["step"] for line in read_metrics(run) if "eval_mlm_loss" in line] == [0, 6]
-    pretrain.train(config, run)
+    pretrain(config, run)
     assert "This run is finished" in capsys.readouterr().out
 
 
@@ -150,37 +150,35 @@ class TestRefusedWeights:
         ):
             config = run_from(huggingface, texts, **overrides)
             with pytest.raises(UserError, match=message):
-                pretrain.train(
-                    config, tmp_path / "run", ConfigSource("x.py", config, set(overrides))
-                )
+                pretrain(config, tmp_path / "run", ConfigSource("x.py", config, set(overrides)))
             assert not (tmp_path / "run").exists()
         # A token store contains the vocabulary.
         store = {"data.vocab": "", "data.store": str(finished / "data")}
-        pretrain.train(run_from(huggingface, texts, **store), tmp_path / "run")
+        pretrain(run_from(huggingface, texts, **store), tmp_path / "run")
 
 
 def test_converted_weights_cannot_be_resumed_but_evaluated(huggingface, texts, tmp_path):
     converted = tmp_path / "converted"
     convert.convert(str(huggingface), str(converted), "bert_jax")
     with pytest.raises(UserError, match=f"--config.init_from={converted}"):
-        pretrain.train(small_run(texts), converted)
-    results = evaluation.evaluate_workdir(converted, texts)
+        pretrain(small_run(texts), converted)
+    results = evaluate_workdir(converted, texts)
     assert results["step"] == 0 and results["mlm_loss"] > 0
     with pytest.raises(UserError, match="or the model comes from elsewhere; give --data"):
-        evaluation.evaluate_workdir(converted)
+        evaluate_workdir(converted)
     with pytest.raises(UserError, match=f"^{huggingface}/checkpoints/3 does not exist"):
-        evaluation.as_workdir(huggingface, 3).__enter__()
-    with evaluation.as_workdir(huggingface) as directory:
-        assert evaluation.evaluate_workdir(directory, texts) == results
+        as_workdir(huggingface, 3).__enter__()
+    with as_workdir(huggingface) as directory:
+        assert evaluate_workdir(directory, texts) == results
     assert not directory.exists()
 
 
 def test_any_checkpoint_can_be_evaluated(finished):
-    with evaluation.as_workdir(finished, 4) as directory:
+    with as_workdir(finished, 4) as directory:
         assert directory == finished
-    assert evaluation.evaluate_workdir(finished, step=4)["step"] == 4
+    assert evaluate_workdir(finished, step=4)["step"] == 4
     with pytest.raises(UserError, match="no complete checkpoint of step 7"):
-        evaluation.evaluate_workdir(finished, step=7)
+        evaluate_workdir(finished, step=7)
 
 
 class TestResumingAnotherRun:
@@ -195,7 +193,7 @@ class TestResumingAnotherRun:
     def test_result_is_bit_identical(self, earlier, finished, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier))
         files.write_json(earlier / workdir.INITIAL_TRAINING, {"initial_max_length": 24})
-        assert pretrain.train(config, tmp_path / "run")["step"] == 6
+        assert pretrain(config, tmp_path / "run")["step"] == 6
         assert formats.read(tmp_path / "run").max_length == 24
         assert same_weights(weights_of(tmp_path / "run"), weights_of(finished))
         steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
@@ -213,12 +211,12 @@ class TestResumingAnotherRun:
     def test_batches_model_and_optimizer_may_not_change(self, key, value, earlier, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier), **{key: value})
         with pytest.raises(UserError, match=f"config.resume_from: in .* config.{key} is"):
-            pretrain.train(config, tmp_path / "run")
+            pretrain(config, tmp_path / "run")
 
     def test_corpus_may_not_change(self, earlier, tmp_path):
         config = small_run(write_documents(tmp_path / "texts", 13), resume_from=str(earlier))
         with pytest.raises(UserError, match="another corpus"):
-            pretrain.train(config, tmp_path / "run")
+            pretrain(config, tmp_path / "run")
 
     def test_runs_that_cannot_be_resumed(self, finished, huggingface, texts, tmp_path):
         for overrides, message in (
@@ -227,5 +225,5 @@ class TestResumingAnotherRun:
             ({"resume_from": str(tmp_path / "nothing")}, "is not the work directory of a run"),
         ):
             with pytest.raises(UserError, match=message):
-                pretrain.train(small_run(texts, **overrides), tmp_path / "run")
+                pretrain(small_run(texts, **overrides), tmp_path / "run")
         assert not (tmp_path / "run" / "config.json").exists()

@@ -14,6 +14,7 @@ from bert_jax.store.heldout import HeldOut
 from bert_jax.store.part import write_parts
 from bert_jax.store.preparation import vocabulary_weights
 from bert_jax.store.split_writer import SplitWriter
+from bert_jax.store.texts import input_difference
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.named_sources import REPEAT_UNIT
@@ -67,7 +68,7 @@ def test_each_source_has_parts_and_held_out_documents(texts, tmp_path, part_byte
     assert manifest.input_key(metadata) == "sources"
     # The same files, named otherwise, are other texts.
     data = options("sotu", sources=(texts.replace("de=", "nl="),))
-    assert "bytes in de, is " in manifest.input_difference(metadata, data)
+    assert "bytes in de, is " in input_difference(metadata, data)
 
 
 def test_a_folder_is_the_same_as_its_names(texts, tmp_path):
@@ -79,7 +80,7 @@ def test_a_folder_is_the_same_as_its_names(texts, tmp_path):
     assert found[0] == found[1]
     metadata = read_metadata(tmp_path / "folder")
     for sources in (folder, names):
-        assert manifest.input_difference(metadata, options("sotu", sources=(sources,))) == ""
+        assert input_difference(metadata, options("sotu", sources=(sources,))) == ""
 
 
 def test_the_language_of_a_source_divides_its_text(texts, tmp_path):

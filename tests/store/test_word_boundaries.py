@@ -8,9 +8,9 @@ import pytest
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.batches.stream import Stream, StreamSpec
+from bert_jax.commands.complete_config import complete_config
 from bert_jax.config import default_config
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.pretraining import settings
 from bert_jax.store.token_store import TokenStore
 from tests.stores import make, options
 
@@ -102,8 +102,8 @@ def test_store_and_config_must_agree_on_word_boundaries(stores):
     for name in ("vocabulary", "spaces"):
         config = default_config()
         config.data.store = str(stores / name)
-        completed, *_ = settings.complete(config, stores, ConfigSource("x.py", config))
+        completed, *_ = complete_config(config, stores, ConfigSource("x.py", config))
         assert completed.data.word_boundaries == name
     source = ConfigSource("x.py", config, frozenset({"data.word_boundaries"}))
     with pytest.raises(UserError, match="is 'vocabulary', but .* with 'spaces': set --config.data"):
-        settings.complete(config, stores, source)
+        complete_config(config, stores, source)

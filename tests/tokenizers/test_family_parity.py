@@ -17,13 +17,13 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from benchmarks.golden.family_tokenization import CLASSES, MASKED, PAIR, SAME, texts_of
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
+from bert_jax.commands import complete_config
 from bert_jax.config import default_config, validate_data
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT, HERBERT
 from bert_jax.interop.families.flaubert import FLAUBERT
 from bert_jax.interop.families.modernbert import MODERNBERT
 from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
-from bert_jax.pretraining import settings
 from bert_jax.pretraining.weights import copy_vocabulary
 from bert_jax.store.manifest import given_tokenizer
 from bert_jax.tokenizers import CONVENTIONS
@@ -276,7 +276,7 @@ def test_init_from_takes_the_same_tokenizer(given, tokenizer, name, models, tmp_
     pretrained = SimpleNamespace(
         source=str(source), model=model, family="bert", tokenizer=tokenizer
     )
-    values = settings._of_weights(config, tmp_path, (), pretrained)
+    values = complete_config._of_weights(config, tmp_path, (), pretrained)
     data = config.data
     keys = [key for key in values if key.startswith("data.")]
     data.update({key.removeprefix("data."): values[key] for key in keys})

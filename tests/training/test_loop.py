@@ -7,8 +7,8 @@ import time
 import pytest
 
 from bert_jax import config as config_lib
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.finetuning.run import finetune
-from bert_jax.pretraining import train as pretrain
 from bert_jax.training import trainer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import PreemptionGuard, steps_between_lines
@@ -65,7 +65,7 @@ def test_of_pretraining_with_two_stages(texts, tmp_path, slow):
         config.train.stages = tuple(
             config_lib.stage(fraction=0.5, max_seq_length=length) for length in (16, 24)
         )
-    check(tmp_path, pretrain.train(config, tmp_path), line_sequences=4, num_compiled=2)
+    check(tmp_path, pretrain(config, tmp_path), line_sequences=4, num_compiled=2)
 
 
 @pytest.mark.slow
@@ -88,10 +88,10 @@ def test_each_evaluation_is_made_once_in_a_run_that_is_stopped_and_killed(
     def evaluations(directory):
         return [line for line in read_metrics(directory) if "eval_mlm_loss" in line]
 
-    pretrain.train(config, tmp_path / "whole")
+    pretrain(config, tmp_path / "whole")
     # The signal comes before the evaluation of its step.
     with after_step(6, lambda: signal.raise_signal(signal.SIGTERM)):
-        assert pretrain.train(config, tmp_path / "killed") is None
+        assert pretrain(config, tmp_path / "killed") is None
     # The process is killed between the last evaluation and its checkpoint.
     save = Checkpointer.save
 
@@ -103,8 +103,8 @@ def test_each_evaluation_is_made_once_in_a_run_that_is_stopped_and_killed(
     with monkeypatch.context() as patch:
         patch.setattr(Checkpointer, "save", killed)
         with pytest.raises(InterruptedError):
-            pretrain.train(config, tmp_path / "killed")
-    pretrain.train(config, tmp_path / "killed")
+            pretrain(config, tmp_path / "killed")
+    pretrain(config, tmp_path / "killed")
     found = evaluations(tmp_path / "killed")
     assert [line["step"] for line in found] == [2, 4, 6, 8, 10, 12]
     assert found == evaluations(tmp_path / "whole")

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from etils import epath
 
+from bert_jax.commands.pretrain import pretrain
 from bert_jax.config import default_config
 from bert_jax.finetuning import run as finetuning
-from bert_jax.pretraining import train as pretraining
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.tracker import Tracker
 from tests import runs
@@ -106,7 +106,7 @@ def test_without_the_key_nothing_is_opened(tmp_path, fake):
 def test_a_missing_package_is_named_before_the_work(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ModuleNotFoundError, match="wandb"):
-        pretraining.train(runs.tiny_run(log__wandb=True), tmp_path / "run")
+        pretrain(runs.tiny_run(log__wandb=True), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -122,7 +122,7 @@ def test_an_interrupted_run_of_pretraining(tmp_path, fake):
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert second.summary["results/mlm_loss"] == results["mlm_loss"]
     # A finished run is not tracked again.
-    pretraining.train(config, tmp_path / "run")
+    pretrain(config, tmp_path / "run")
     assert len(Fake.runs) == 2
 
 

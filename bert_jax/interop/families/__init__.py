@@ -1,7 +1,11 @@
-"""The model families that can be imported and exported."""
+"""The names of the model families that can be imported and exported."""
+
+from typing import TYPE_CHECKING
 
 from bert_jax.base.parts import load_part
-from bert_jax.interop.family import Family
+
+if TYPE_CHECKING:
+    from bert_jax.interop.family import Family
 
 DEFAULT = "bert"
 FAMILIES = {
@@ -26,7 +30,7 @@ FAMILIES = {
 }
 
 
-def load_family(name: str) -> Family:
+def load_family(name: str) -> "Family":
     """Loads a family by its name: a key of FAMILIES, or MODULE:NAME of a `Family`."""
     return load_part(name, FAMILIES, "config.family")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from bert_jax.batches import corpus_report
 from bert_jax.batches.stream import Stream
-from bert_jax.reports import corpus_report
 from tests.batches.fakes import NUM_SPECIALS, UNK, FakeStore, make_spec, make_tokenizer
 
 VOCAB_SIZE = 50

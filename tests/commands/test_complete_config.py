@@ -5,12 +5,12 @@ import re
 import pytest
 
 from bert_jax.base.errors import UserError
+from bert_jax.commands.complete_config import complete_config
 from bert_jax.config import default_config, flatten, stage
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import Owner
 from bert_jax.interop import formats
-from bert_jax.pretraining import settings
 from tests import stores
 from tests.interop.small_bert import make_pretrained
 
@@ -60,7 +60,7 @@ def other_value(field, value):
 @pytest.mark.parametrize("owner", OWNED)
 def test_the_owner_of_a_key_replaces_a_file_and_refuses_a_flag(owner, given, tmp_path, monkeypatch):
     pretrained = formats.read(given["init_from"])
-    monkeypatch.setattr(settings, "read_pretrained", lambda path: pretrained)
+    monkeypatch.setattr(formats, "read_pretrained", lambda path: pretrained)
 
     def completed(key, value, *flags):
         config = default_config()
@@ -68,7 +68,7 @@ def test_the_owner_of_a_key_replaces_a_file_and_refuses_a_flag(owner, given, tmp
             config.train.stages = (stage(max_seq_length=16),)
             config.update_from_flattened_dict({owner: given[owner], key: value})
         source = ConfigSource("x.py", config, frozenset(flags))
-        return dict(flatten(settings.complete(config, tmp_path / "run", source)[0]))
+        return dict(flatten(complete_config(config, tmp_path / "run", source)[0]))
 
     owned = completed("seed", 0)
     for key in FIELDS.keys() - {owner, "train.stages"}:

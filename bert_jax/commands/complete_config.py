@@ -10,16 +10,15 @@ from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
+from bert_jax.commands.weights import read_teacher
 from bert_jax.config.checks import check_rules, flag_rules
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import Owner, flatten
-from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.pretraining.weights import copied_vocabulary, read_teacher
+from bert_jax.pretraining.weights import copied_vocabulary
 from bert_jax.store.manifest import (
     check_case,
-    input_difference,
     input_key,
     recorded_options,
     store_options,
@@ -35,7 +34,7 @@ _WEIGHT_KEYS = frozenset(
 )
 
 
-def complete(
+def complete_config(
     config: ConfigDict, directory: epath.PathLike, source: ConfigSource
 ) -> tuple[ConfigDict, Pretrained | None, Pretrained | None]:
     """Fills in the values that the initial weights, the teacher or a given token store determine.
@@ -62,6 +61,8 @@ def complete(
         keys = _WEIGHT_KEYS - ({"data.vocab"} & source.flags)
         own(f"the run in {directory} has", {k: v for k, v in stored if k in keys})
     elif config.init_from:
+        from bert_jax.interop.formats import read_pretrained
+
         pretrained = read_pretrained(config.init_from)
         owned = _of_weights(config, directory, source.flags, pretrained)
         own(f"the weights of {config.init_from} have", owned)
@@ -128,8 +129,11 @@ def _of_store(
     values["model.vocab_size"] = size = metadata["vocab_size"]
     values[f"data.{texts}"] = tuple(join_inputs([item]) for item in options["input"])
     values["data.vocab"] = options["vocab_path"]
-    if f"data.{texts}" in flags and not input_difference(metadata, data):
-        del values[f"data.{texts}"]
+    if f"data.{texts}" in flags:
+        from bert_jax.store.texts import input_difference
+
+        if not input_difference(metadata, data):
+            del values[f"data.{texts}"]
     if "data.vocab" in flags and store_options(data, size, options)["vocab"] == options["vocab"]:
         del values["data.vocab"]
     return values

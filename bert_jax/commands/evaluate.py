@@ -1,35 +1,32 @@
-"""Evaluates models in work directories, on held-out or other text; prints tables of results."""
+"""Evaluates models in work directories, on held-out or other text."""
 
 import contextlib
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 from etils import epath
 from ml_collections import ConfigDict
-from rich.table import Table
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.base.progress import Progress, empty_table, say
+from bert_jax.base.progress import Progress, say
+from bert_jax.commands.text import options_of_text
+from bert_jax.commands.weights import read_teacher
 from bert_jax.config import check_vocabulary
 from bert_jax.interop import formats
 from bert_jax.interop.native import is_native
-from bert_jax.objectives.term import Metric
 from bert_jax.parallel import multihost
 from bert_jax.pretraining.batches import heldout_characters_per_token
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.pretraining.heldout import counts_by_source, evaluate
-from bert_jax.pretraining.input import options_of_text
-from bert_jax.pretraining.weights import read_teacher
 from bert_jax.store.preparation import tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.metrics import BY_SOURCE
 from bert_jax.training.trainer import fit_to_devices
 
 
@@ -111,42 +108,6 @@ def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath
             say(f"warning: {warning}")
         formats.write(pretrained, scratch, "bert_jax")
         yield epath.Path(scratch)
-
-
-def source_table(metrics: Sequence[Metric], results: Mapping[str, Any]) -> Table:
-    metrics = [metric for metric in metrics if metric.in_progress]
-    labels = (metric.label.removesuffix(" (nats)") for metric in metrics)
-    title = "Held-out documents by source (in brackets: baseline)"
-    table = empty_table(title, "source", *labels, "sequences")
-    for name, values in results[BY_SOURCE].items():
-        cells = []
-        for metric in metrics:
-            baseline = values.get(metric.baseline)
-            brackets = "" if baseline is None else f" ({metric.text(baseline)})"
-            cells.append(metric.text(values[metric.name]) + brackets)
-        table.add_row(name, *cells, f"{values['num_sequences']:,}")
-    return table
-
-
-def results_table(
-    title: str,
-    metrics: Sequence[Metric],
-    results: Mapping[str, float],
-    before: Mapping[str, float] | None = None,
-    prefix: str = "",
-) -> Table:
-    """Makes a table of the results, each beside its baseline."""
-    columns = {"initial weights": before} if before else {}
-    columns["this model"] = results
-    table = empty_table(title, "", *columns, "baseline")
-    for metric in metrics:
-        name, baseline = prefix + metric.name, results.get(prefix + metric.baseline)
-        if all(name in values for values in columns.values()):
-            cells = (metric.text(values[name]) for values in columns.values())
-            table.add_row(metric.label, *cells, "" if baseline is None else metric.text(baseline))
-    numbers = (f"{values[f'{prefix}num_sequences']:,}" for values in columns.values())
-    table.add_row("sequences", *numbers, "")
-    return table
 
 
 @contextlib.contextmanager

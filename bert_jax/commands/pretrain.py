@@ -1,0 +1,57 @@
+"""What `python -m bert_jax.main` and `bert_jax.train` do; `pretraining.train` is the run itself."""
+
+import functools
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax.commands.complete_config import complete_config
+from bert_jax.commands.input import open_run_input
+from bert_jax.config.command_line import ConfigSource
+from bert_jax.parallel import multihost
+from bert_jax.pretraining.train import print_finished, train
+from bert_jax.training import workdir
+
+
+def pretrain(
+    config: ConfigDict, directory: epath.PathLike, source: ConfigSource | None = None
+) -> dict[str, Any] | None:
+    """Runs or resumes pre-training, up to the last step of the config.
+
+    Args:
+      config: A validated config. Values that a given token store, a teacher or the weights of
+        config.init_from determine are filled in.
+      directory: The work directory; see `bert_jax.pretraining.train.train`.
+      source: The file and the flags that the config comes from, if any.
+
+    Returns:
+      The final held-out results (empty if nothing is held out), or None if a signal
+      stopped the run before its end.
+    """
+    path, source = epath.Path(directory), source or ConfigSource("the given config", config)
+    # The config of a finished run may come from others and name any file or bucket. With
+    # --workdir alone, only the work directory is opened.
+    if source.is_stored and not source.flags:
+        newest = workdir.newest_checkpoint(path)
+        run = config, path, newest, write_pages
+        if results := multihost.run_on_process_zero(print_finished, *run):
+            return results
+    with multihost.agreed():
+        config, pretrained, teacher = complete_config(config, directory, source)
+    return train(
+        config,
+        path,
+        source,
+        pretrained=pretrained,
+        teacher=teacher,
+        open_input=functools.partial(open_run_input, config, directory),
+        write_pages=write_pages,
+    )
+
+
+def write_pages(directory: epath.Path) -> None:
+    """Writes report.html and curves.png of a run at its end."""
+    from bert_jax.reports import page
+
+    page.write_pages(directory)

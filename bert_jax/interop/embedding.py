@@ -1,0 +1,58 @@
+"""How a text becomes a vector, in the words of sentence-transformers."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+# What `library` has for a model that no program of the library has written.
+LIBRARY_DEFAULTS = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+
+
+class Embedding(NamedTuple):
+    """How a text becomes a vector.
+
+    Attributes:
+      pooling: "cls" or "mean"; None if a file that would name it is missing.
+      normalize: Whether vectors are scaled to length 1.
+      max_length: The largest number of tokens in a text; None for the model's limit. A larger
+        number than that limit has no effect.
+      stride: If given, longer texts are split into windows of `max_length` that begin this many
+        tokens apart, and their vectors are averaged. None cuts longer texts.
+      prompt: What is put before each text.
+      lowercase: Whether text is lower-cased before it is tokenized.
+      include_prompt: Whether the tokens of the prompt, and [CLS] before them, are pooled too.
+      similarity: How vectors are compared, one of SIMILARITIES.
+      dimension: The number of values that are kept of a vector, after `normalize`; None for all.
+      normalize_last: Whether the vectors that are kept are scaled to length 1.
+      library: The other settings of the library, which are only kept: all prompts by name.
+    """
+
+    pooling: str | None = "mean"
+    normalize: bool = False
+    max_length: int | None = None
+    stride: int | None = None
+    prompt: str = ""
+    lowercase: bool = False
+    include_prompt: bool = True
+    similarity: str = "cosine"
+    dimension: int | None = None
+    normalize_last: bool = False
+    library: Mapping[str, Any] = LIBRARY_DEFAULTS
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        return self.library["prompts"]
+
+    def with_prompts(self, **prompts: str | None) -> Self:
+        """Returns the settings with other prompts of some names, unless they are None."""
+        given = {name: text for name, text in prompts.items() if text is not None}
+        return self._replace(library={**self.library, "prompts": {**self.prompts, **given}})
+
+    def for_queries(self) -> Self:
+        """Returns the settings for queries, as in the library's `encode_query`."""
+        return self._replace(prompt=self.prompts.get("query", ""))
+
+    def for_documents(self) -> Self:
+        """Returns the settings for documents, as in the library's `encode_document`."""
+        names = [name for name in ("document", "passage", "corpus") if name in self.prompts]
+        return self._replace(prompt=self.prompts[names[0]] if names else "")
