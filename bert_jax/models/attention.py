@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from bert_jax.models import fused_attention, gpu_attention, splash_attention
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.layers import LayerNorm, add_bias, weight_init, zeros_init
+from bert_jax.models.layers import LayerNorm, add_bias, matrix_init, zeros_init
 from bert_jax.models.rope import rotate
 from bert_jax.models.sliced_attention import sliced_attention
 
@@ -183,7 +183,7 @@ class SelfAttention(nn.Module):
             if name != "query" and c.key_value_heads < heads:
                 heads, axis = c.key_value_heads, "shared_heads"
             shape = (c.hidden_size, heads, c.head_depth)
-            kernel = self.param(f"{name}_kernel", weight_init(c, "embed", axis, "depth"), shape)
+            kernel = self.param(f"{name}_kernel", matrix_init(c, "embed", axis, "depth"), shape)
             bias = None
             if c.has_biases("attention"):
                 bias = self.param(f"{name}_bias", zeros_init(axis, "depth"), shape[1:])
@@ -193,7 +193,7 @@ class SelfAttention(nn.Module):
         """Returns kernel [A, K, D] and bias [D] or None."""
         c = self.config
         shape = (c.num_attention_heads, c.head_depth, c.hidden_size)
-        init = weight_init(c, "heads", "depth", "embed", is_output=True)
+        init = matrix_init(c, "heads", "depth", "embed", inputs=(0, 1), is_output=True)
         kernel = self.param("output_kernel", init, shape)
         if not c.has_biases("attention"):
             return kernel, None

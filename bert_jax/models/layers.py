@@ -3,8 +3,10 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -14,6 +16,53 @@ from bert_jax.models.bert_config import BertConfig
 # the normal distribution on [-5, 5] by reweighted least squares. The error is at most 6.7e-6.
 _PHI_POLYNOMIAL = (0.797820262, 0.0365466581, -1.94453042e-4, -1.36880223e-5)
 _PHI_RANGE = 5.0
+
+
+@flax.struct.dataclass
+class Matrix(nn.LogicallyPartitioned):
+    """The box of a parameter that states are multiplied by, unlike a table, a scale or a bias.
+
+    Attributes:
+      inputs, outputs: The axes that a product sums over, and those of its result. Any other axes
+        number several matrices, such as those of experts.
+      share: The mean fraction of the tokens that each matrix multiplies: below 1 for experts.
+    """
+
+    inputs: tuple[int, ...] = flax.struct.field(pytree_node=False, default=(0,))
+    outputs: tuple[int, ...] = flax.struct.field(pytree_node=False, default=(1,))
+    share: float = flax.struct.field(pytree_node=False, default=1)
+
+
+def matrix_init(
+    config: BertConfig,
+    *axes: str,
+    inputs: tuple[int, ...] = (0,),
+    is_output: bool = False,
+    share: float = 1,
+):
+    """Returns the initializer of a `Matrix`; the axes after its inputs are its outputs."""
+    init, outputs = (
+        weight_init(config, *axes, is_output=is_output),
+        range(inputs[-1] + 1, len(axes)),
+    )
+
+    def init_matrix(*arguments) -> Matrix:
+        box = init(*arguments)
+        return Matrix(box.value, box.names, inputs=inputs, outputs=tuple(outputs), share=share)
+
+    return init_matrix
+
+
+def matrices(boxed: Any) -> dict[str, Matrix]:
+    """Returns the matrices among parameters in their boxes, by their paths joined with slashes."""
+    found = jax.tree_util.tree_leaves_with_path(
+        boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)
+    )
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): box
+        for path, box in found
+        if isinstance(box, Matrix)
+    }
 
 
 def weight_init(config: BertConfig, *axes: str, is_output: bool = False):
@@ -62,7 +111,7 @@ class Projection(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         dtype = self.config.dtype
         shape = (x.shape[-1], self.features)
-        init = weight_init(self.config, *self.axes, is_output=self.is_output)
+        init = matrix_init(self.config, *self.axes, is_output=self.is_output)
         kernel = self.param("kernel", init, shape)
         product = x.astype(dtype) @ kernel.astype(dtype)
         if not self.config.has_biases(self.part):

@@ -1,8 +1,15 @@
 """Floating-point operations of training on one sequence, matrix products only."""
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 
+import flax.linen as nn
+import jax
+
 from bert_jax.models import BertConfig
+from bert_jax.models.encoder import Block
+from bert_jax.models.layers import matrices
 from bert_jax.models.task_models import TaskModel
 from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.term import Term
@@ -51,15 +58,33 @@ def _block(
     config: BertConfig, length: float, mean_square: float | None = None, layer: int = 0
 ) -> float:
     """Computes the FLOPs of a block, forward. Only scores inside a window count."""
-    width = config.hidden_size
-    feed_forward = (3 if config.gated else 2) * width * config.intermediate_size
     scores = length**2 if mean_square is None else mean_square
     if config.is_local(layer) and length > config.window:
         # The windows at both ends of a row are cut.
         inside = length * (2 * config.window + 1) - config.window * (config.window + 1)
         scores = min(scores, inside)
-    keys_and_values = 2 * width * config.key_value_heads * config.head_depth
-    return 2 * length * (2 * width**2 + keys_and_values + feed_forward) + 4 * scores * width
+    plain = dataclasses.replace(config, fused_attention="")
+    products = _products_of_block(plain, config.group_of(layer))
+    return 2 * length * products + 4 * scores * config.hidden_size
+
+
+@functools.cache
+def _products_of_block(config: BertConfig, layer: int) -> float:
+    hidden_1x1xD = jax.ShapeDtypeStruct((1, 1, config.hidden_size), config.dtype)
+    bias_1x1x1x1 = jax.ShapeDtypeStruct((1, 1, 1, 1), "float32")
+    return products_per_token(
+        Block(config, deterministic=True, layer=layer), hidden_1x1xD, bias_1x1x1x1
+    )
+
+
+def products_per_token(module: nn.Module, *inputs: jax.ShapeDtypeStruct) -> float:
+    """Computes how many products of two numbers a module's matrices take for a token, forward.
+
+    Args:
+      inputs: The shapes and dtypes of the inputs that the module is called with.
+    """
+    boxed = jax.eval_shape(functools.partial(module.init, jax.random.key(0)), *inputs)["params"]
+    return sum(box.share * box.value.size for box in matrices(boxed).values())
 
 
 def task_flops_per_sequence(model: TaskModel, length: int) -> float:

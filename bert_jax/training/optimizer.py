@@ -3,7 +3,8 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ import optax
 from ml_collections import ConfigDict
 
 from bert_jax.models.embeddings import has_vocabulary
+from bert_jax.models.layers import Matrix
 
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 # The usual root mean square of Adam's directions (Liu et al. 2025, section 2.2).
@@ -32,6 +34,7 @@ def make_optimizer(
     weight_decay: float | Schedule,
     vocab_size: int,
     scaling: optax.GradientTransformation | None = None,
+    matrices: Mapping[str, Matrix] = MappingProxyType({}),
 ) -> optax.GradientTransformationExtraArgs:
     """Builds the optimizer of `config.optimizer`.
 
@@ -50,6 +53,7 @@ def make_optimizer(
       schedule: Maps the step, from 0, to the learning rate.
       weight_decay: The weight decay, or a function that maps the step, from 0, to it.
       vocab_size: The tokens of the vocabulary. Tables may have more rows, which are always zero.
+      matrices: The matrices among the parameters, by path; only Muon uses them.
 
     Returns:
       The optimizer. If `weight_decay` is a function, `update` needs the argument `step`.
@@ -65,7 +69,7 @@ def make_optimizer(
         b2 = config.b2 if config.bias_correction else 0.0
         chain.append(_limit_updates(optax.chain(direction, decay), b2, config.eps, vocab_size))
     elif config.name == "muon":
-        chain += [_muon_for_blocks(config.momentum, direction), decay]
+        chain += [_muon_for_blocks(config.momentum, direction, matrices), decay]
     else:
         chain += [direction, decay]
     if config.name == "lamb":
@@ -196,12 +200,22 @@ def _joint_name(path: tuple) -> str:
 
 
 def _muon_for_blocks(
-    momentum: float, others: optax.GradientTransformation
+    momentum: float, others: optax.GradientTransformation, matrices: Mapping[str, Matrix]
 ) -> optax.GradientTransformation:
-    """Makes Muon's directions for the matrices of the encoder's blocks, and `others` elsewhere."""
+    """Makes Muon's directions for the matrices of the encoder's blocks, and `others` elsewhere.
+
+    Heads and their depth are one axis of a matrix; each expert has a matrix of its own.
+    """
+    axes_by_path = {
+        path: optax.contrib.MuonDimensionNumbers(matrix.inputs, matrix.outputs)
+        for path, matrix in matrices.items()
+        if "encoder" in path.split("/")
+    }
 
     def axes_of(updates):
-        return jax.tree_util.tree_map_with_path(matrix_axes, updates)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, _: axes_by_path.get("/".join(names_of(path))), updates
+        )
 
     def scaled(update, axes):
         sizes = [math.prod(update.shape[axis] for axis in side) for side in axes]
@@ -212,7 +226,7 @@ def _muon_for_blocks(
 
     def labels(params):
         return jax.tree_util.tree_map_with_path(
-            lambda path, param: "muon" if matrix_axes(path, param) else "others", params
+            lambda path, _: "muon" if "/".join(names_of(path)) in axes_by_path else "others", params
         )
 
     muon = optax.chain(
@@ -220,19 +234,6 @@ def _muon_for_blocks(
         optax.stateless(scale),
     )
     return optax.partition({"muon": muon, "others": others}, labels)
-
-
-def matrix_axes(path: tuple, param: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
-    """Returns the axes of rows and columns of a matrix of the encoder's blocks, otherwise None.
-
-    A kernel with one axis for heads and one for their depth is one matrix.
-    """
-    names = names_of(path)
-    if "encoder" not in names or not names[-1].endswith("kernel"):
-        return None
-    axes = tuple(range(param.ndim))
-    split = -1 if names[-1] == "output_kernel" else 1
-    return optax.contrib.MuonDimensionNumbers(axes[:split], axes[split:])
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:

@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from bert_jax.base.batch import BatchFields
 from bert_jax.base.errors import UserError
 from bert_jax.models import BertConfig, gpu_attention
+from bert_jax.models.layers import matrices
 from bert_jax.objectives.objective import SEQUENCE_SUMS, Batch, Metrics, Objective
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.compiler_options import compiler_options
@@ -88,7 +89,12 @@ class Trainer:
         """
         schedule = make_schedule(stages)
         optimizer = make_optimizer(
-            config.optimizer, schedule, make_weight_decay(stages), config.model.vocab_size, scaling
+            config.optimizer,
+            schedule,
+            make_weight_decay(stages),
+            config.model.vocab_size,
+            scaling,
+            matrices(abstract_params(model)),
         )
         return cls(
             model=model,

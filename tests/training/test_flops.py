@@ -3,12 +3,19 @@
 import dataclasses
 import types
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import pytest
 
 from bert_jax.models import BertConfig
+from bert_jax.models.layers import Projection, matrices, matrix_init
 from bert_jax.models.task_models import make_task_model
-from bert_jax.objectives.flops import pretraining_flops_per_sequence, task_flops_per_sequence
+from bert_jax.objectives.flops import (
+    pretraining_flops_per_sequence,
+    products_per_token,
+    task_flops_per_sequence,
+)
 from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.objective import SEQUENCE_SUMS
 from bert_jax.objectives.terms import make_terms
@@ -67,6 +74,36 @@ def test_shared_layers_and_narrow_embeddings_by_hand():
     assert found == 3 * (3 * 144 + 56 + 98 + 8)
     model = make_task_model("sequence_classification", 5, albert)
     assert task_flops_per_sequence(model, 2) == 3 * (3 * 144 + 56 + 8 + 20)
+
+
+class Experts(nn.Module):
+    """A feed-forward layer of 8 experts, each token to 2 of them; no module refers to it."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, hidden_BxLxD):
+        c = self.config
+        router = Projection(c, 8, ("embed", "experts"), name="router")(hidden_BxLxD)
+        shapes = {
+            "inner": ("embed", "mlp", (8, c.hidden_size, c.intermediate_size)),
+            "outer": ("mlp", "embed", (8, c.intermediate_size, c.hidden_size)),
+        }
+        for name, (*axes, shape) in shapes.items():
+            init = matrix_init(c, "experts", *axes, inputs=(1,), share=2 / 8)
+            kernels_ExDxF = self.param(name, init, shape)
+            hidden_BxLxD = jnp.einsum("BLD,EDF,BLE->BLF", hidden_BxLxD, kernels_ExDxF, router)
+        return hidden_BxLxD
+
+
+def test_experts_from_outside_count_for_their_share_of_the_tokens():
+    experts = Experts(BertConfig(5, 4, 1, 1, 3))
+    hidden = jax.ShapeDtypeStruct((1, 1, 4), "float32")
+    assert products_per_token(experts, hidden) == 4 * 8 + 2 * (4 * 3 + 3 * 4)
+    boxes = matrices(
+        jax.eval_shape(experts.init, jax.random.key(0), jnp.zeros((1, 1, 4)))["params"]
+    )
+    assert (boxes["outer"].inputs, boxes["outer"].outputs) == ((1,), (2,))
 
 
 def test_a_decoder_by_hand():
