@@ -9,6 +9,8 @@ import numpy as np
 
 from bert_jax.models import BertConfig
 
+Keys = dict[str, Any]
+
 
 class Names(NamedTuple):
     """A table of weight names with common prefixes.
@@ -77,8 +79,6 @@ _OUTPUTS = {
     "question_answering": "qa_outputs",
     "multiple_choice": "classifier",
 }
-# Tensors of files of several versions of `transformers`, which follow from the config.
-BUFFERS = (r"(.*\.)?position_ids", r".*inv_freq")
 # The heads for which many families have a class.
 SEQUENCES_AND_TOKENS = ("sequence_classification", "token_classification")
 
@@ -126,18 +126,16 @@ def same_keys(keys: str) -> dict[str, str]:
     return {key: key for key in keys.split()}
 
 
-class Spelling(NamedTuple):
-    """Other spellings of a family's keys in a config.json; see `Family.spelling`.
+def computed(values: Mapping[str, Any], keys: Mapping[str, Any]) -> Keys:
+    """Returns values with those computed that are functions of other keys."""
+    return {key: value(keys) if callable(value) else value for key, value in values.items()}
 
-    Attributes:
-      read: Takes the keys of a config.json and its path; returns the keys that replace others.
-      write: Takes a model; returns more keys for a config.json.
-      unwritten: Values of `config_keys` that only `read` makes and no config.json has.
-    """
 
-    read: Callable[[Mapping[str, Any], Path], dict[str, Any]]
-    write: Callable[[BertConfig], dict[str, Any]]
-    unwritten: tuple[str, ...] = ()
+class Tensor(NamedTuple):
+    """A tensor of a file; `read` reads its values."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +146,7 @@ class Family:
       title: The name of the family in a model card.
       model_types: Values of `model_type` in a config.json; the first is written.
       names: The weights' names, as they are written.
-      other_names: The names that other versions of a program write. A file is read by the names of
-        which it has most.
+      other_names: The names of weights that other versions of a program give other tensors.
       pretraining_classes: The first class that fits a model is used. Weights
         without further information are read as a model of the first class.
       task_classes: The class for each head of fine-tuning.
@@ -158,42 +155,28 @@ class Family:
         `tokenizer_files.TOKENIZER_CLASSES`. Exports prefer this class if it fits.
       config_keys: Maps the keys of `config.model` to keys of a config.json, in the order in
         which they are written.
-      optional_config_keys: More such keys, which are written only if their value is not the
-        default.
-      config_offsets: Maps keys of `config.model` to the number that a config.json adds to
-        their values.
       value_names: Maps keys of `config.model` to the values that stand for theirs in a config.json.
-      fixed: Keys of `config.model` and the one value that the family supports. Other keys that
-        a config.json lacks must have their default values, unless they affect only training.
-      multiples: Maps more such keys to another key and a factor, whose product is their one value.
-      spelling: Converts a config.json to the spelling of `config_keys`, if there are others, and
-        makes the other spellings that are written too. Both raise UserError.
+      fixed: Keys of `config.model` and the one value that the family supports, or a function of all
+        keys that returns it. Other keys that a config.json lacks must have their default values,
+        unless they affect only training.
       defaults: Keys that a config.json may lack and the values of transformers' class, if they are
         not BERT's.
-      constants: Keys of a config.json and the one value that the family supports.
-      written: Keys and values that are written to every config.json.
+      constants: Keys of a config.json and the one value that the family supports, or a function.
+      written: Keys that are written to every config.json, with their values or functions.
       token_ids: Maps keys of a config.json to the attributes of a tokenizer that they repeat.
       encoder_prefixes: Prefixes of the names of an encoder's tensors in either program. Names in a
         file of the bare encoder lack the first.
       renamed: Maps regular expressions for parts of names in older files to the current parts.
-      renamed_keys: Maps keys of an older config.json to the current ones.
-      renamed_classes: Maps regular expressions for class names of other programs to the names in
-        `transformers`.
-      defaults_of_type: Maps a `model_type` to defaults of its own, where it is another program's.
-      refused: Maps keys of models that cannot be read to what the message says of them.
       required_weights: Flat names of weights that all classes of the family have.
-      repeated_keys: Maps keys of a config.json to the keys whose values they repeat.
       tied: Maps each tensor that is a copy of another one to the name of the original.
-      zero_tables: Maps keys of `config.model` that count the rows of a table to its tensor. A
-        missing table is written as one row of zeros, and a single row of zeros means no table.
-      zero_biases: Tensors [1, vocab_size] of the pre-training classes, which must be zero.
-      optional_tensors: Tensors that are zero if a file lacks them.
-      buffers: Regular expressions for the names of tensors that are not used.
-      unread: The same for heads that bert_jax lacks, which are left out with a warning. Zeros need
-        none.
-      read_buffers: Takes the tensors of a file, its model and its path; returns the keys of the
-        model that such tensors determine.
-      written_buffers: Takes a model; returns such tensors, which every file has.
+      read_config: Takes the keys of a config.json and its path; returns the keys with the names and
+        values that `config_keys` and `constants` describe.
+      write_config: Takes such keys and the model; returns those of a config.json.
+      read_tensors: Takes the tensors of a file by name, the model and the path. It adds, renames
+        or removes tensors, and returns the keys of the model that they determine.
+      write_tensors: Takes a model and its head of fine-tuning, if any; returns the tensors of a
+        file that are no weights of ours.
+      The four functions raise UserError for what bert_jax or the family lacks.
     """
 
     title: str
@@ -203,15 +186,11 @@ class Family:
     task_classes: Mapping[str, TaskClass]
     config_keys: Mapping[str, str]
     encoder_prefixes: tuple[str, ...]
-    other_names: Sequence[Sequence[Names]] = ()
+    other_names: Sequence[Names] = ()
     recipe: str = ""
     tokenizer: str = "BertTokenizer"
-    optional_config_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    config_offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     value_names: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    multiples: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
-    spelling: Spelling | None = None
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -219,25 +198,12 @@ class Family:
         default_factory=lambda: {"pad_token_id": "pad_id"}
     )
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    renamed_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    renamed_classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    defaults_of_type: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     required_weights: tuple[str, ...] = ()
-    repeated_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    zero_tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    zero_biases: tuple[str, ...] = ()
-    optional_tensors: tuple[str, ...] = ()
-    buffers: tuple[str, ...] = BUFFERS
-    unread: tuple[str, ...] = ()
-    read_buffers: Callable[[Mapping[str, Any], BertConfig, Path], dict[str, Any]] = lambda *_: {}
-    written_buffers: Callable[[BertConfig], dict[str, np.ndarray]] = lambda _: {}
-
-    def fixed_values(self, model: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns `fixed` and the values of `multiples` for a model with these keys."""
-        multiples = {key: n * model[other] for key, (other, n) in self.multiples.items()}
-        return {**self.fixed, **multiples}
+    read_config: Callable[[Keys, Path], Keys] = lambda config, path: config
+    write_config: Callable[[Keys, BertConfig], Keys] = lambda config, model: config
+    read_tensors: Callable[[dict[str, Tensor], BertConfig, Path], Keys] = lambda *_: {}
+    write_tensors: Callable[[BertConfig, str], dict[str, np.ndarray]] = lambda *_: {}
 
     def pretraining_class(self, causal: bool, terms: Sequence[str] | None) -> PreTrainingClass:
         """Finds the first class that fits a model; None stands for unknown terms."""

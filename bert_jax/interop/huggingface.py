@@ -19,7 +19,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
-from bert_jax.interop.family import Family
+from bert_jax.interop.family import Family, Tensor
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import (
     current_keys,
@@ -28,13 +28,7 @@ from bert_jax.interop.model_keys import (
     read_terms,
     write_family_keys,
 )
-from bert_jax.interop.names import (
-    Tensor,
-    collect_weights,
-    export_weights,
-    foreign_names,
-    spelled_names,
-)
+from bert_jax.interop.names import collect_weights, export_weights, foreign_names, names_in_file
 from bert_jax.interop.pretrained import Pretrained, read_training, write_training
 from bert_jax.interop.sentence_transformers import write_embedding
 from bert_jax.interop.tokenizer_files import (
@@ -51,6 +45,8 @@ SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
 _INDEX = ".index.json"
 _WEIGHT_FILES = (SAFETENSORS, SAFETENSORS + _INDEX, TORCH, TORCH + _INDEX)
+# Tensors of several versions of `transformers`, which follow from the config.
+_BUFFERS = re.compile(r"(.*\.)?position_ids|.*inv_freq").fullmatch
 _CUSTOM_CODE = "the code that its auto_map names is never run"
 _REGRESSION = "regression"
 _SINGLE_LABEL = "single_label_classification"
@@ -64,23 +60,18 @@ def is_huggingface(path: Path) -> bool:
 
 def read_huggingface(path: Path, family_name: str = "", with_weights: bool = True) -> Pretrained:
     """Reads a model with its pre-training heads or its task head; see `formats.read`."""
-    described = _described(path, family_name)
+    described, config = _described(path, family_name)
     if not with_weights:
         return described
     family = load_family(described.family)
-    config = current_keys(files.read_json(path / CONFIG), family, path / CONFIG)
     model, terms = described.model, described.terms
     head, warnings = {}, described.warnings
     with _open_weights(path) as (file, tensors):
         tensors = _with_current_names(tensors, family)
-        model.update(family.read_buffers(tensors, BertConfig(**model), file))
-        _drop_repeated(tensors, family, file)
-        for key, name in family.zero_tables.items():
-            if name in tensors and model[key] == 1 and not tensors[name].read().any():
-                del tensors[name]
-                model[key] = 0
-        tables = spelled_names(family, tensors)
-        names = foreign_names(tables, "huggingface", BertConfig(**model).max_blocks)
+        _drop_copies(tensors, family, file)
+        model.update(family.read_tensors(tensors, BertConfig(**model), file))
+        tensors = {name: x for name, x in tensors.items() if not _BUFFERS(name)}
+        names = names_in_file(family, tensors, BertConfig(**model).max_blocks)
         try:
             head = _read_head(config, tensors, family, model["causal"])
         except UserError as problem:
@@ -106,8 +97,8 @@ def read_huggingface(path: Path, family_name: str = "", with_weights: bool = Tru
     )
 
 
-def _described(path: Path, family_name: str) -> Pretrained:
-    """Reads the config of a directory; see `formats.describe`."""
+def _described(path: Path, family_name: str) -> tuple[Pretrained, dict[str, Any]]:
+    """Reads the config of a directory; see `formats.describe` and `current_keys`."""
     config = files.read_json(path / CONFIG)
     # Files from the first year of transformers have no model_type; all of them are BERTs.
     model_type = config.get("model_type", "bert")
@@ -119,17 +110,18 @@ def _described(path: Path, family_name: str) -> Pretrained:
             f"{', '.join(FAMILIES)}, or --family must name its family{custom}"
         )
     family = load_family(family_name)
-    stored, config = config, current_keys(config, family, path / CONFIG)
+    config = current_keys(config, family, path / CONFIG)
     model = read_family_keys(config, family, path / CONFIG)
     training = read_training(path)
     class_name = (config.get("architectures") or [""])[0]
     terms = read_terms(training, family, model["causal"], class_name)
-    warnings = dropout_warnings(stored, model, family, path / CONFIG)
+    warnings = dropout_warnings(config, model, family, path / CONFIG)
     if "auto_map" in config:
         warnings.append(f"{path / CONFIG}: {_CUSTOM_CODE}: the model is read as a {family.title}")
-    return Pretrained(
+    described = Pretrained(
         str(path), model, warnings=warnings, training=training, family=family_name, terms=terms
     )
+    return described, config
 
 
 def write_huggingface(
@@ -162,13 +154,7 @@ def write_huggingface(
         name: np.ascontiguousarray(value)
         for name, value in export_weights(pretrained.weights, names)
     }
-    for key, name in family.zero_tables.items():
-        if not model[key]:
-            tensors[name] = np.zeros((1, pretrained.model_config.embedding_width), np.float32)
-    if not pretrained.head:
-        shape = (1, model["vocab_size"])
-        tensors |= {name: np.zeros(shape, np.float32) for name in family.zero_biases}
-    tensors |= family.written_buffers(pretrained.model_config)
+    tensors |= family.write_tensors(pretrained.model_config, pretrained.head)
     # transformers refuses a file without the name of a framework.
     save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
     config = {"architectures": [class_name], "model_type": family.model_types[0], **keys}
@@ -259,8 +245,7 @@ def _labels(config: Mapping[str, Any], head: str, num_labels: int) -> dict[str, 
 def _with_current_names(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
     """Gives the tensors of an older or bare file their current names, with the encoder's prefix."""
     prefix = family.encoder_prefixes[0]
-    # One spelling at a time: they have the same names here.
-    spellings = (foreign_names(x, "huggingface", 1) for x in (family.names, *family.other_names))
+    spellings = (foreign_names(x, "huggingface", 1) for x in (family.names, family.other_names))
     names = [theirs.name for spelling in spellings for theirs in spelling.values()]
     names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     parts = tuple({name.partition(".")[0] + "." for name in names})
@@ -272,16 +257,8 @@ def _with_current_names(tensors: Mapping[str, Tensor], family: Family) -> dict[s
     return current
 
 
-def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> None:
-    """Drops constants, and copies of other tensors after comparing them."""
-    for name in list(tensors):
-        is_buffer = any(re.fullmatch(buffer, name) for buffer in family.buffers)
-        is_unread = any(re.fullmatch(unread, name) for unread in family.unread)
-        if is_buffer or is_unread and not tensors[name].read().any():
-            del tensors[name]
-    for bias in family.zero_biases:
-        if bias in tensors and tensors.pop(bias).read().any():
-            raise UserError(f"{file}: {bias} must be zero in a {family.title}")
+def _drop_copies(tensors: dict[str, Tensor], family: Family, file: Path) -> None:
+    """Drops copies of other tensors after comparing them."""
     for copy, original in family.tied.items():
         if copy not in tensors:
             continue

@@ -1,7 +1,6 @@
 """Converts the keys of a model's config between bert_jax and other programs."""
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, model_rules
 from bert_jax.config.common import MODEL
 from bert_jax.config.schema import Owner
-from bert_jax.interop.family import Family
+from bert_jax.interop.family import Family, computed
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel
 from bert_jax.tokenizers import Tokenizer
@@ -34,8 +33,6 @@ _ACTIVATIONS = {
     **dict.fromkeys(("gelu_accurate", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
     "swish": "silu",
 }
-# Keys of any config.json that change the function; see `Family.refused`.
-_REFUSED = {"per_layer_config": "gives layers sizes of their own, which bert_jax lacks"}
 
 
 def read_model_keys(
@@ -55,45 +52,24 @@ def read_model_keys(
 
 
 def current_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
-    """Gives the keys and classes of another program's config.json, the file `path`, their names.
-
-    Two spellings of one key must agree, unless it is no part of the function.
-    """
-    for key, reason in (_REFUSED | family.refused).items():
-        if config.get(key):
-            raise UserError(f"{path}: {key} {reason}")
-    current = {**family.defaults_of_type.get(config.get("model_type", ""), {}), **config}
-    for old, new in family.renamed_classes.items():
-        names = current.get("architectures") or []
-        current["architectures"] = [re.sub(old, new, name) for name in names]
-    ours = {theirs: key for key, theirs in family.config_keys.items()}
-    for old, new in family.renamed_keys.items():
-        value, other = current.pop(old, None), current.get(new)
-        if other is None or value is None:
-            current |= {} if value is None else {new: value}
-        elif ours.get(new) == "max_position_embeddings" and "rope_theta" in ours.values():
-            current[new] = max(value, other)  # Without a table, it only limits the rows.
-        elif value != other and ours.get(new) not in TRAINING_ONLY:
-            raise UserError(f"{path}: {old} is {value!r} but {new} is {other!r}")
-    return current
+    """Returns the keys of a config.json, the file `path`, as `Family.config_keys` names them."""
+    if config.get("per_layer_config"):
+        raise UserError(
+            f"{path}: per_layer_config gives layers sizes of their own, which bert_jax lacks"
+        )
+    return {**family.defaults, **family.read_config(dict(config), path)}
 
 
 def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
-    """Reads the keys of `config.model` from a config.json, the file `path`."""
-    config = {**family.defaults, **config}
+    """Reads the keys of `config.model` from what `current_keys` returns for the file `path`."""
     for ours, theirs in family.config_keys.items():
         if MODEL_KEYS[ours] is None:
             MODEL[ours].check(f"{path}: {theirs}", config.get(theirs))
-    if config.get("num_key_value_heads") in (None, config.get("num_attention_heads")):
-        config.pop("num_key_value_heads", None)  # As many is the default of both programs.
-    repeated = {key: config.get(original) for key, original in family.repeated_keys.items()}
-    for key, value in {**family.constants, **repeated}.items():
+    for key, value in computed(family.constants, config).items():
         # Classes of transformers take null for False.
         if config.get(key, value) not in ((value, None) if value is False else (value,)):
             raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value!r}")
-    if family.spelling:
-        config = {**config, **family.spelling.read(config, path)}
-    keys = {**family.config_keys, **family.optional_config_keys}
+    keys = family.config_keys
     for ours, names in family.value_names.items():
         # If our default is none of the family's values, the first is that of transformers.
         default = names.get(MODEL_KEYS[ours], next(iter(names.values())))
@@ -104,13 +80,11 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
             raise UserError(f"{path}: {keys[ours]} is {value!r}; it must be {choices}")
         config = {**config, keys[ours]: known[0]}
     model = read_model_keys(config, keys, path)
-    for key, value in family.fixed.items():
+    fixed = computed(family.fixed, model)
+    for key, value in fixed.items():
         if key in keys and model[key] != value:
             raise UserError(f"{path}: {keys[key]} is {model[key]!r}; it must be {value!r}")
-    for key, offset in family.config_offsets.items():
-        model[key] -= offset
-        MODEL[key].check(f"{path}: {keys[key]} less {offset}", model[key])
-    return model | family.fixed_values(model)
+    return model | fixed
 
 
 def dropout_warnings(
@@ -127,7 +101,7 @@ def dropout_warnings(
         f"{key}={value!r}"
         for key, value in config.items()
         if "drop" in key and value and not isinstance(value, bool)
-        if value != ours.get(family.renamed_keys.get(key, key))
+        if value != ours.get(key)
     ]
     if not lost:
         return []
@@ -142,8 +116,7 @@ def write_family_keys(
     Args:
       source: The path of the model, for messages.
     """
-    keys = {**family.config_keys, **family.optional_config_keys}
-    fixed = family.fixed_values(model)
+    keys, fixed = family.config_keys, computed(family.fixed, model)
     for key, default in MODEL_KEYS.items():
         allowed = list(family.value_names.get(key, ()))
         if not (key in TRAINING_ONLY or (key in keys and key not in fixed)):
@@ -160,27 +133,14 @@ def write_family_keys(
         "embedding_size": shape.embedding_width,
         "layer_groups": shape.num_groups,
         "num_key_value_heads": shape.key_value_heads,
-        **{key: model[key] + offset for key, offset in family.config_offsets.items()},
-        **{key: 1 for key in family.zero_tables if not model[key]},
         **{key: names[model[key]] for key, names in family.value_names.items()},
     }
-    unwritten = family.spelling.unwritten if family.spelling else ()
-    config = {
-        theirs: values[ours]
-        for ours, theirs in family.config_keys.items()
-        if theirs not in unwritten
-    }
-    copies = family.repeated_keys.items()
-    config |= {key: config[original] for key, original in copies if original in config}
-    config |= {"torch_dtype": "float32", **family.written}
-    if family.spelling:
-        config |= family.spelling.write(shape)
-    for ours, theirs in family.optional_config_keys.items():
-        if model[ours] != MODEL_KEYS[ours]:
-            config[theirs] = values[ours]
+    config = {theirs: values[ours] for ours, theirs in keys.items()}
+    config |= {"torch_dtype": "float32", **computed(family.written, config)}
+    config = family.write_config(config, shape)
     if tokenizer:
         config |= {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
-    for key, value in family.constants.items():
+    for key, value in computed(family.constants, config).items():
         if config.get(key, value) != value:
             raise UserError(
                 f"{key} of {source} is {config[key]!r}; a {family.title} of transformers has only "

@@ -6,7 +6,7 @@ heads; both other programs merge A and K.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,17 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from bert_jax.base.errors import UserError
-from bert_jax.interop.family import Family, Names
+from bert_jax.interop.family import Family, Names, Tensor
 from bert_jax.interop.weights import Shapes, Weights, head_of
 
 Shape = tuple[int, ...]
-
-
-class Tensor(NamedTuple):
-    """A tensor of a file; `read` reads its values."""
-
-    shape: Shape
-    read: Callable[[], np.ndarray]
 
 
 # The layouts of weights in other programs: a function from our shape to the other program's before
@@ -132,14 +125,13 @@ def foreign_names(
     return names
 
 
-def spelled_names(family: Family, tensors: Iterable[str]) -> Sequence[Names]:
-    """Chooses those names of a family of which a file of `transformers` has most."""
-
-    def num_present(tables: Sequence[Names]) -> int:
-        names = foreign_names(tables, "huggingface", 1).values()
-        return len({theirs.name for theirs in names}.intersection(tensors))
-
-    return max((family.names, *family.other_names), key=num_present)
+def names_in_file(
+    family: Family, tensors: Collection[str], num_blocks: int
+) -> dict[str, ForeignTensor]:
+    """Maps our flat names to the tensors of a file of `transformers`, whichever names it has."""
+    others = foreign_names(family.other_names, "huggingface", num_blocks)
+    found = {ours: theirs for ours, theirs in others.items() if theirs.name in tensors}
+    return foreign_names(family.names, "huggingface", num_blocks) | found
 
 
 def export_weights(
@@ -179,17 +171,8 @@ def collect_weights(
     others = [name for name in tensors if name not in read]
     known = {theirs.name for theirs in names.values()}
     problems = {
-        "missing": [
-            theirs.name
-            for theirs in wanted.values()
-            if theirs.name not in tensors and theirs.name not in family.optional_tensors
-        ],
-        "unknown": [
-            n
-            for n in others
-            if n.startswith(family.encoder_prefixes) and n not in known
-            if not any(re.fullmatch(unread, n) for unread in family.unread)
-        ],
+        "missing": [theirs.name for theirs in wanted.values() if theirs.name not in tensors],
+        "unknown": [n for n in others if n.startswith(family.encoder_prefixes) and n not in known],
         "of another shape": [
             f"{theirs.name} is {list(tensors[theirs.name].shape)}, not "
             f"{list(theirs.shape(shapes[ours]))}"
@@ -202,9 +185,6 @@ def collect_weights(
         raise UserError(f"{source} does not match its config: {'; '.join(listed)}")
     weights = {}
     for ours, theirs in wanted.items():
-        if theirs.name not in tensors:
-            weights[ours] = np.zeros(shapes[ours], np.float32)
-            continue
         value = tensors[theirs.name].read()
         # A conversion to float32 must not change any value.
         if value.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16):

@@ -221,7 +221,6 @@ def test_a_nomic_bert_of_its_authors(tmp_path):
     for name in ("mlm/transform/bias", "mlm/output_bias"):
         weights[name] = np.zeros_like(weights[name])
     formats.write(pretrained, tmp_path, "huggingface")
-    renamed = load_family("nomic_bert").renamed_keys
 
     def change(tensors):
         del tensors["cls.predictions.bias"], tensors["cls.predictions.transform.dense.bias"]
@@ -230,7 +229,17 @@ def test_a_nomic_bert_of_its_authors(tmp_path):
 
     edit_tensors(tmp_path, change)
     config = json.loads((tmp_path / "config.json").read_text())
-    theirs = {old: config.pop(new) for old, new in renamed.items() if new in config}
+    renamed = {
+        "n_embd": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_inner": "intermediate_size",
+        "n_positions": "max_position_embeddings",
+        "layer_norm_epsilon": "layer_norm_eps",
+        "resid_pdrop": "hidden_dropout_prob",
+        "attn_pdrop": "attention_probs_dropout_prob",
+    }
+    theirs = {old: config.pop(new) for old, new in renamed.items()}
     theirs |= {"embd_pdrop": 0.1, "rotary_emb_base": 300, "activation_function": "swiglu"}
     del config["hidden_act"], config["rope_parameters"]
     (tmp_path / "config.json").write_text(json.dumps(config | theirs))
@@ -334,8 +343,8 @@ def test_a_file_of_other_names_names_only_some(tmp_path):
 def test_a_trained_head_for_contacts_is_left_out_with_a_warning(tmp_path):
     formats.write(make_pretrained(family="esm"), tmp_path, "huggingface")
     assert formats.read(tmp_path).warnings == []  # Zeros.
-    name = "esm.contact_head.regression.weight"
-    edit_tensors(tmp_path, lambda tensors: tensors[name].fill(0.5))
+    name = "contact_head.regression.weight"
+    edit_tensors(tmp_path, lambda tensors: tensors[f"esm.{name}"].fill(0.5))
     (warning,) = formats.read(tmp_path).warnings
     assert f"{name} are not used and are left out" in warning
 

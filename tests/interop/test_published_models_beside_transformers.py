@@ -431,7 +431,7 @@ def test_esm2(tmp_path):
     publish(model, tmp_path, ESM, rename, **more)
     ours = formats.read(tmp_path)
     (warning,) = ours.warnings
-    assert "esm.contact_head.regression.weight are not used and are left out" in warning
+    assert "contact_head.regression.weight are not used and are left out" in warning
     assert_same(model, ours)
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -16,8 +15,8 @@ from bert_jax.interop.families import family_of_type, load_family
 from bert_jax.interop.families.bert import BERT, SPANBERT
 from bert_jax.interop.family import Family, Names, PreTrainingClass
 from bert_jax.interop.huggingface import read_huggingface
-from bert_jax.interop.model_keys import read_family_keys, read_terms
-from bert_jax.interop.names import export_weights, foreign_names, spelled_names
+from bert_jax.interop.model_keys import current_keys, read_family_keys, read_terms
+from bert_jax.interop.names import ForeignTensor, export_weights, foreign_names, names_in_file
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
@@ -122,12 +121,12 @@ def random_model(name: str) -> Model:
     """Returns a model with the random weights of its golden file."""
     reference, family = golden(f"model_{name}"), _family(name)
     keys = json.loads(str(reference["config"]))
-    config = BertConfig(**read_family_keys(keys, family, name))
+    config = BertConfig(**read_family_keys(current_keys(keys, family, name), family, name))
     (class_name,) = keys.get("architectures", [""])
     terms = read_terms({}, family, config.causal, class_name)
     shapes = expected_shapes(config, terms)
     theirs = _untied(section(reference, "weights"), family)
-    names = foreign_names(spelled_names(family, theirs), "huggingface", config.max_blocks)
+    names = names_in_file(family, theirs, config.max_blocks)
     assert {names[ours].name for ours in shapes} == theirs.keys()
     weights = {ours: names[ours].restore(theirs[names[ours].name], shapes[ours]) for ours in shapes}
     made = make_terms(terms)
@@ -137,8 +136,8 @@ def random_model(name: str) -> Model:
 
 def _untied(tensors: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
     """Names tensors that two modules share as a file does; leaves out unused ones."""
-    for buffer in (*family.buffers, *family.unread):
-        tensors = {name: x for name, x in tensors.items() if not re.fullmatch(buffer, name)}
+    unused = re.compile(r".*(position_ids|inv_freq|contact_head.*)").fullmatch
+    tensors = {name: x for name, x in tensors.items() if not unused(name)}
     shared = {copy: original for copy, original in family.tied.items() if original not in tensors}
     return {shared.get(name, name): tensor for name, tensor in tensors.items()}
 
@@ -227,7 +226,7 @@ def random_errors(name: str) -> Errors:
 
     grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
     theirs = _untied(section(reference, "gradients"), _family(name))
-    ours = named(grads, model, spelled_names(_family(name), theirs))
+    ours = named(grads, model, names_in_file(_family(name), theirs, model.config.max_blocks))
     assert ours.keys() == theirs.keys()
     errors, elements = {}, {}
     for key, expected in theirs.items():
@@ -276,7 +275,8 @@ def real_errors(name: str) -> Errors:
         return total, outputs | {"loss": total}
 
     grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
-    ours, kept = named(grads, model, BERT.names), section(reference, "gradients")
+    names = foreign_names(BERT.names, "huggingface", model.config.max_blocks)
+    ours, kept = named(grads, model, names), section(reference, "gradients")
     errors, elements = {}, {}
     for key in {key.rsplit("/", 1)[0] for key in kept}:
         expected = section(kept, key)
@@ -336,9 +336,10 @@ def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
     )
 
 
-def named(params: dict, model: PreTrainingModel, names: Sequence[Names]) -> dict[str, np.ndarray]:
+def named(
+    params: dict, model: PreTrainingModel, names: dict[str, ForeignTensor]
+) -> dict[str, np.ndarray]:
     """Converts gradients to the names and layouts of transformers."""
-    names = foreign_names(names, "huggingface", model.config.max_blocks)
     flat = {name: np.asarray(x) for name, x in flatten(params, model.config).items()}
     return dict(export_weights(flat, names))
 

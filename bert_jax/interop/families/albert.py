@@ -1,6 +1,6 @@
 """ALBERT: a BERT with narrow embeddings and shared layers, under other names."""
 
-from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.bert import BERT, BERT_KEYS
 from bert_jax.interop.family import Family, Names, PreTrainingClass, masked_lm_classes, task_classes
 
 _LAYER = """
@@ -46,7 +46,7 @@ ALBERT = Family(
     ),
     task_classes=task_classes("Albert"),
     tokenizer="AlbertTokenizer",
-    config_keys=BERT.config_keys
+    config_keys=BERT_KEYS
     | {"embedding_size": "embedding_size", "layer_groups": "num_hidden_groups"},
     defaults={
         "embedding_size": 128,

@@ -1,6 +1,13 @@
 """BART: an encoder and a decoder that share their word embeddings."""
 
-from bert_jax.interop.family import BUFFERS, Family, Names, PreTrainingClass, task_classes
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.base.errors import UserError
+from bert_jax.interop.family import Family, Keys, Names, PreTrainingClass, Tensor, task_classes
+from bert_jax.models import BertConfig
 
 # layout or shorthand, our name, Hugging Face's. Positions count from 2, as in fairseq, so the first
 # two rows of both tables are not used. (Unlike RoBERTa's config, BART's does not count these rows.)
@@ -29,6 +36,26 @@ _CROSS = _attention("cross_attention", "encoder_attn")
 
 # The heads that `transformers` has classes for.
 TASKS = ("sequence_classification", "question_answering")
+
+# The decoder has the encoder's sizes.
+_SAME_SIZES = {
+    "decoder_attention_heads": itemgetter("encoder_attention_heads"),
+    "decoder_ffn_dim": itemgetter("encoder_ffn_dim"),
+}
+_LOGITS_BIAS = "final_logits_bias"
+
+
+def _read_tensors(tensors: dict[str, Tensor], model: BertConfig, file: Path) -> Keys:
+    if _LOGITS_BIAS in tensors and tensors.pop(_LOGITS_BIAS).read().any():
+        raise UserError(f"{file}: {_LOGITS_BIAS} must be zero in a BART")
+    for side in ("encoder", "decoder"):
+        tensors.pop(f"model.{side}.version", None)
+    return {}
+
+
+def _write_tensors(model: BertConfig, head: str) -> dict[str, np.ndarray]:
+    return {} if head else {_LOGITS_BIAS: np.zeros((1, model.vocab_size), np.float32)}
+
 
 BART = Family(
     title="BART",
@@ -81,14 +108,11 @@ BART = Family(
         "add_final_layer_norm": False,
         "static_position_embeddings": False,
         "tie_word_embeddings": True,
-    },
-    repeated_keys={
-        "decoder_attention_heads": "encoder_attention_heads",
-        "decoder_ffn_dim": "encoder_ffn_dim",
-        "decoder_start_token_id": "eos_token_id",
+        "decoder_start_token_id": lambda config: config.get("eos_token_id"),
+        **_SAME_SIZES,
     },
     # Programs that read config.json alone choose the kind of model by it.
-    written={"is_encoder_decoder": True},
+    written={"is_encoder_decoder": True, **_SAME_SIZES},
     token_ids={
         "bos_token_id": "cls_id",
         "pad_token_id": "pad_id",
@@ -103,6 +127,6 @@ BART = Family(
         "model.decoder.embed_tokens.weight": "model.shared.weight",
         "lm_head.weight": "model.shared.weight",
     },
-    zero_biases=("final_logits_bias",),
-    buffers=(*BUFFERS, r"model\.(en|de)coder\.version"),
+    read_tensors=_read_tensors,
+    write_tensors=_write_tensors,
 )

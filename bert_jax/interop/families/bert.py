@@ -5,12 +5,14 @@ import dataclasses
 from bert_jax.interop.family import (
     WITHOUT_POOLER,
     Family,
+    Keys,
     Names,
     PreTrainingClass,
     masked_lm_class,
     same_keys,
     task_classes,
 )
+from bert_jax.models import BertConfig
 
 # layout or shorthand, our name, Hugging Face's, Google's
 _EMBEDDINGS = """
@@ -34,11 +36,18 @@ dense transform transform.dense transform/dense
 norm layer_norm transform.LayerNorm transform/LayerNorm
 vector output_bias bias output_bias
 """
-_CONFIG_KEYS = """
+BERT_KEYS = same_keys("""
 vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act
 hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size
 initializer_range layer_norm_eps
-"""
+""")
+
+
+def _write_config(config: Keys, model: BertConfig) -> Keys:
+    if not model.causal:
+        del config["is_decoder"]
+    return config
+
 
 BERT = Family(
     title="BERT",
@@ -70,8 +79,7 @@ BERT = Family(
         PreTrainingClass("BertModel", causal=True),
     ),
     task_classes=task_classes("Bert"),
-    config_keys=same_keys(_CONFIG_KEYS),
-    optional_config_keys={"causal": "is_decoder"},
+    config_keys=BERT_KEYS | {"causal": "is_decoder"},
     constants={"position_embedding_type": "absolute", "add_cross_attention": False},
     written={"use_cache": True},
     encoder_prefixes=("bert.", "bert/"),
@@ -81,6 +89,7 @@ BERT = Family(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
+    write_config=_write_config,
 )
 # transformers has no class for the boundary head, so an export leaves it out.
 SPANBERT = dataclasses.replace(

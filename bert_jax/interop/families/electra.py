@@ -1,6 +1,6 @@
 """ELECTRA: a discriminator and a generator, which are two separate models in `transformers`."""
 
-from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.bert import BERT, BERT_KEYS
 from bert_jax.interop.family import (
     WITHOUT_POOLER,
     Family,
@@ -51,7 +51,7 @@ ELECTRA = Family(
         },
     ),
     tokenizer="ElectraTokenizer",
-    config_keys=BERT.config_keys | {"embedding_size": "embedding_size"},
+    config_keys=BERT_KEYS | {"embedding_size": "embedding_size"},
     defaults={"embedding_size": 128},
     # The activation of the generator's head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "pooler_act": "gelu", "pooler_dropout_prob": 0.1},

@@ -7,9 +7,7 @@ the rotary positions are read: those of the released models are rounded to float
 training.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -18,11 +16,11 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.roberta import MASKED_LM, TWO_LAYERS
 from bert_jax.interop.family import (
-    BUFFERS,
     SEQUENCES_AND_TOKENS,
     Family,
+    Keys,
     Names,
-    Spelling,
+    Tensor,
     masked_lm_classes,
     same_keys,
     task_classes,
@@ -45,23 +43,30 @@ vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size h
 attention_probs_dropout_prob max_position_embeddings initializer_range layer_norm_eps rope_theta
 token_dropout mask_token_id rope_dtype
 """
+_PREFIX, _CONTACT_HEAD = "esm.", "contact_head.regression."
+# All released files of ESM-2 have a table of positions, which no ESM-2 uses.
+_UNUSED_TABLE = "esm.embeddings.position_embeddings.weight"
 _POSITIONS = "position_embedding_type"
 _CONSTANTS = {_POSITIONS: "rotary", "emb_layer_norm_before": False, "is_folding_model": False}
 
 
-def _read(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _read_config(config: Keys, path: Path) -> Keys:
     if config.get(_POSITIONS) != "rotary":
         raise UserError(f"{path}: {_POSITIONS} is {config.get(_POSITIONS)!r}; it must be 'rotary'")
     mask_id = config.get("mask_token_id") if config.get("token_dropout") else -1
     if mask_id is None:
         raise UserError(f"{path} has no mask_token_id, which token_dropout needs")
-    return {"rope_theta": config.get("rope_theta", 10_000.0), "mask_token_id": mask_id}
+    theta = config.get("rope_theta", 10_000.0)
+    return config | {"rope_theta": theta, "mask_token_id": mask_id}
 
 
-def _write(model: BertConfig) -> dict[str, Any]:
+def _write_config(config: Keys, model: BertConfig) -> Keys:
     if not model.rope_theta:
         raise UserError("config.model.rope_theta is 0; an ESM-2 has rotary positions")
-    return {"mask_token_id": model.mask_token_id} if model.token_dropout else {}
+    del config["rope_dtype"]
+    if not model.token_dropout:
+        del config["mask_token_id"]
+    return config
 
 
 def _frequencies(model: BertConfig) -> np.ndarray:
@@ -70,8 +75,14 @@ def _frequencies(model: BertConfig) -> np.ndarray:
     return 1 / model.rope_theta ** (np.arange(0, depth, 2, dtype=np.float32) / depth)
 
 
-def _read_buffers(tensors: Mapping[str, Any], model: BertConfig, file: Path) -> dict[str, Any]:
+def _read_tensors(tensors: dict[str, Tensor], model: BertConfig, file: Path) -> Keys:
     """Returns the type to which the frequencies of a file are rounded, as a key of the model."""
+    tensors.pop(_UNUSED_TABLE, None)
+    for name in [name for name in tensors if name.startswith(_PREFIX + _CONTACT_HEAD)]:
+        # Zeros are those of an export. Others are left out with a warning, as all heads are that
+        # have no name here.
+        if (tensor := tensors.pop(name)).read().any():
+            tensors[name.removeprefix(_PREFIX)] = tensor
     found = [name for name in tensors if name.endswith("inv_freq")]
     if not found:
         return {}
@@ -86,15 +97,15 @@ def _read_buffers(tensors: Mapping[str, Any], model: BertConfig, file: Path) -> 
     )
 
 
-def _buffers(model: BertConfig) -> dict[str, np.ndarray]:
+def _write_tensors(model: BertConfig, head: str) -> dict[str, np.ndarray]:
     """Returns the frequencies of the rotary positions, and a head for contacts of zeros."""
     angles = _frequencies(model).astype(model.rope_dtype).astype(np.float32)
     name = "esm.encoder.layer.{}.attention.self.rotary_embeddings.inv_freq"
     heads = model.num_hidden_layers * model.num_attention_heads
     return {
         **{name.format(i): angles.copy() for i in range(model.num_hidden_layers)},
-        "esm.contact_head.regression.weight": np.zeros((1, heads), np.float32),
-        "esm.contact_head.regression.bias": np.zeros(1, np.float32),
+        f"{_PREFIX}{_CONTACT_HEAD}weight": np.zeros((1, heads), np.float32),
+        f"{_PREFIX}{_CONTACT_HEAD}bias": np.zeros(1, np.float32),
     }
 
 
@@ -117,7 +128,6 @@ ESM = Family(
     # The class has the fraction of its training, 15 % times 80 %, in its code.
     value_names={"token_dropout": {0.0: False, 0.12: True}},
     fixed={"norm": "all_pre_and_final", "type_vocab_size": 0},
-    spelling=Spelling(_read, _write, ("mask_token_id", "rope_dtype")),
     defaults={"max_position_embeddings": 1026},
     constants=_CONSTANTS | {"is_decoder": False, "add_cross_attention": False},
     written=_CONSTANTS | {"esmfold_config": None, "vocab_list": None},
@@ -128,9 +138,8 @@ ESM = Family(
         "lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    read_buffers=_read_buffers,
-    written_buffers=_buffers,
-    # All released files of ESM-2 have a table of positions, which no ESM-2 uses.
-    buffers=(*BUFFERS, r"esm\.embeddings\.position_embeddings\.weight"),
-    unread=(r"esm\.contact_head\..*",),
+    read_config=_read_config,
+    write_config=_write_config,
+    read_tensors=_read_tensors,
+    write_tensors=_write_tensors,
 )

@@ -5,6 +5,8 @@ not. EsmcTokenizer makes an <unk> of white space, which is dropped here, and one
 letter, where a run of them is one here.
 """
 
+from functools import partial
+
 from bert_jax.interop.families import rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
@@ -50,7 +52,6 @@ ESMC = Family(
     ),
     tokenizer="EsmcTokenizer",
     config_keys=rotary.LLAMA_KEYS,
-    repeated_keys={"num_key_value_heads": "num_attention_heads"},
     fixed={
         "norm": "all_pre_and_final",
         "gated": True,
@@ -63,10 +64,11 @@ ESMC = Family(
         "layer_norm_eps": 1e-5,
         "hidden_dropout_prob": 0.0,
     },
-    spelling=rotary.spelling(10_000.0),
     defaults={"hidden_act": "silu", "attention_dropout": 0.0, "max_position_embeddings": 2048},
-    constants=rotary.LLAMA_CONSTANTS,
-    written=rotary.LLAMA_CONSTANTS,
+    constants=rotary.LLAMA_CONSTANTS | rotary.ONE_KEY_A_QUERY,
+    written=rotary.LLAMA_CONSTANTS | rotary.ONE_KEY_A_QUERY,
     token_ids=rotary.LLAMA_TOKEN_IDS,
     encoder_prefixes=("esmc.",),
+    read_config=partial(rotary.read_config, theta=10_000.0),
+    write_config=rotary.write_config,
 )

@@ -3,10 +3,13 @@
 Without a `classifier_pooling`, a config.json means late: the mean of the logits of all tokens.
 """
 
+from pathlib import Path
+
 from bert_jax.interop.families import rotary
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     Family,
+    Keys,
     Names,
     masked_lm_classes,
     same_keys,
@@ -22,6 +25,13 @@ _classes = task_classes("EuroBert", SEQUENCES_AND_TOKENS)
 _classes["sequence_classification"] = _classes["sequence_classification"]._replace(
     pooler=Names("mlm/", "", "dense transform dense")
 )
+
+
+def _read_config(config: Keys, path: Path) -> Keys:
+    # The first key is that of the authors' code.
+    config = rotary.renamed(config, {"clf_pooling": "classifier_pooling"}, path)
+    return rotary.read_config(config, path, theta=10_000.0)
+
 
 EUROBERT = Family(
     title="EuroBERT",
@@ -58,17 +68,16 @@ EUROBERT = Family(
         "tied_decoder": False,
         "hidden_dropout_prob": 0.0,
     },
-    spelling=rotary.spelling(10_000.0),
     defaults={
         "hidden_act": "silu",
         "attention_dropout": 0.0,
         "max_position_embeddings": 8192,
         "rms_norm_eps": 1e-5,
     },
-    # The key of the authors' code.
-    renamed_keys={"clf_pooling": "classifier_pooling"},
     constants=rotary.LLAMA_CONSTANTS,
     written=rotary.LLAMA_CONSTANTS | {"pretraining_tp": 1},
     token_ids=rotary.LLAMA_TOKEN_IDS,
     encoder_prefixes=("model.",),
+    read_config=_read_config,
+    write_config=rotary.write_config,
 )

@@ -69,8 +69,12 @@ FLAUBERT = Family(
         "hidden_act": {"gelu": True, "relu": False},
         "norm": {"post": False, "pre": True},
     },
-    fixed={"type_vocab_size": 0, "head_transform": False, "pooler_act": "none"},
-    multiples={"intermediate_size": ("hidden_size", 4)},
+    fixed={
+        "type_vocab_size": 0,
+        "head_transform": False,
+        "pooler_act": "none",
+        "intermediate_size": lambda model: 4 * model["hidden_size"],
+    },
     constants={
         "asm": False,
         "causal": False,

@@ -4,12 +4,16 @@
 It has separate ones in memory, which `save_original_format=False` writes.
 """
 
+import re
+from pathlib import Path
+
 from bert_jax.interop.families import rotary
-from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.bert import BERT_KEYS
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     WITHOUT_POOLER,
     Family,
+    Keys,
     Names,
     masked_lm_classes,
     task_classes,
@@ -32,46 +36,42 @@ dense transform dense
 norm layer_norm norm
 vector output_bias decoder.bias
 """
-_NATIVE_LANGUAGE_MODEL = """
-dense transform dense
-norm layer_norm layer_norm
-vector output_bias decoder.bias
-"""
 # The first parts of names of layers without biases.
 _BIASLESS = ("gate", "intermediate")
-_COMMON = (
-    Names("bert/embeddings/", "gte.embeddings.", _EMBEDDINGS),
-    Names("bert/", "gte.", "dense pooler/dense pooler.dense"),
-)
+# The defaults of Alibaba's own class, NewConfig.
+_NEW = {"rope_theta": 10_000.0, "max_position_embeddings": 2048}
+
+
+def _read_config(config: Keys, path: Path) -> Keys:
+    if config.get("model_type") == "new":
+        config = _NEW | config
+        classes = config.get("architectures") or []
+        config["architectures"] = [re.sub("^New", "Gte", name) for name in classes]
+    return rotary.read_config(config, path, theta=160_000.0)
+
 
 GTE = Family(
     title="GTE",
     recipe="gte",
     model_types=("gte", "new"),
     names=(
-        *_COMMON,
+        Names("bert/embeddings/", "gte.embeddings.", _EMBEDDINGS),
         Names("bert/encoder/layer_{}/", "gte.encoder.layer.{}.", _LAYER, biasless=_BIASLESS),
+        Names("bert/", "gte.", "dense pooler/dense pooler.dense"),
         Names("mlm/", "lm_head.", _LANGUAGE_MODEL),
     ),
     other_names=(
-        (
-            *_COMMON,
-            Names(
-                "bert/encoder/layer_{}/",
-                "gte.layers.{}.",
-                rotary.POST_NORM_GATED,
-                biasless=_BIASLESS,
-            ),
-            Names("mlm/", "lm_head.", _NATIVE_LANGUAGE_MODEL),
+        Names(
+            "bert/encoder/layer_{}/", "gte.layers.{}.", rotary.POST_NORM_GATED, biasless=_BIASLESS
         ),
+        Names("mlm/", "lm_head.", "norm layer_norm layer_norm"),
     ),
     pretraining_classes=masked_lm_classes("Gte", WITHOUT_POOLER),
     task_classes=task_classes("Gte", SEQUENCES_AND_TOKENS),
     tokenizer="XLMRobertaTokenizer",
-    config_keys={**BERT.config_keys, **rotary.ROTARY_KEYS},
+    config_keys={**BERT_KEYS, **rotary.ROTARY_KEYS},
     # The activation of the masked-LM head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "gated": True, "biasless": ("inner",)},
-    spelling=rotary.spelling(160_000.0),
     defaults={
         "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": 8192,
@@ -86,8 +86,7 @@ GTE = Family(
     written={"tie_word_embeddings": True},
     encoder_prefixes=("gte.",),
     renamed={r"^new\.": "gte."},
-    renamed_classes={"^New": "Gte"},
-    # Those of Alibaba's NewConfig.
-    defaults_of_type={"new": {"rope_theta": 10_000.0, "max_position_embeddings": 2048}},
     tied={"lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight"},
+    read_config=_read_config,
+    write_config=rotary.write_config,
 )

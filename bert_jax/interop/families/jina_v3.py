@@ -5,11 +5,19 @@
 """
 
 import dataclasses
+from functools import partial
 
 from bert_jax.interop.families import rotary
-from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.bert import BERT_KEYS
 from bert_jax.interop.families.roberta import MASKED_LM, ROBERTA, TWO_LAYERS
-from bert_jax.interop.family import SEQUENCES_AND_TOKENS, Names, masked_lm_classes, task_classes
+from bert_jax.interop.family import (
+    SEQUENCES_AND_TOKENS,
+    Keys,
+    Names,
+    masked_lm_classes,
+    task_classes,
+)
+from bert_jax.models import BertConfig
 
 _EMBEDDINGS = "roberta.embeddings."
 _LAYER = """
@@ -26,11 +34,12 @@ _NATIVE_LAYER = f"""{rotary.POST_NORM}
 dense intermediate mlp.fc1
 dense output mlp.fc2
 """
-_COMMON = (
-    Names("bert/embeddings/", _EMBEDDINGS, rotary.TABLES),
-    Names("bert/", "roberta.", "dense pooler/dense pooler.dense"),
-    MASKED_LM,
-)
+
+
+def _write_config(config: Keys, model: BertConfig) -> Keys:
+    types = {"type_vocab_size": model.type_vocab_size or 1}
+    return rotary.write_config(config, model) | types
+
 
 # The recipe is that of XLM-R's model and objective.
 JINA_V3 = dataclasses.replace(
@@ -38,26 +47,25 @@ JINA_V3 = dataclasses.replace(
     title="Jina v3",
     model_types=("jina_embeddings_v3",),
     names=(
-        *_COMMON,
+        Names("bert/embeddings/", _EMBEDDINGS, rotary.TABLES),
         Names("bert/embeddings/", "roberta.", "norm layer_norm emb_ln"),
         Names("bert/encoder/layer_{}/", "roberta.encoder.layers.{}.", _LAYER),
+        Names("bert/", "roberta.", "dense pooler/dense pooler.dense"),
+        MASKED_LM,
     ),
     other_names=(
-        (
-            *_COMMON,
-            Names("bert/embeddings/", _EMBEDDINGS, "norm layer_norm LayerNorm"),
-            Names("bert/encoder/layer_{}/", "roberta.layers.{}.", _NATIVE_LAYER),
-        ),
+        Names("bert/embeddings/", _EMBEDDINGS, "norm layer_norm LayerNorm"),
+        Names("bert/encoder/layer_{}/", "roberta.layers.{}.", _NATIVE_LAYER),
     ),
     pretraining_classes=masked_lm_classes("JinaEmbeddingsV3"),
     task_classes=task_classes(
         "JinaEmbeddingsV3", (*SEQUENCES_AND_TOKENS, "question_answering"), **TWO_LAYERS
     ),
     tokenizer="XLMRobertaTokenizer",
-    config_keys={**BERT.config_keys, **rotary.ROTARY_KEYS},
-    config_offsets={},
-    spelling=rotary.spelling(20_000.0),
+    config_keys={**BERT_KEYS, **rotary.ROTARY_KEYS},
     defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 8194, "type_vocab_size": 1},
     constants={"tie_word_embeddings": True},
     written={"tie_word_embeddings": True},
+    read_config=partial(rotary.read_config, theta=20_000.0),
+    write_config=_write_config,
 )

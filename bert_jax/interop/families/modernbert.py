@@ -5,20 +5,11 @@ The two spellings of its attention in a config.json are both read and written: t
 `layer_types` and `rope_parameters`, which version 4 ignores.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from bert_jax.base.errors import UserError
 from bert_jax.interop.families import rotary
-from bert_jax.interop.family import (
-    Family,
-    Names,
-    Spelling,
-    masked_lm_classes,
-    same_keys,
-    task_classes,
-)
+from bert_jax.interop.family import Family, Keys, Names, masked_lm_classes, same_keys, task_classes
 from bert_jax.models import BertConfig
 
 _EMBEDDINGS = """
@@ -59,8 +50,9 @@ _CONSTANTS = {
 }
 
 
-def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Returns the keys of transformers 4; those of version 5 win where a file has both."""
+def _read_config(config: Keys, path: Path) -> Keys:
+    """Makes the keys of transformers 4; those of version 5 win where a file has both."""
+    rotary.check_sizes(config, ("num_hidden_layers",), path)
     every = config.get("global_attn_every_n_layers", _GLOBAL_EVERY)
     num_layers = config["num_hidden_layers"]
     if (types := config.get("layer_types")) is not None:
@@ -92,7 +84,7 @@ def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     window = config.get("local_attention", _WINDOW)
     if config.get("sliding_window") is not None:
         window = 2 * config["sliding_window"]
-    return {
+    return config | {
         "global_attn_every_n_layers": every,
         "local_attention": window if has_local else 0,
         "global_rope_theta": thetas[_GLOBAL],
@@ -100,9 +92,9 @@ def _read_attention(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
-def _write_attention(model: BertConfig) -> dict[str, Any]:
+def _write_config(config: Keys, model: BertConfig) -> Keys:
     thetas = {_GLOBAL: model.theta(False), _LOCAL: model.theta(True)}
-    return {
+    return config | {
         "local_attention": model.local_attention or _WINDOW,
         "local_rope_theta": thetas[_LOCAL],
         "layer_types": _layer_types(model.global_every, model.num_hidden_layers),
@@ -147,7 +139,6 @@ MODERNBERT = Family(
         "biases": False,
         "type_vocab_size": 0,
     },
-    spelling=Spelling(_read_attention, _write_attention),
     defaults={
         "embedding_dropout": 0.0,
         "attention_dropout": 0.0,
@@ -165,4 +156,6 @@ MODERNBERT = Family(
     },
     encoder_prefixes=("model.",),
     tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    read_config=_read_config,
+    write_config=_write_config,
 )

@@ -5,22 +5,26 @@
 with which NomicBertForMaskedLM would leave the encoder random, and have other keys in config.json.
 """
 
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from bert_jax.interop.families import rotary
-from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.bert import BERT_KEYS
 from bert_jax.interop.family import (
     SEQUENCES_AND_TOKENS,
     WITHOUT_POOLER,
     Family,
+    Keys,
     Names,
+    Tensor,
     masked_lm_classes,
     task_classes,
 )
+from bert_jax.models import BertConfig
 
-_EMBEDDINGS = "nomic_bert.embeddings."
+_EMBEDDINGS, _HEAD = "nomic_bert.embeddings.", "cls.predictions."
 _LAYER = """
 heads@0/3 attention/query attn.Wqkv
 heads@1/3 attention/key attn.Wqkv
@@ -37,22 +41,45 @@ dense transform transform.dense
 norm layer_norm transform.layer_norm
 vector output_bias bias
 """
-_COMMON = (
-    Names("bert/embeddings/", _EMBEDDINGS, rotary.TABLES),
-    Names("bert/", "nomic_bert.", "dense pooler/dense pooler.dense"),
-    Names("mlm/", "cls.predictions.", _LANGUAGE_MODEL),
-)
+# Keys of Nomic's code, and those of transformers.
+_RENAMED = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "rotary_emb_base": "rope_theta",
+}
+_RENAMED_DROPOUTS = {
+    "resid_pdrop": "hidden_dropout_prob",
+    "embd_pdrop": "hidden_dropout_prob",
+    "attn_pdrop": "attention_probs_dropout_prob",
+}
 
-_ROTARY = rotary.spelling(1000.0)
 
-
-def _read_rotary(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    keys = _ROTARY.read(config, path)
+def _read_config(config: Keys, path: Path) -> Keys:
+    config = rotary.renamed(config, _RENAMED, path)
+    for old, new in _RENAMED_DROPOUTS.items():
+        # One that differs is ignored with a warning, as other dropouts.
+        if config.get(old) is not None and config.get(new) in (None, config[old]):
+            config[new] = config.pop(old)
+    # There is no table of positions: their number only limits the rows.
+    limits = [config.get(key) for key in ("n_positions", "max_position_embeddings")]
+    limit = max((n for n in limits if n is not None), default=2048)
     if config.get("rotary_scaling_factor"):
         # Nomic's code scales the positions of rows that are longer than in training.
-        limits = (config[key] for key in ("max_position_embeddings", "max_trained_positions"))
-        keys["max_position_embeddings"] = min(limits)
-    return keys
+        limit = min(limit, config.get("max_trained_positions", 2048))
+    config["max_position_embeddings"] = limit
+    return rotary.read_config(config, path, theta=1000.0)
+
+
+def _read_tensors(tensors: dict[str, Tensor], model: BertConfig, file: Path) -> Keys:
+    """Adds the biases of the masked-LM head, which the released files lack, as zeros."""
+    sizes = {"transform.dense.bias": model.hidden_size, "bias": model.vocab_size}
+    for name, size in sizes.items():
+        if f"{_HEAD}transform.dense.weight" in tensors and _HEAD + name not in tensors:
+            tensors[_HEAD + name] = Tensor((size,), partial(np.zeros, size, np.float32))
+    return {}
 
 
 NOMIC_BERT = Family(
@@ -60,7 +87,7 @@ NOMIC_BERT = Family(
     recipe="nomic_bert",
     model_types=("nomic_bert",),
     names=(
-        *_COMMON,
+        Names("bert/embeddings/", _EMBEDDINGS, rotary.TABLES),
         Names("bert/embeddings/", "nomic_bert.", "norm layer_norm emb_ln"),
         Names(
             "bert/encoder/layer_{}/",
@@ -68,43 +95,26 @@ NOMIC_BERT = Family(
             _LAYER,
             biasless=rotary.BIASLESS,
         ),
+        Names("bert/", "nomic_bert.", "dense pooler/dense pooler.dense"),
+        Names("mlm/", _HEAD, _LANGUAGE_MODEL),
     ),
     other_names=(
-        (
-            *_COMMON,
-            Names("bert/embeddings/", _EMBEDDINGS, "norm layer_norm LayerNorm"),
-            Names(
-                "bert/encoder/layer_{}/",
-                "nomic_bert.layers.{}.",
-                rotary.POST_NORM_GATED,
-                biasless=rotary.BIASLESS,
-            ),
+        Names("bert/embeddings/", _EMBEDDINGS, "norm layer_norm LayerNorm"),
+        Names(
+            "bert/encoder/layer_{}/",
+            "nomic_bert.layers.{}.",
+            rotary.POST_NORM_GATED,
+            biasless=rotary.BIASLESS,
         ),
     ),
     pretraining_classes=masked_lm_classes("NomicBert", WITHOUT_POOLER),
     task_classes=task_classes("NomicBert", SEQUENCES_AND_TOKENS),
-    config_keys={**BERT.config_keys, **rotary.ROTARY_KEYS},
+    config_keys={**BERT_KEYS, **rotary.ROTARY_KEYS},
     fixed={"gated": True, "biasless": ("attention", "inner", "output")},
-    spelling=_ROTARY._replace(read=_read_rotary),
     defaults={
         "hidden_act": "silu",
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "max_position_embeddings": 2048,
-        "max_trained_positions": 2048,
-    },
-    # Keys of Nomic's code.
-    renamed_keys={
-        "n_embd": "hidden_size",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-        "n_inner": "intermediate_size",
-        "n_positions": "max_position_embeddings",
-        "layer_norm_epsilon": "layer_norm_eps",
-        "resid_pdrop": "hidden_dropout_prob",
-        "embd_pdrop": "hidden_dropout_prob",
-        "attn_pdrop": "attention_probs_dropout_prob",
-        "rotary_emb_base": "rope_theta",
     },
     constants={
         "activation_function": "swiglu",
@@ -127,6 +137,7 @@ NOMIC_BERT = Family(
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    # The released head has only the weights.
-    optional_tensors=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),
+    read_config=_read_config,
+    write_config=rotary.write_config,
+    read_tensors=_read_tensors,
 )
