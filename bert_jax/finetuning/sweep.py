@@ -26,8 +26,6 @@ from bert_jax.tasks.scores import Scores, score_text
 from bert_jax.training import start, workdir
 from bert_jax.training.loop import DivergedError
 
-TABLE = "glue.json"
-
 
 def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | None:
     """Runs the grid of `config.sweep`; the results of finished runs are read from disk.
@@ -213,14 +211,14 @@ def finetune_all(
         }
     summary = {"scores": scores, "average": average(scores)}
     if multihost.is_first():
-        files.write_json(directory / TABLE, summary)
+        files.write_json(directory / workdir.GLUE, summary)
         table = empty_table("GLUE, dev sets", "task", "score", "metric")
         for task, splits in scores.items():
             cells = "/".join(score_text(score, ".1f") for score in splits.values())
             table.add_row(task, cells, SPECS[task].metric)
         table.add_row("average", score_text(summary["average"], ".1f"), "without WNLI")
         terminal().print(table)
-        print(f"all scores   {directory / TABLE}")
+        print(f"all scores   {directory / workdir.GLUE}")
     return summary
 
 

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -50,7 +50,8 @@ def write_pages(directory: epath.PathLike) -> None:
 def page(runs: Sequence[Run]) -> str:
     """Writes the HTML of a page about these runs, the best first."""
     main, runs = ranked(runs)
-    names, facts = names_of(runs), [facts_of(run, runs) for run in runs]
+    names = names_of(run.directory for run in runs)
+    facts = [facts_of(run, runs) for run in runs]
 
     def each(content: Callable[[Run], Any]) -> list[tuple[str, Any]]:
         """Lists the content of each run that has any, by the name of the run."""
@@ -81,10 +82,11 @@ def page(runs: Sequence[Run]) -> str:
     )
 
 
-def names_of(runs: Sequence[Run]) -> list[str]:
-    """Names runs by the last parts of their directories or, if two are equal, by their paths."""
-    names = [run.directory.name for run in runs]
-    return names if len(set(names)) == len(names) else [str(run.directory) for run in runs]
+def names_of(directories: Iterable[epath.Path]) -> list[str]:
+    """Names directories by their last parts or, if two are equal, by their paths."""
+    paths = [*directories]
+    names = [path.name for path in paths]
+    return names if len({*names}) == len(names) else [*map(str, paths)]
 
 
 def ranked(runs: Sequence[Run]) -> tuple[str, list[Run]]:
@@ -136,16 +138,16 @@ def settings_of(runs: Sequence[Run], main: str) -> tuple[list[str], list[list[st
     first: dict[epath.Path, Run] = {}
     for run in runs:
         first.setdefault(run.directory.parent.parent, run)
-    for directory, run in first.items():
+    for name, (directory, run) in zip(names_of(first), first.items(), strict=True):
         if main not in run.metrics or not (directory / workdir.SWEEP).exists():
             continue
         metric, full = run.metrics[main], run.panels[main].full or 1.0
         for setting in files.read_json(directory / workdir.SWEEP)["settings"]:
-            headers = ["sweep", *(name.replace("_", " ") for name in setting)]
+            headers = ["sweep", *(key.replace("_", " ") for key in setting)]
             values = [
-                f"{x:g}" if name in _GRID else metric.text(x / full) for name, x in setting.items()
+                f"{x:g}" if key in _GRID else metric.text(x / full) for key, x in setting.items()
             ]
-            rows.append([directory.name, *values])
+            rows.append([name, *values])
     return headers, rows
 
 

@@ -64,8 +64,11 @@ class Run(NamedTuple):
 
 
 def read_runs(directory: epath.PathLike) -> list[Run]:
-    """Reads a work directory, or the work directories of all runs of a sweep."""
+    """Reads a work directory, or those of all runs of a sweep or of all tasks of GLUE."""
     path = epath.Path(directory)
+    if (path / workdir.GLUE).exists():
+        tasks = files.read_json(path / workdir.GLUE)["scores"]
+        return [run for task in tasks for run in read_runs(path / task)]
     configs = (
         [] if (path / workdir.CONFIG).exists() else path.glob(f"{workdir.RUNS}/*/{workdir.CONFIG}")
     )

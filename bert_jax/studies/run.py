@@ -22,6 +22,8 @@ from bert_jax.studies.scores import with_scores
 from bert_jax.training import workdir
 from bert_jax.training.start import check_no_run
 
+# One of them is in the directory of a finished run.
+_RESULTS = (workdir.RESULTS, workdir.SWEEP, workdir.GLUE)
 _COST = ("parameters", "steps", "training time", "model FLOPs")
 # The width of a table if there is no terminal.
 _FILE_WIDTH = 160
@@ -82,7 +84,7 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
 
 
 def _is_finished(run: epath.Path) -> bool:
-    return any((run / name).exists() for name in (workdir.RESULTS, workdir.SWEEP))
+    return any((run / name).exists() for name in _RESULTS)
 
 
 def _report(runs: Sequence[Run], path: epath.Path) -> None:
@@ -105,7 +107,7 @@ def table(runs: Sequence[Run], title: str) -> Table:
     if not rows:
         labels = [*dict.fromkeys(label for run in runs for label in _main_results(run)), *_COST]
         headers = ["run", *labels]
-        for name, run in zip(names_of(runs), runs, strict=True):
+        for name, run in zip(names_of(run.directory for run in runs), runs, strict=True):
             cells = [facts_of(run, runs).get(label, Cell("")) for label in labels]
             rows.append([name, *(f"{cell.text}\n{cell.note}".rstrip() for cell in cells)])
     made = empty_table(title, *headers)

@@ -37,6 +37,8 @@ REPORT = "report.html"
 # A sweep: its results, and the directory of its runs.
 SWEEP = "sweep.json"
 RUNS = "runs"
+# The scores of all tasks of GLUE, beside a directory for each.
+GLUE = "glue.json"
 PROFILE = "profile"
 
 

@@ -89,3 +89,19 @@ def test_models_without_a_common_loss_are_ranked_by_their_scores(runs, tmp_path)
     text = f"Of 2 runs, c has the best {LABEL}: 100.0% (100.0% to 100.0%), against 75.0%"
     assert lead(models).startswith(text)
     assert Tables(page(models)).rows[1][0] == "●\xa0c"
+
+
+def test_scores_on_several_tasks_of_glue(tmp_path):
+    """A fine-tuning on all tasks has a directory for each."""
+    for model, median in (("a", 0.75), ("b", 0.5)):
+        write_run(tmp_path / model, RESULTS)
+        folder = tmp_path / f"glue_{model}"
+        write_sweep(folder / "mrpc", tmp_path / model, median, 0.25, 1.0)
+        (folder / "glue.json").write_text('{"scores": {"mrpc": {}}}')
+    paths = [tmp_path / name for name in ("a", "glue_a", "b", "glue_b")]
+    models = with_scores([run for path in paths for run in read_runs(path)])
+    assert [run.value(LABEL) for run in models[:2]] == [0.75, 0.5]
+    columns = {c.header: list(c.cells) for c in run.table(models[2:], "mrpc").columns}
+    # Another setting of each sweep has 0.
+    assert columns["sweep"] == [str(tmp_path / f"glue_{x}" / "mrpc") for x in "aabb"]
+    assert columns["median"] == ["75.0%", "0.0%", "50.0%", "0.0%"]
