@@ -1,6 +1,5 @@
 """Measures what a model will see of a corpus: sentences, cut tokens, padding, epochs."""
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from bert_jax.base.progress import empty_table
 from bert_jax.batches.packing import pack
 from bert_jax.batches.rows.windows import WindowedRows, select_rows
 from bert_jax.batches.stream import Stream
-from bert_jax.store.token_store import TokenStore
 from bert_jax.text.named_sources import language_of
 
 (_RANDOM_PAIR_LABELS,), (_ORDER_LABELS,) = NEXT_SENTENCE_FIELDS, SENTENCE_ORDER_FIELDS
@@ -42,18 +40,6 @@ MAIN_ROWS = (
 )
 
 
-class _Recorder:
-    """A view of a token store that records the positions of all tokens that are read."""
-
-    def __init__(self, store: TokenStore):
-        self._store = store
-        self.positions: list[np.ndarray] = []
-
-    def tokens_at(self, positions: np.ndarray) -> np.ndarray:
-        self.positions.append(positions)
-        return self._store.tokens_at(positions)
-
-
 def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Measures the rows of the stages of one length.
 
@@ -72,8 +58,14 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
       the pairs.
     """
     rows: WindowedRows = stream.rows
-    store, spec, reader = rows.store, stream.spec, copy.copy(rows)
-    reader.store = recorder = _Recorder(store)
+    store, spec = rows.store, stream.spec
+    positions_read: list[np.ndarray] = []
+
+    def tokens_at(positions: np.ndarray) -> np.ndarray:
+        positions_read.append(positions)
+        return store.tokens_at(positions)
+
+    reader = rows.reading(tokens_at)
     sampled_tokens = num_pairs = num_real = 0
     is_seen, sentence_lengths, document_lengths = [], [], []
     labels: dict[str, list[np.ndarray]] = {}
@@ -97,7 +89,7 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
             break
     sentence_S, document_D = np.concatenate(sentence_lengths), np.concatenate(document_lengths)
     for start, is_seen_T in is_seen:
-        for positions in recorder.positions:
+        for positions in positions_read:
             inside = positions[(positions >= start) & (positions < start + len(is_seen_T))]
             is_seen_T[inside - start] = True
     seen = sum(int(is_seen_T.sum()) for _, is_seen_T in is_seen)
