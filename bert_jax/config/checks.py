@@ -7,7 +7,7 @@ file or on the weights is checked where these are opened.
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
@@ -19,18 +19,26 @@ from bert_jax.config.schema import Section, flatten
 from bert_jax.config.stage_keys import OWN_KEYS, OWN_MODEL_KEYS, STAGE, has_own_schedule
 from bert_jax.text.named_sources import named_inputs
 
-# A condition that breaks the rule if it is true, the keys that it compares, with spaces between
-# them, and what would be right.
-Rule = tuple[Any, str, str]
+
+class Rule(NamedTuple):
+    """A sentence about the values of some keys.
+
+    Attributes:
+      holds: Whether it is true.
+      keys: The keys that it is about.
+      right: What would be right, for the message where it is false.
+    """
+
+    holds: Any
+    keys: tuple[str, ...]
+    right: str
 
 
 def check_rules(rules: Iterable[Rule], config: ConfigDict, before: str = "") -> None:
-    """Raises a `UserError` with the values of the keys of the first rule that is broken."""
-    for is_broken, keys, right in rules:
-        if is_broken:
-            values = (
-                f"config.{key} is {config_path.get_value(key, config)!r}" for key in keys.split()
-            )
+    """Raises a `UserError` with the values of the keys of the first rule that does not hold."""
+    for holds, keys, right in rules:
+        if not holds:
+            values = (f"config.{key} is {config_path.get_value(key, config)!r}" for key in keys)
             raise UserError(f"{before}{' and '.join(values)}: {right}")
 
 
@@ -40,135 +48,131 @@ def unused_keys(
     """Yields a rule for each key that needs a value of another key; see `Field.only_with`."""
     values = dict(flatten(config, prefix))
     for key, field in flatten(section, prefix):
-        owner, _, choices = field.only_with.partition("=")
+        owner, *choices = field.only_with or ("",)
         if f"{path}{owner}" not in values:
             continue
         value = values[f"{path}{owner}"]
-        value = f"{value:g}" if isinstance(value, float) else str(value)
-        yield (
-            values[key] != field.default
+        yield Rule(
             # A part from outside the package may use any key.
-            and value not in choices.split(",")
-            and ":" not in value,
-            f"{key} {path}{owner}",
-            f"the former has no effect unless the latter is {choices.replace(',', ' or ')}, so "
+            values[key] == field.default or value in choices or ":" in str(value),
+            (key, f"{path}{owner}"),
+            f"the former has no effect unless the latter is {' or '.join(map(str, choices))}, so "
             f"leave it at {field.default}",
         )
 
 
-def model_rules(config: ConfigDict) -> list[Rule]:
+def model_rules(config: ConfigDict) -> Iterator[Rule]:
     model = config.model
-    width, is_local = model.hidden_size, model.local_attention > 0
-    return [
-        (
-            width % model.num_attention_heads,
-            "model.hidden_size model.num_attention_heads",
-            "the number of heads must divide the width",
-        ),
-        (
-            model.num_attention_heads % (model.num_key_value_heads or 1),
-            "model.num_attention_heads model.num_key_value_heads",
-            "the second number must divide the first",
-        ),
-        (
-            (model.token_dropout > 0) != (model.mask_token_id >= 0),
-            "model.token_dropout model.mask_token_id",
-            "token_dropout needs the id of the mask, and any other model has -1",
-        ),
-        (
-            model.layer_groups > model.num_hidden_layers,
-            "model.layer_groups model.num_hidden_layers",
-            "there cannot be more groups than layers",
-        ),
-        (
-            (model.global_every > 1) != is_local,
-            "model.local_attention model.global_every",
-            "a model with local layers needs a window and global_every above 1, any other 0 and 1",
-        ),
-        (
-            model.layer_groups and (model.norm == "pre_and_final" or model.global_every > 1),
-            "model.layer_groups model.norm model.global_every",
-            "such layers differ and cannot share their parameters; set layer_groups to 0",
-        ),
-        (
-            not model.head_transform and model.embedding_size not in (0, width),
-            "model.embedding_size model.head_transform",
-            "without that layer the embeddings must have the width hidden_size",
-        ),
-        (
-            not model.head_transform and model.generator_size,
-            "model.generator_size model.head_transform",
-            "a generator needs that layer",
-        ),
-    ]
+    yield Rule(
+        model.hidden_size % model.num_attention_heads == 0,
+        ("model.hidden_size", "model.num_attention_heads"),
+        "the number of heads must divide the width",
+    )
+    yield Rule(
+        model.num_attention_heads % (model.num_key_value_heads or 1) == 0,
+        ("model.num_attention_heads", "model.num_key_value_heads"),
+        "the second number must divide the first",
+    )
+    yield Rule(
+        (model.token_dropout > 0) == (model.mask_token_id >= 0),
+        ("model.token_dropout", "model.mask_token_id"),
+        "token_dropout needs the id of the mask, and any other model has -1",
+    )
+    yield Rule(
+        model.layer_groups <= model.num_hidden_layers,
+        ("model.layer_groups", "model.num_hidden_layers"),
+        "there cannot be more groups than layers",
+    )
+    yield Rule(
+        (model.global_every > 1) == (model.local_attention > 0),
+        ("model.local_attention", "model.global_every"),
+        "a model with local layers needs a window and global_every above 1, any other 0 and 1",
+    )
+    yield Rule(
+        not model.layer_groups or (model.norm != "pre_and_final" and model.global_every == 1),
+        ("model.layer_groups", "model.norm", "model.global_every"),
+        "such layers differ and cannot share their parameters; set layer_groups to 0",
+    )
+    yield Rule(
+        model.head_transform or model.embedding_size in (0, model.hidden_size),
+        ("model.embedding_size", "model.head_transform"),
+        "without that layer the embeddings must have the width hidden_size",
+    )
+    yield Rule(
+        model.head_transform or not model.generator_size,
+        ("model.generator_size", "model.head_transform"),
+        "a generator needs that layer",
+    )
 
 
 def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
     kind, tokens = data.tokenizer, data.special_tokens
-    yield (
-        data.lowercase and kind not in ("wordpiece", "sentencepiece", "moses_bpe"),
-        "data.lowercase data.tokenizer",
+    yield Rule(
+        not data.lowercase or kind in ("wordpiece", "sentencepiece", "moses_bpe"),
+        ("data.lowercase", "data.tokenizer"),
         "this tokenizer keeps the case; set lowercase to False",
     )
-    yield (
-        kind == "tokenizer_json" and not (data.vocab or data.store),
-        "data.vocab data.tokenizer",
+    yield Rule(
+        kind != "tokenizer_json" or data.vocab or data.store,
+        ("data.vocab", "data.tokenizer"),
         "this tokenizer is not trained here; set vocab to its files",
     )
-    needed = {"fastbpe": "roberta", "moses_bpe": "xlm", "protein": "esm"}.get(kind)
-    yield (
-        needed and tokens != needed,
-        "data.special_tokens data.tokenizer",
+    needed = {"fastbpe": "roberta", "moses_bpe": "xlm", "protein": "esm"}.get(kind, tokens)
+    yield Rule(
+        tokens == needed,
+        ("data.special_tokens", "data.tokenizer"),
         f"this tokenizer needs the special tokens {needed}",
     )
     chooses_words = data.whole_word_masking or data.corruption in ("spans", "ngrams", "denoising")
-    yield (
-        needed and kind != "protein" and data.word_boundaries == "vocabulary" and chooses_words,
-        "data.tokenizer data.whole_word_masking data.corruption data.word_boundaries",
+    yield Rule(
+        kind not in ("fastbpe", "moses_bpe")
+        or not chooses_words
+        or data.word_boundaries != "vocabulary",
+        ("data.tokenizer", "data.whole_word_masking", "data.corruption", "data.word_boundaries"),
         "the vocabulary does not show where words begin; set word_boundaries to spaces",
     )
-    only = {"camembert": "sentencepiece", "xlm": "moses_bpe", "modernbert": "byte_bpe"}.get(tokens)
-    yield (
-        only and kind != only,
-        "data.special_tokens data.tokenizer",
-        f"these special tokens need the tokenizer {only}",
+    only = {"camembert": "sentencepiece", "xlm": "moses_bpe", "modernbert": "byte_bpe"}
+    yield Rule(
+        kind == only.get(tokens, kind),
+        ("data.special_tokens", "data.tokenizer"),
+        f"these special tokens need the tokenizer {only.get(tokens)}",
     )
 
 
 def data_rules(config: ConfigDict) -> Iterator[Rule]:
     data = config.data
     yield from unused_keys(data, DATA, "data.")
-    yield (
-        data.rows == "fitted_documents" and data.max_pairs_per_row == 1,
-        "data.max_pairs_per_row data.rows",
+    yield Rule(
+        data.rows != "fitted_documents" or data.max_pairs_per_row > 1,
+        ("data.max_pairs_per_row", "data.rows"),
         "several documents share such a row; set max_pairs_per_row to their largest number, such "
         "as 16",
     )
     is_denoising, fractions = data.corruption == "denoising", data.mask_fractions
-    yield (
-        is_denoising and data.rows in ("pairs", "halves"),
-        "data.rows data.corruption",
+    yield Rule(
+        not is_denoising or data.rows not in ("pairs", "halves"),
+        ("data.rows", "data.corruption"),
         "denoising needs rows of one segment, such as whole_sentences",
     )
-    yield (
-        is_denoising and fractions[1:2] != (0,),
-        "data.mask_fractions data.corruption",
+    yield Rule(
+        not is_denoising or fractions[1:2] == (0,),
+        ("data.mask_fractions", "data.corruption"),
         "denoising keeps no span; set the second fraction to 0",
     )
-    yield (
-        len(fractions) != 3 or not math.isclose(sum(fractions), 1, abs_tol=1e-6),
-        "data.mask_fractions",
+    yield Rule(
+        len(fractions) == 3 and math.isclose(sum(fractions), 1, abs_tol=1e-6),
+        ("data.mask_fractions",),
         "it must be three fractions that add up to 1",
     )
     names = named_inputs(data.sources)
-    yield (
-        names and (data.language or data.input not in ((), DATA["input"].default)),
-        "data.sources data.input data.language",
+    yield Rule(
+        not names or (not data.language and data.input in ((), DATA["input"].default)),
+        ("data.sources", "data.input", "data.language"),
         "the sources name their texts and languages; leave the others out",
     )
-    yield (
-        data.sampling_exponent != 1 and data.source_weights,
-        "data.sampling_exponent data.source_weights",
+    yield Rule(
+        data.sampling_exponent == 1 or not data.source_weights,
+        ("data.sampling_exponent", "data.source_weights"),
         "set the exponent to 1, or leave the weights out",
     )
     yield from tokenizer_rules(data)
@@ -176,32 +180,34 @@ def data_rules(config: ConfigDict) -> Iterator[Rule]:
 
 def packing_rules(config: ConfigDict) -> Iterator[Rule]:
     data = config.data
-    if data.max_pairs_per_row == 1:
-        return
-    for is_broken, key, problem in (
-        (config.model.causal, "model.causal", "only models that read both ways are packed"),
-        (data.corruption == "denoising", "data.corruption", "denoising has a target for each row"),
-        (data.rows == "full_sentences", "data.rows", "such rows have no room for others"),
+    for holds, key, problem in (
+        (not config.model.causal, "model.causal", "only models that read both ways are packed"),
+        (data.corruption != "denoising", "data.corruption", "denoising has a target for each row"),
+        (data.rows != "full_sentences", "data.rows", "such rows have no room for others"),
     ):
-        yield is_broken, f"data.max_pairs_per_row {key}", f"{problem}; set max_pairs_per_row to 1"
+        yield Rule(
+            data.max_pairs_per_row == 1 or holds,
+            ("data.max_pairs_per_row", key),
+            f"{problem}; set max_pairs_per_row to 1",
+        )
 
 
 def objective_rules(config: ConfigDict) -> Iterator[Rule]:
     terms, weights = config.objective.terms, config.objective.weights
     width = round(config.model.hidden_size * config.model.generator_size)
-    yield (
-        "generator" in terms and not width,
-        "objective.terms model.generator_size",
+    yield Rule(
+        "generator" not in terms or width,
+        ("objective.terms", "model.generator_size"),
         "the generator needs a fraction of config.model.hidden_size above 0",
     )
-    yield (
-        width % max(1, width // 64),
-        "model.hidden_size model.generator_size",
+    yield Rule(
+        width % max(1, width // 64) == 0,
+        ("model.hidden_size", "model.generator_size"),
         f"the generator is {width} units wide, which its {width // 64} heads must divide",
     )
-    yield (
-        not terms or len(set(terms)) < len(terms) or len(terms) != len(weights),
-        "objective.terms objective.weights",
+    yield Rule(
+        0 < len(set(terms)) == len(terms) == len(weights),
+        ("objective.terms", "objective.weights"),
         "there must be one term, each only once, and a weight for each",
     )
 
@@ -209,16 +215,15 @@ def objective_rules(config: ConfigDict) -> Iterator[Rule]:
 def stage_rules(config: ConfigDict) -> Iterator[Rule]:
     stages, positions = config.train.stages, config.model.max_position_embeddings
     total = sum(stage.fraction for stage in stages)
-    fractions = " ".join(f"train.stages[{i}].fraction" for i in range(len(stages)))
-    yield (
-        not math.isclose(total, 1, abs_tol=1e-6),
-        fractions or "train.stages",
+    yield Rule(
+        math.isclose(total, 1, abs_tol=1e-6),
+        tuple(f"train.stages[{i}].fraction" for i in range(len(stages))) or ("train.stages",),
         f"the fractions of config.train.stages add up to {total:g}, not to 1",
     )
     for i, stage in enumerate(stages):
-        yield (
-            stage.max_seq_length > positions,
-            f"train.stages[{i}].max_seq_length model.max_position_embeddings",
+        yield Rule(
+            stage.max_seq_length <= positions,
+            (f"train.stages[{i}].max_seq_length", "model.max_position_embeddings"),
             "the model has no more positions",
         )
 
@@ -227,33 +232,33 @@ def own_key_rules(config: ConfigDict) -> Iterator[Rule]:
     for i, stage in enumerate(config.train.stages):
         path = f"train.stages[{i}]."
         yield from unused_keys(stage, STAGE, path, path)
-        yield (
-            stage.warmup_steps and not has_own_schedule(stage),
-            f"{path}warmup_steps {path}peak_learning_rate {path}shape",
+        yield Rule(
+            not stage.warmup_steps or has_own_schedule(stage),
+            (f"{path}warmup_steps", f"{path}peak_learning_rate", f"{path}shape"),
             "the stage follows the schedule of the run; set one of the others, or "
             "config.schedule.warmup_steps",
         )
         for key in OWN_MODEL_KEYS:
-            yield (
-                stage[key] and not config.model.rope_theta,
-                f"{path}{key} model.rope_theta",
+            yield Rule(
+                not stage[key] or config.model.rope_theta,
+                (f"{path}{key}", "model.rope_theta"),
                 "the model has no rotary positions; leave the key of the stage at 0",
             )
 
 
 def flag_rules(config: ConfigDict, flags: Collection[str]) -> Iterator[Rule]:
-    """Yields the rules of flags that have no effect."""
+    """Yields the rules that flags have an effect."""
     used = [(i, stage) for i, stage in enumerate(config.train.stages) if stage.fraction]
 
-    def replaced(key: str, own: str, is_own: bool) -> Rule:
-        stages = " ".join(f"train.stages[{i}].{own}" for i, _ in used)
+    def unless(key: str, own: str, is_replaced: bool) -> Rule:
+        keys = (key, *(f"train.stages[{i}].{own}" for i, _ in used))
         right = "the first has no effect, because every stage has its own; set these instead"
-        return key in flags and is_own, f"{key} {stages}", right
+        return Rule(key not in flags or not is_replaced, keys, right)
 
     for key, own in OWN_KEYS.items():
-        yield replaced(key, own, all(stage[own] != STAGE[own].default for _, stage in used))
+        yield unless(key, own, all(stage[own] != STAGE[own].default for _, stage in used))
     of_schedule = all(has_own_schedule(stage) for _, stage in used)
-    yield replaced("schedule.warmup_steps", "warmup_steps", of_schedule)
+    yield unless("schedule.warmup_steps", "warmup_steps", of_schedule)
     if "data.sampling_exponent" in flags:
         yield exponent_rule(config)
 
@@ -261,9 +266,9 @@ def flag_rules(config: ConfigDict, flags: Collection[str]) -> Iterator[Rule]:
 def exponent_rule(config: ConfigDict) -> Rule:
     """Returns the rule that a given exponent has sources to draw from."""
     data = config.data
-    return (
-        data.sampling_exponent != 1 and not (data.sources or data.store),
-        "data.sampling_exponent data.sources",
+    return Rule(
+        data.sampling_exponent == 1 or data.sources or data.store,
+        ("data.sampling_exponent", "data.sources"),
         "the texts have no names to draw by; set sources, such as "
         "en=texts/en/*.txt,bg=bgwiki.xml.bz2",
     )
@@ -279,16 +284,16 @@ def stored_rules(config: ConfigDict) -> Iterator[Rule]:
 
 def run_rules(config: ConfigDict) -> Iterator[Rule]:
     yield from stored_rules(config)
-    yield (
-        config.init_from and config.resume_from,
-        "init_from resume_from",
+    yield Rule(
+        not config.init_from or not config.resume_from,
+        ("init_from", "resume_from"),
         "set only the one to start from",
     )
     data = config.data
     has_types = data.rows in ("pairs", "halves") and data.special_tokens in ("bert", "albert")
-    yield (
-        has_types and config.model.type_vocab_size < 2,
-        "model.type_vocab_size data.rows data.special_tokens",
+    yield Rule(
+        not has_types or config.model.type_vocab_size >= 2,
+        ("model.type_vocab_size", "data.rows", "data.special_tokens"),
         "such rows have two token types",
     )
     yield from data_rules(config)
@@ -298,41 +303,42 @@ def run_rules(config: ConfigDict) -> Iterator[Rule]:
 
 
 def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
-    yield (
-        not config.init_from,
-        "init_from",
+    yield Rule(
+        config.init_from,
+        ("init_from",),
         "set it to the pre-trained BERT to start from: a work directory, a Hugging Face directory "
         "or a Google checkpoint",
     )
-    yield (
-        not config.data.input,
-        "data.input",
+    yield Rule(
+        config.data.input,
+        ("data.input",),
         "set it to the task's folder (glue_data/MRPC) or its files (train=FILE,validation=FILE)",
     )
     yield from unused_keys(config, section)
     for key, values in config.sweep.items():
-        yield len({*values}) < len(values), f"sweep.{key}", "give each value once"
-    yield (
-        config.data.long_texts != "truncate" and config.task in ("squad", "ner", "multiple_choice"),
-        "data.long_texts task",
+        yield Rule(len(set(values)) == len(values), (f"sweep.{key}",), "give each value once")
+    yield Rule(
+        config.data.long_texts == "truncate"
+        or config.task not in ("squad", "ner", "multiple_choice"),
+        ("data.long_texts", "task"),
         "squad and ner always divide long texts, and multiple_choice truncates them",
     )
     if config.task == "table":
-        yield (
-            config.table.regression
-            and (config.table.multi_label or config.table.class_weights or config.table.labels),
-            "table.regression table.multi_label table.class_weights table.labels",
+        own = config.table
+        yield Rule(
+            not own.regression or not (own.multi_label or own.class_weights or own.labels),
+            ("table.regression", "table.multi_label", "table.class_weights", "table.labels"),
             "a number has no labels; leave the last three out",
         )
-        yield (
-            config.table.multi_label and config.table.class_weights,
-            "table.multi_label table.class_weights",
+        yield Rule(
+            not own.multi_label or not own.class_weights,
+            ("table.multi_label", "table.class_weights"),
             "several labels of a row are independent; leave the weights empty",
         )
     if config.task == "squad":
-        yield (
-            config.data.max_seq_length < config.squad.max_query_length + 4,
-            "data.max_seq_length squad.max_query_length",
+        yield Rule(
+            config.data.max_seq_length >= config.squad.max_query_length + 4,
+            ("data.max_seq_length", "squad.max_query_length"),
             "the former must be larger by 4 at least, for special tokens and a context",
         )
     if config.task == "embedding":
@@ -341,45 +347,45 @@ def finetuning_rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
 
 def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     own = config.embedding
-    yield (
-        own.loss in ("mnr", "cosent", "angle") and config.train.batch_size == 1,
-        "train.batch_size embedding.loss",
+    yield Rule(
+        own.loss not in ("mnr", "cosent", "angle") or config.train.batch_size > 1,
+        ("train.batch_size", "embedding.loss"),
         "this loss compares the rows of a batch; set a larger batch",
     )
-    yield (
-        own.skip_own_id and not own.retrieval,
-        "embedding.skip_own_id embedding.retrieval",
+    yield Rule(
+        not own.skip_own_id or own.retrieval,
+        ("embedding.skip_own_id", "embedding.retrieval"),
         "the ids are those of a retrieval set",
     )
-    yield (
-        own.symmetric and own.same_side,
-        "embedding.symmetric embedding.same_side",
+    yield Rule(
+        not own.symmetric or not own.same_side,
+        ("embedding.symmetric", "embedding.same_side"),
         "same_side includes the other; set only it",
     )
-    yield (
-        own.negative_columns and own.loss not in ("mnr", "triplet"),
-        "embedding.negative_columns embedding.loss",
+    yield Rule(
+        not own.negative_columns or own.loss in ("mnr", "triplet"),
+        ("embedding.negative_columns", "embedding.loss"),
         "this loss has no negatives",
     )
-    yield (
-        own.loss != "mnr" and not own.positive_column,
-        "embedding.positive_column embedding.loss",
+    yield Rule(
+        own.loss == "mnr" or own.positive_column,
+        ("embedding.positive_column", "embedding.loss"),
         "this loss needs two texts",
     )
-    yield (
-        len(set(own.dims)) < len(own.dims) or any(own.dims) and own.loss == "softmax",
-        "embedding.dims embedding.loss",
+    yield Rule(
+        len(set(own.dims)) == len(own.dims) and (own.loss != "softmax" or not any(own.dims)),
+        ("embedding.dims", "embedding.loss"),
         "each width must be there once, and for softmax only 0",
     )
-    yield (
-        len(own.dim_weights) not in (1, len(own.dims)),
-        "embedding.dim_weights embedding.dims",
+    yield Rule(
+        len(own.dim_weights) in (1, len(own.dims)),
+        ("embedding.dim_weights", "embedding.dims"),
         "there must be one weight for each of the widths",
     )
     dropouts = config.model.hidden_dropout_prob, config.model.attention_probs_dropout_prob
-    yield (
-        not own.positive_column and not any(dropouts),
-        "embedding.positive_column model.hidden_dropout_prob",
+    yield Rule(
+        own.positive_column or any(dropouts),
+        ("embedding.positive_column", "model.hidden_dropout_prob"),
         "without dropout both vectors of a text are equal; SimCSE has a dropout of 0.1",
     )
 

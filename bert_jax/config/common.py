@@ -18,10 +18,10 @@ GRADIENT_ACCUMULATION_STEPS = _free(
     1,
     "Number of microbatches that each batch is split into, to save memory. Their gradients are "
     "summed, so the update is the same as without this, up to rounding.",
-    bounds="> 0",
+    above=0,
 )
 EVAL_BATCH_SIZE = _free(
-    64, "Number of sequences in each evaluation step, over all devices.", bounds="> 0"
+    64, "Number of sequences in each evaluation step, over all devices.", above=0
 )
 
 # The keys of config.model.
@@ -38,7 +38,7 @@ COMMON: Section = {
     "seed": Field(
         0,
         "Seed of initial weights, data order, masks and dropout. It does not affect evaluation.",
-        bounds=">= 0",
+        at_least=0,
     ),
     "workdir": _free(
         "",
@@ -59,8 +59,8 @@ COMMON: Section = {
         "loss, but fine-tuning may score lower (docs/results.md). About 4 times "
         "model.initializer_range worked best. If 0, the table starts at random, as in BERT. The "
         "key has no effect on weights from init_from or a checkpoint.",
-        only_with="model.rope_theta=0",
-        bounds=">= 0",
+        only_with=("model.rope_theta", 0),
+        at_least=0,
     ),
     "dtype": Field(
         "bfloat16",
@@ -103,20 +103,21 @@ COMMON: Section = {
             "as with adamw.",
             choices=("adamw", "lamb", "stable_adamw", "muon"),
         ),
-        "b1": _of_this_run(0.9, "Decay rate of the first moment.", bounds=">= 0, < 1"),
-        "b2": _of_this_run(0.999, "Decay rate of the second moment.", bounds=">= 0, < 1"),
-        "eps": _of_this_run(1e-6, "Added to the square root of the second moment.", bounds="> 0"),
+        "b1": _of_this_run(0.9, "Decay rate of the first moment.", at_least=0, below=1),
+        "b2": _of_this_run(0.999, "Decay rate of the second moment.", at_least=0, below=1),
+        "eps": _of_this_run(1e-6, "Added to the square root of the second moment.", above=0),
         "momentum": _of_this_run(
             0.95,
             "Decay rate of muon's momentum. The others have b1.",
-            bounds=">= 0, < 1",
-            only_with="optimizer.name=muon",
+            at_least=0,
+            below=1,
+            only_with=("optimizer.name", "muon"),
         ),
         "weight_decay": _of_this_run(
             0.01,
             "Decoupled weight decay. LayerNorm parameters and biases are exempt, unless decay_all "
             "is set.",
-            bounds=">= 0",
+            at_least=0,
         ),
         "decay_all": Field(
             False, "Whether LayerNorm parameters and biases are decayed too, as in RoBERTa."
@@ -134,7 +135,7 @@ COMMON: Section = {
             1.0,
             "Gradients with a larger global norm are scaled down to this norm before the update. "
             "0 turns clipping off.",
-            bounds=">= 0",
+            at_least=0,
         ),
     },
     "schedule": {
@@ -154,24 +155,25 @@ COMMON: Section = {
         "end_factor": _of_this_run(
             0.0,
             "Fraction of the peak that linear, one_minus_sqrt and cosine end at.",
-            bounds=">= 0, <= 1",
-            only_with="schedule.shape=" + ",".join(ENDING_SHAPES),
+            at_least=0,
+            at_most=1,
+            only_with=("schedule.shape", *ENDING_SHAPES),
         ),
         "peak_learning_rate": _of_this_run(
-            1e-4, "Learning rate that the warm-up rises toward.", bounds="> 0"
+            1e-4, "Learning rate that the warm-up rises toward.", above=0
         ),
         "warmup_steps": _of_this_run(
             10_000.0,
             "Steps of linear warm-up from 0. A value below 1 is a fraction of all steps, rounded "
             "down.",
-            bounds=">= 0",
+            at_least=0,
         ),
         "decay_power": _of_this_run(
             1.0,
             "Exponent of the decay to 0, (1 - t)^decay_power, of bert, linear_after_warmup and "
             "product; schedule.shape defines t.",
-            bounds="> 0",
-            only_with="schedule.shape=" + ",".join(POWER_SHAPES),
+            above=0,
+            only_with=("schedule.shape", *POWER_SHAPES),
         ),
     },
     "mesh": {
@@ -179,28 +181,31 @@ COMMON: Section = {
             -1,
             "Devices along the axis that shards only the batch. One axis of the mesh may be -1: "
             "it takes all remaining devices.",
-            bounds="> 0 or -1",
+            above=0,
+            also=-1,
         ),
         "fsdp": _free(
             0,
             "Devices along the axis that shards the batch and, with sharding=fsdp or fsdp_tp, the "
             "parameters. 0 chooses: up to 64 in each slice, with at least 16 of the model's "
             "columns on each, where parameters are sharded over this axis, and 1 elsewhere.",
-            bounds=">= 0 or -1",
+            at_least=0,
+            also=-1,
         ),
         "model": _free(
             1,
             "Devices along the axis of tensor parallelism, which shards heads, MLP and logits.",
-            bounds="> 0 or -1",
+            above=0,
+            also=-1,
         ),
     },
     "checkpoint": {
-        "every_steps": _free(1000, "Steps between checkpoints.", bounds="> 0"),
-        "keep": _free(3, "Number of newest checkpoints to keep.", bounds="> 0"),
+        "every_steps": _free(1000, "Steps between checkpoints.", above=0),
+        "keep": _free(3, "Number of newest checkpoints to keep.", above=0),
         "keep_every_steps": _free(
             0,
             "Also keep checkpoints whose step is a multiple of this. 0 keeps only the newest ones.",
-            bounds=">= 0",
+            at_least=0,
         ),
     },
     "log": {
@@ -208,7 +213,7 @@ COMMON: Section = {
             0,
             "Steps between lines of metrics. 0 means a twentieth of the run, but at most 50 steps, "
             "so that the curves of a short run have 20 points.",
-            bounds=">= 0",
+            at_least=0,
         ),
         "wandb": _free(
             False,
@@ -218,12 +223,12 @@ COMMON: Section = {
     },
     "profile": {
         "start_step": _free(
-            10, "First step to trace for xprof and TensorBoard, into WORKDIR/profile.", bounds="> 0"
+            10, "First step to trace for xprof and TensorBoard, into WORKDIR/profile.", above=0
         ),
         "num_steps": _free(
             0,
             "Number of steps to trace; 0 for none. A few are enough; long traces are large.",
-            bounds=">= 0",
+            at_least=0,
         ),
     },
 }

@@ -13,7 +13,8 @@ SAMPLING: Section = {
         "How data.sources are mixed: the share of each in the rows is its share of the tokens to "
         "this power, renormalized; in the text of a vocabulary, its share of the bytes. 1 keeps "
         "the shares; less raises the small ones (0.7: multilingual BERT, 0.3: XLM-R).",
-        bounds=">= 0, <= 1",
+        at_least=0,
+        at_most=1,
     ),
     "source_weights": Field(
         (),
@@ -117,7 +118,8 @@ DATA: Section = {
         0.05,
         "Fraction of the documents that is held out: used for evaluation and never for training. "
         "If it is fewer than two documents, the end of each is held out, or two short documents.",
-        bounds=">= 0, <= 0.5",
+        at_least=0,
+        at_most=0.5,
     ),
     "heldout_by": _text_field(
         "index",
@@ -135,7 +137,7 @@ DATA: Section = {
     "num_processes": Field(
         0,
         "Number of processes that tokenize; 0 means one per core.",
-        bounds=">= 0",
+        at_least=0,
         owner=Owner.NONE,
     ),
     "rows": Field(
@@ -156,14 +158,14 @@ DATA: Section = {
         "or with a random B, a third each). The terms next_sentence, sentence_order and "
         "three_way_order need next, order and three_way, respectively.",
         choices=("next", "order", "three_way"),
-        only_with="data.rows=pairs",
+        only_with=("data.rows", "pairs"),
     ),
     "max_pairs_per_row": Field(
         1,
         "Largest number of pairs (segments, documents) that share a row; each attends only to "
         "itself. The run prints their mean number. Evaluation is never packed. See "
         "docs/pretraining.md.",
-        bounds="> 0",
+        above=0,
     ),
     "corruption": Field(
         "masked_lm",
@@ -184,7 +186,8 @@ DATA: Section = {
         "corruption=spans only the tokens of text, and with corruption=denoising only words. "
         "Evaluation always masks 0.15 of the tokens by the rules of masked_lm, or 0.3 with "
         "corruption=denoising.",
-        bounds="> 0, < 1",
+        above=0,
+        below=1,
     ),
     "mask_fractions": Field(
         (0.8, 0.1, 0.1),
@@ -192,20 +195,23 @@ DATA: Section = {
         "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. "
         "corruption=electra always uses its own fractions. With corruption=denoising, they are "
         "fractions of the spans, none is kept, and evaluation uses 0.9, 0 and 0.1.",
-        bounds=">= 0, <= 1",
+        at_least=0,
+        at_most=1,
     ),
     "poisson_lambda": Field(
         3.0,
         "Mean of the Poisson distribution of the length of a masked span, in words. A length of 0 "
         "inserts a mask. Evaluation always uses 3.",
-        bounds="> 0, <= 100",
-        only_with="data.corruption=denoising",
+        above=0,
+        at_most=100,
+        only_with=("data.corruption", "denoising"),
     ),
     "permute_sentence_ratio": Field(
         1.0,
         "Fraction of the sentences of a row that are permuted. Evaluation always uses 1.",
-        bounds=">= 0, <= 1",
-        only_with="data.corruption=denoising",
+        at_least=0,
+        at_most=1,
+        only_with=("data.corruption", "denoising"),
     ),
     "word_boundaries": Field(
         "vocabulary",
@@ -226,22 +232,23 @@ DATA: Section = {
         "row, with rows=pairs and halves), counts as several sentences, which follow each other. "
         "They begin with a word, if possible after a comma, colon or bracket. 0 divides no "
         "sentence: what does not fit in a row is cut off in every epoch.",
-        bounds=">= 0",
+        at_least=0,
     ),
     "short_seq_prob": Field(
         0.1,
         "Fraction of the documents whose sequences get a random shorter target length. "
         "full_sentences, doc_sentences and fitted_documents are never shortened.",
-        bounds=">= 0, < 1",
+        at_least=0,
+        below=1,
     ),
     "shuffle_sentences": Field(
         2**20,
         "Rows are shuffled within windows of this many sentences, which need about 15 bytes each. "
         "In a token store of several parts, the other document of a random pair is from the same "
         "window.",
-        bounds="> 0",
+        above=0,
     ),
     "num_threads": Field(
-        2, "Number of threads that assemble and mask batches.", bounds="> 0", owner=Owner.NONE
+        2, "Number of threads that assemble and mask batches.", above=0, owner=Owner.NONE
     ),
 }

@@ -69,7 +69,7 @@ FINETUNING: Section = {
             "Largest number of tokens in a sequence, including [CLS] and [SEP]. Longer texts are "
             "truncated unless long_texts says otherwise; SQuAD and NER split them into several "
             "sequences.",
-            bounds=">= 5",
+            at_least=5,
         ),
         "long_texts": Field(
             "truncate",
@@ -83,7 +83,7 @@ FINETUNING: Section = {
             "Each batch is padded to its longest sequence, rounded up to a multiple of this; with "
             "embeddings to a half, a quarter and so on of data.max_seq_length, but at least this. "
             "The step is compiled once per length. 0 pads all batches to the same length.",
-            bounds=">= 0",
+            at_least=0,
         ),
         "bad_rows": Field(
             "refuse",
@@ -98,14 +98,14 @@ FINETUNING: Section = {
             3.0,
             "Number of passes over the training set. The run has examples * epochs / batch_size "
             "steps, rounded down.",
-            bounds="> 0",
+            above=0,
         ),
-        "batch_size": Field(32, "Examples in each step, over all devices.", bounds="> 0"),
+        "batch_size": Field(32, "Examples in each step, over all devices.", above=0),
         "patience": Field(
             0,
             "Number of evaluations in a row without a better score after which the run ends. 0: it "
             "takes all steps. The schedule is that of all steps.",
-            bounds=">= 0",
+            at_least=0,
         ),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
     },
@@ -116,7 +116,8 @@ FINETUNING: Section = {
             "Factor by which the learning rate falls from each block to the block below. The head "
             "and the pooler have the full rate, the embeddings the lowest. 1 uses the same rate "
             "everywhere, as BERT does. It acts on the encoder only; a decoder has the full rate.",
-            bounds="> 0, <= 1",
+            above=0,
+            at_most=1,
         ),
     },
     "schedule": {
@@ -144,7 +145,7 @@ FINETUNING: Section = {
         "every_steps": Field(
             0,
             "Steps between evaluations on the validation split. 0 evaluates after each epoch.",
-            bounds=">= 0",
+            at_least=0,
         ),
         "batch_size": EVAL_BATCH_SIZE,
         "predict": Field(
@@ -159,14 +160,14 @@ FINETUNING: Section = {
     # The grid of `--sweep`: each rate with each batch size, number of epochs and seed. The rates
     # are from section 4.1 of the paper, the batch sizes from appendix A.3.
     "sweep": {
-        "learning_rates": Field((5e-5, 4e-5, 3e-5, 2e-5), "Learning rates to try.", bounds="> 0"),
-        "batch_sizes": Field((16, 32), "Batch sizes to try.", bounds="> 0"),
+        "learning_rates": Field((5e-5, 4e-5, 3e-5, 2e-5), "Learning rates to try.", above=0),
+        "batch_sizes": Field((16, 32), "Batch sizes to try.", above=0),
         "epochs": Field(
             (0.0,),
             "Numbers of epochs to try, such as 2,3,4 (appendix A.3). 0 means train.num_epochs.",
-            bounds=">= 0",
+            at_least=0,
         ),
-        "seeds": Field((0, 1, 2, 3, 4), "Seeds to try.", bounds=">= 0"),
+        "seeds": Field((0, 1, 2, 3, 4), "Seeds to try.", at_least=0),
     },
 }
 

@@ -47,7 +47,7 @@ PRETRAINING: Section = {
         "weights": Field(
             (1.0, 1.0),
             "Weight of each term's loss in the sum, in the order of terms.",
-            bounds=">= 0",
+            at_least=0,
         ),
         "teacher": Field(
             "",
@@ -62,7 +62,7 @@ PRETRAINING: Section = {
             "widths must be the same. If empty, all weights are new.",
         ),
         "temperature": Field(
-            2.0, "Divisor of the logits of teacher and student in soft_targets.", bounds=">= 1"
+            2.0, "Divisor of the logits of teacher and student in soft_targets.", at_least=1
         ),
     },
     "data": DATA,
@@ -70,14 +70,14 @@ PRETRAINING: Section = {
         "num_steps": Field(
             1_000_000,
             "Optimizer steps of the run, over all stages.",
-            bounds="> 0",
+            above=0,
             owner=Owner.NONE,
         ),
         "batch_size": Field(
             256,
             "Rows in each step, over all devices: sequences, or several packed sequences each "
             "(data.max_pairs_per_row).",
-            bounds="> 0",
+            above=0,
         ),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
         "stages": Field(
@@ -94,13 +94,13 @@ PRETRAINING: Section = {
         "every_steps": Field(
             10_000,
             "Steps between evaluations on the held-out documents. 0 evaluates only at the end.",
-            bounds=">= 0",
+            at_least=0,
             owner=Owner.NONE,
         ),
         "max_sequences": Field(
             2048,
             "Largest number of sequences in an evaluation. 0 means all.",
-            bounds=">= 0",
+            at_least=0,
             owner=Owner.NONE,
         ),
         "batch_size": EVAL_BATCH_SIZE,

@@ -9,7 +9,7 @@ import difflib
 import enum
 import math
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -45,31 +45,21 @@ class Owner(enum.Enum):
     NONE = "May change during a run."
 
 
-# The comparisons of `Field.bounds`. Signs of two characters are first: `Field.range` replaces one
-# after the other.
-_COMPARISONS = {
-    ">=": ("at least", operator.ge),
-    "<=": ("at most", operator.le),
-    ">": ("above", operator.gt),
-    "<": ("below", operator.lt),
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class Field:
     """One key of a config. The default gives the type; an int is also accepted for a float.
 
-    The bounds and the choices apply to each element of a tuple.
+    The limits and the choices apply to each element of a tuple.
 
     Attributes:
       default: The value unless a config file or flag sets another.
       comment: The meaning of the key, in full sentences, with the unit.
-      bounds: The range of a number: comparisons with commas, and a value that is allowed outside it
-        (">= 0, < 1 or -1"). Empty if there is none.
+      at_least, above, at_most, below: The limits of a number; None for no limit.
+      also: A number that is allowed beyond the limits; None for none.
       choices: The only values allowed.
       owner: What decides the value.
-      only_with: The value of another key that this key needs, or several with commas
-        ("optimizer.name=muon"); empty if it needs none.
+      only_with: Another key and its values with which this key has an effect; empty if it always
+        has one.
       elements: The section of each element if the value is a tuple of ConfigDicts. The default is
         then a tuple of dicts.
     """
@@ -77,10 +67,14 @@ class Field:
     default: Any
     comment: str
     _: dataclasses.KW_ONLY
-    bounds: str = ""
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    also: float | None = None
     choices: tuple[str, ...] = ()
     owner: Owner = Owner.RUN
-    only_with: str = ""
+    only_with: tuple[Any, ...] = ()
     elements: Section | None = None
 
     def check(self, path: str, value: Any) -> None:
@@ -104,11 +98,19 @@ class Field:
     def _is_within(self, value: Any) -> bool:
         if self.choices:
             return value in self.choices
-        limits, _, other = self.bounds.partition(" or ")
-        comparisons = [limit.split() for limit in limits.split(", ") if limit]
         # A comparison with NaN is false.
-        is_within = all(_COMPARISONS[sign][1](value, float(limit)) for sign, limit in comparisons)
-        return is_within or other != "" and value == float(other)
+        return value == self.also or all(
+            limit is None or compare(value, limit) for _, limit, compare in self._limits
+        )
+
+    @property
+    def _limits(self) -> tuple[tuple[str, float | None, Callable[[Any, float], bool]], ...]:
+        return (
+            ("at least", self.at_least, operator.ge),
+            ("above", self.above, operator.gt),
+            ("at most", self.at_most, operator.le),
+            ("below", self.below, operator.lt),
+        )
 
     @property
     def description(self) -> str:
@@ -117,18 +119,17 @@ class Field:
         if self.range:
             found.append(f"Allowed: {self.range}.")
         if self.only_with:
-            found.append(f"Only with {self.only_with.replace(',', ' or ')}.")
+            key, *values = self.only_with
+            found.append(f"Only with {key}={' or '.join(map(str, values))}.")
         return " ".join(filter(None, [*found, self.owner.value]))
 
     @property
     def range(self) -> str:
-        """The choices or the bounds in words; empty if there are none."""
+        """The choices or the limits in words; empty if there are none."""
         if self.choices:
             return "one of " + ", ".join(choice or "'' (empty)" for choice in self.choices)
-        words = self.bounds.replace(", ", " and ").replace(" or ", ", or ")
-        for sign, (word, _) in _COMPARISONS.items():
-            words = words.replace(sign, word)
-        return words
+        limits = [f"{word} {limit}" for word, limit, _ in self._limits if limit is not None]
+        return " and ".join(limits) + ("" if self.also is None else f", or {self.also}")
 
 
 class _Section(ConfigDict):

@@ -12,9 +12,9 @@ from bert_jax.config.common import ENDING_SHAPES, SHAPES
 from bert_jax.config.schema import Field, Section, build
 
 STAGE: Section = {
-    "fraction": Field(1.0, "Fraction of train.num_steps.", bounds=">= 0, <= 1"),
+    "fraction": Field(1.0, "Fraction of train.num_steps.", at_least=0, at_most=1),
     "max_seq_length": Field(
-        128, "Tokens in each sequence, including [CLS] and both [SEP].", bounds=">= 5"
+        128, "Tokens in each sequence, including [CLS] and both [SEP].", at_least=5
     ),
     "max_predictions_per_seq": Field(
         0,
@@ -22,28 +22,32 @@ STAGE: Section = {
         "the masking rate, rounded up to a multiple of 5 (20 for 128 tokens and 80 for 512, as "
         "in BERT), and as many as data.max_pairs_per_row needs. With xlm, modernbert, ettin, "
         "roberta's whole words and corruptions of your own, hardly a row has more predictions.",
-        bounds=">= 0",
+        at_least=0,
     ),
     "batch_size": Field(
-        0, "Rows in each step, over all devices. 0 means train.batch_size.", bounds=">= 0"
+        0, "Rows in each step, over all devices. 0 means train.batch_size.", at_least=0
     ),
     "masked_lm_prob": Field(
-        0.0, "Masking rate of the stage, as data.masked_lm_prob, which 0 means.", bounds=">= 0, < 1"
+        0.0,
+        "Masking rate of the stage, as data.masked_lm_prob, which 0 means.",
+        at_least=0,
+        below=1,
     ),
     "weight_decay": Field(
         -1.0,
         "Weight decay of the stage, as optimizer.weight_decay, which -1 means.",
-        bounds=">= 0 or -1",
+        at_least=0,
+        also=-1,
     ),
     "peak_learning_rate": Field(
         0.0,
         "If above 0, the stage has its own schedule with this peak, which starts at the stage's "
         "first step; the optimizer keeps its moments. 0 means the schedule of the run or, if the "
         "stage has a shape, its peak.",
-        bounds=">= 0",
+        at_least=0,
     ),
     "warmup_steps": Field(
-        0.0, "Warm-up of the stage's own schedule, as in schedule.warmup_steps.", bounds=">= 0"
+        0.0, "Warm-up of the stage's own schedule, as in schedule.warmup_steps.", at_least=0
     ),
     "shape": Field(
         "",
@@ -54,17 +58,18 @@ STAGE: Section = {
     "end_factor": Field(
         0.0,
         "End of the stage's shape, as in schedule.end_factor.",
-        only_with="shape=" + ",".join(ENDING_SHAPES),
-        bounds=">= 0, <= 1",
+        only_with=("shape", *ENDING_SHAPES),
+        at_least=0,
+        at_most=1,
     ),
     "rope_theta": Field(
         0.0,
         "model.rope_theta during the stage, which 0 means. ModernBERT raises it for longer rows. "
         "A model is evaluated, loaded and exported with the value of its last step.",
-        bounds=">= 0",
+        at_least=0,
     ),
     "local_rope_theta": Field(
-        0.0, "model.local_rope_theta during the stage, which 0 means.", bounds=">= 0"
+        0.0, "model.local_rope_theta during the stage, which 0 means.", at_least=0
     ),
 }
 

@@ -28,14 +28,15 @@ TASK_SECTIONS: dict[str, Section] = {
             "(label_column).",
         ),
         "label_separator": Field(
-            ",", "What separates the labels of a row.", only_with="table.multi_label=True"
+            ",", "What separates the labels of a row.", only_with=("table.multi_label", True)
         ),
         "threshold": Field(
             0.5,
             "Probability above which a label is predicted. The results have the best one on the "
             "validation set, best_micro_f1_threshold.",
-            bounds="> 0, < 1",
-            only_with="table.multi_label=True",
+            above=0,
+            below=1,
+            only_with=("table.multi_label", True),
         ),
         "class_weights": Field(
             "",
@@ -66,20 +67,20 @@ TASK_SECTIONS: dict[str, Section] = {
             128,
             "Tokens from the start of one window to the start of the next. A context that is too "
             "long for one sequence is split into windows.",
-            bounds="> 0",
+            above=0,
         ),
         "max_query_length": Field(
             64,
             "Largest number of tokens in a question. Longer questions are truncated.",
-            bounds="> 0",
+            above=0,
         ),
         "n_best": Field(
             20,
             "Number of best starts and of best ends in each window that are combined into answers, "
             "and number of answers that are kept.",
-            bounds="> 0",
+            above=0,
         ),
-        "max_answer_length": Field(30, "Largest number of tokens in an answer.", bounds="> 0"),
+        "max_answer_length": Field(30, "Largest number of tokens in an answer.", above=0),
         "null_threshold": Field(
             0.0,
             "SQuAD 2.0 only. The answer is empty if the score of [CLS] exceeds the score of the "
@@ -102,24 +103,24 @@ TASK_SECTIONS: dict[str, Section] = {
         "scale": Field(
             20.0,
             "Factor of the similarities in mnr, cosent and angle: one over the temperature.",
-            bounds="> 0",
+            above=0,
         ),
         "margin": Field(
             0.0,
             "Margin of contrastive and triplet. 0 is 0.5 for contrastive, of the cosine distance, "
             "and 5 for triplet, of the Euclidean distance of vectors that are not normalized.",
-            bounds=">= 0",
+            at_least=0,
         ),
         "symmetric": Field(
             False,
             "mnr: whether each positive also has to find its anchor among all anchors.",
-            only_with="embedding.loss=mnr",
+            only_with=("embedding.loss", "mnr"),
         ),
         "same_side": Field(
             False,
             "mnr: whether anchors are also compared with anchors, and positives with documents, in "
             "one sum (GTE, Li et al. 2023).",
-            only_with="embedding.loss=mnr",
+            only_with=("embedding.loss", "mnr"),
         ),
         "mask_duplicates": Field(
             True,
@@ -130,10 +131,10 @@ TASK_SECTIONS: dict[str, Section] = {
             (0,),
             "Widths to which vectors are cut, such as 0,512,256,128,64: the loss is the sum over "
             "these (Matryoshka). 0 is the width of the model.",
-            bounds=">= 0",
+            at_least=0,
         ),
         "dim_weights": Field(
-            (1.0,), "Weight of the loss of each of dims, or one for all.", bounds="> 0"
+            (1.0,), "Weight of the loss of each of dims, or one for all.", above=0
         ),
         "pooling": Field(
             "mean",
@@ -160,7 +161,7 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
         "label_column": Field("label", "Column of the number or the class, for losses with one."),
         "label_divisor": Field(
-            1.0, "Numbers are divided by this, such as 5 for STS-B and cosine.", bounds="> 0"
+            1.0, "Numbers are divided by this, such as 5 for STS-B and cosine.", above=0
         ),
         "query_prompt": Field("", "Text that is put before each anchor, such as 'query: '."),
         "document_prompt": Field("", "Text that is put before every other text."),

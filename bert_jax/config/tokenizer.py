@@ -60,26 +60,26 @@ TOKENIZER: Section = {
         False,
         "Whether byte_bpe puts a space before each sentence that does not begin with one, so that "
         "the first word has the same token as inside a sentence. RoBERTa does not.",
-        only_with="data.tokenizer=byte_bpe",
+        only_with=("data.tokenizer", "byte_bpe"),
     ),
     "max_input_chars_per_word": _tokenizer_field(
         200,
         "Words with more characters become [UNK] (wordpiece only). google-research/bert has 200, "
         "transformers 100.",
-        bounds="> 0",
-        only_with="data.tokenizer=wordpiece",
+        above=0,
+        only_with=("data.tokenizer", "wordpiece"),
     ),
     "sentencepiece_rules": _tokenizer_field(
         "plain",
         "Rules around a SentencePiece model. plain: only data.lowercase. albert: ALBERT's rules "
         "for normalization, numbers and the starts of words.",
         choices=("plain", "albert"),
-        only_with="data.tokenizer=sentencepiece",
+        only_with=("data.tokenizer", "sentencepiece"),
     ),
     "sentencepiece_type": _tokenizer_field(
         "unigram",
         "Kind of SentencePiece model to train.",
         choices=("unigram", "bpe"),
-        only_with="data.tokenizer=sentencepiece",
+        only_with=("data.tokenizer", "sentencepiece"),
     ),
 }

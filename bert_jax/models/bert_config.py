@@ -12,7 +12,7 @@ VOCAB_MULTIPLE = 128
 # The sizes of a stored config are not trusted. These limits are far above all published models.
 _MAX_ROWS, _MAX_WIDTH, _MAX_DEPTH = 10_000_000, 2**17, 1000
 # Models with a decoder have only the defaults of some options of encoders.
-_NO_DECODER = "model.num_decoder_layers=0"
+_NO_DECODER = ("model.num_decoder_layers", 0)
 
 
 def _key(default: Any, comment: str, *, is_required: bool = False, **facts: Any) -> Any:
@@ -39,25 +39,27 @@ class BertConfig:
         30522,
         "Rows of the word embeddings. This must equal the size of the vocabulary.",
         is_required=True,
-        bounds=f"> 0, <= {_MAX_ROWS}",
+        above=0,
+        at_most=_MAX_ROWS,
     )
     hidden_size: int = _key(
-        768, "Width of the encoder (H).", is_required=True, bounds=f"> 0, <= {_MAX_WIDTH}"
+        768, "Width of the encoder (H).", is_required=True, above=0, at_most=_MAX_WIDTH
     )
     num_hidden_layers: int = _key(
-        12, "Number of Transformer blocks (L).", is_required=True, bounds=f"> 0, <= {_MAX_DEPTH}"
+        12, "Number of Transformer blocks (L).", is_required=True, above=0, at_most=_MAX_DEPTH
     )
     num_attention_heads: int = _key(
         12,
         "Attention heads in each block (A). hidden_size must be a multiple of this.",
         is_required=True,
-        bounds="> 0",
+        above=0,
     )
     intermediate_size: int = _key(
         3072,
         "Width of the feed-forward layer, 4H in the paper.",
         is_required=True,
-        bounds=f"> 0, <= {_MAX_WIDTH}",
+        above=0,
+        at_most=_MAX_WIDTH,
     )
     hidden_act: str = _key(
         "gelu",
@@ -68,53 +70,60 @@ class BertConfig:
     hidden_dropout_prob: float = _key(
         0.1,
         "Dropout probability after the embeddings and after both sublayers of each block.",
-        bounds=">= 0, < 1",
+        at_least=0,
+        below=1,
         of_weights=False,
     )
     attention_probs_dropout_prob: float = _key(
         0.1,
         "Dropout probability of the attention weights.",
-        bounds=">= 0, < 1",
+        at_least=0,
+        below=1,
         of_weights=False,
     )
     pooler_dropout_prob: float = _key(
         0.0,
         "Dropout probability before the pooler's dense layer. BERT has 0; RoBERTa's classifier has "
         "0.1.",
-        bounds=">= 0, < 1",
+        at_least=0,
+        below=1,
         of_weights=False,
     )
     max_position_embeddings: int = _key(
         512,
         "Rows of the learned position table. No stage may have longer sequences, with rotary "
         "positions either.",
-        bounds=f"> 0, <= {_MAX_ROWS}",
+        above=0,
+        at_most=_MAX_ROWS,
     )
     type_vocab_size: int = _key(
         2,
         "Rows of the segment (token type) table. Pairs of sentences need two. 0 means no table.",
-        bounds=f">= 0, <= {_MAX_ROWS}",
+        at_least=0,
+        at_most=_MAX_ROWS,
     )
     token_dropout: float = _key(
         0.0,
         "If above 0, the embeddings of masks are zero, and those of all other tokens of a text are "
         "multiplied by 1 minus this, divided by 1 minus the fraction of masks in the text, in "
         "evaluation too. ESM-2 has 0.12, the fraction that its training masks.",
-        bounds=">= 0, < 1",
+        at_least=0,
+        below=1,
     )
     mask_token_id: int = _key(
         -1,
         "Id of the mask, for token_dropout. -1 in a model without it.",
-        bounds=f">= -1, <= {_MAX_ROWS}",
+        at_least=-1,
+        at_most=_MAX_ROWS,
     )
     initializer_range: float = _key(
         0.02,
         "Standard deviation of the initial weights, which are normal and truncated at two "
         "standard deviations.",
-        bounds="> 0",
+        above=0,
         of_weights=False,
     )
-    layer_norm_eps: float = _key(1e-12, "Epsilon of LayerNorm.", bounds="> 0")
+    layer_norm_eps: float = _key(1e-12, "Epsilon of LayerNorm.", above=0)
     causal: bool = _key(
         False,
         "Whether each position attends only to itself and to the positions before it.",
@@ -124,21 +133,24 @@ class BertConfig:
         0,
         "Width of the embedding tables and of the decoder tied to them (E). A layer projects the "
         "embeddings to hidden_size (ALBERT, ELECTRA). 0 means hidden_size, without that layer.",
-        bounds=f">= 0, <= {_MAX_WIDTH}",
+        at_least=0,
+        at_most=_MAX_WIDTH,
         only_with=_NO_DECODER,
     )
     layer_groups: int = _key(
         0,
         "Number of groups (G) of consecutive blocks; the blocks of a group share their parameters. "
         "ALBERT has one group. 0 means that every block has its own parameters.",
-        bounds=">= 0",
+        at_least=0,
         only_with=_NO_DECODER,
     )
     attention_output_dropout_prob: float = _key(
         -1.0,
         "Dropout probability after the attention sublayer of each block. -1 means "
         "hidden_dropout_prob; DistilBERT has 0.",
-        bounds=">= 0, < 1 or -1",
+        at_least=0,
+        below=1,
+        also=-1,
         of_weights=False,
     )
     norm: str = _key(
@@ -163,7 +175,7 @@ class BertConfig:
         "Heads of keys and values, if several heads of queries share one (grouped-query "
         "attention). num_attention_heads must be a multiple of this. 0 means that they have as "
         "many.",
-        bounds=">= 0",
+        at_least=0,
         only_with=_NO_DECODER,
     )
     qk_norm: bool = _key(
@@ -176,21 +188,22 @@ class BertConfig:
         0,
         "If above 0, the output of each sublayer is divided by the square root of "
         "num_hidden_layers / residual_depth before it is added. ESM-C has 36.",
-        bounds=f">= 0, <= {_MAX_DEPTH}",
+        at_least=0,
+        at_most=_MAX_DEPTH,
         only_with=_NO_DECODER,
     )
     rope_theta: float = _key(
         0.0,
         "Base of the wavelengths of rotary positions (RoPE), which turn queries and keys by angles "
         "proportional to their positions. 0 means a learned position table instead.",
-        bounds=">= 0",
+        at_least=0,
         only_with=_NO_DECODER,
     )
     rope_scale: float = _key(
         1.0,
         "Number by which rotary positions are divided, in all layers. GTE's models for embeddings "
         "have numbers above 1.",
-        bounds="> 0",
+        above=0,
     )
     rope_dtype: str = _key(
         "float32",
@@ -199,19 +212,21 @@ class BertConfig:
         choices=("float32", "float16", "bfloat16"),
     )
     local_rope_theta: float = _key(
-        0.0, "rope_theta of local layers. 0 means that they have the same.", bounds=">= 0"
+        0.0, "rope_theta of local layers. 0 means that they have the same.", at_least=0
     )
     local_attention: int = _key(
         0,
         "Width of the window of local layers, on both sides together: a position attends to those "
         "at most local_attention / 2 before or after it. 0 for a model without local layers.",
-        bounds=f">= 0, <= {_MAX_ROWS}",
+        at_least=0,
+        at_most=_MAX_ROWS,
     )
     global_every: int = _key(
         1,
         "Attention is global in layers 0, n, 2n, ... and local in the others. 1 for a model "
         "without local layers; ModernBERT has 3.",
-        bounds=f"> 0, <= {_MAX_DEPTH}",
+        above=0,
+        at_most=_MAX_DEPTH,
     )
     gated: bool = _key(
         False,
@@ -278,14 +293,16 @@ class BertConfig:
         "Width of ELECTRA's generator as a fraction of hidden_size. The generator has a head for "
         "every 64 units, a feed-forward layer of four times its width, and all num_hidden_layers. "
         "0 for a model without a generator.",
-        bounds=">= 0, <= 1",
+        at_least=0,
+        at_most=1,
         of_weights=False,
     )
     num_decoder_layers: int = _key(
         0,
         "Number of blocks of the decoder (BART), whose other sizes are those of the encoder. 0 for "
         "a model without a decoder.",
-        bounds=f">= 0, <= {_MAX_DEPTH}",
+        at_least=0,
+        at_most=_MAX_DEPTH,
     )
     sinusoidal_positions: float = 0.0
     dtype: Any = np.dtype("float32")

@@ -118,7 +118,7 @@ def _vocab_hash(data: ConfigDict, known: Mapping[str, Any] | None) -> str:
 
 def _recorded(tokenizer: str) -> list[str]:
     """Returns the keys that a store with this kind of tokenizer records."""
-    conditions = ("", f"data.tokenizer={tokenizer}")
+    conditions = ((), ("data.tokenizer", tokenizer))
     return [key for key in RECORDED if DATA[key].only_with in conditions]
 
 

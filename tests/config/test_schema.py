@@ -1,7 +1,6 @@
 """Checks of every field of both schemas, derived from the field's definition."""
 
 import json
-import re
 
 import pytest
 import yaml
@@ -31,12 +30,17 @@ def wrong_values(field):
     """Yields values out of range, with the rule that the message must contain."""
     if field.choices:
         yield "nonsense", "one of "
-    for sign, limit in re.findall(r"([<>]=?) ([\d.]+)", field.bounds):
-        number = type(as_tuple(field.default)[0])(float(limit))
-        # -2 is no value that is allowed outside the range.
-        step = {">": 0, "<": 0, ">=": -2, "<=": 1}[sign]
-        yield number + step, limit
-    if field.bounds and any(isinstance(x, float) for x in as_tuple(field.default)):
+    # -2 is no value that is allowed outside the range.
+    steps = {"above": 0, "below": 0, "at_least": -2, "at_most": 1}
+    for name, step in steps.items():
+        if (limit := getattr(field, name)) is not None:
+            number = type(as_tuple(field.default)[0])(limit)
+            yield number + step, f"{name.replace('_', ' ')} {limit}"
+    if (
+        field.range
+        and not field.choices
+        and any(isinstance(x, float) for x in as_tuple(field.default))
+    ):
         yield float("nan"), field.range
         yield float("inf"), "a number"
 
@@ -82,9 +86,9 @@ def test_the_elements_of_a_tuple_have_a_type(value):
 
 
 SECTION = {
-    "steps": Field(1, "Steps.", bounds="> 0"),
+    "steps": Field(1, "Steps.", above=0),
     "model": {"hidden_size": Field(8, "Width."), "rate": Field(1.0, "Rate.")},
-    "stages": Field(({},), "Stages.", elements={"length": Field(5, "Length.", bounds=">= 3")}),
+    "stages": Field(({},), "Stages.", elements={"length": Field(5, "Length.", at_least=3)}),
 }
 
 
