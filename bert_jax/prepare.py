@@ -29,7 +29,7 @@ from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.config import cli, default_config, validate_data
 from bert_jax.config.checks import check_rules, exponent_rule
 from bert_jax.config.command_line import UsageError
-from bert_jax.config.data import DATA, SAMPLING
+from bert_jax.config.data import DATA
 from bert_jax.store.engines import beam_runner
 from bert_jax.store.manifest import RECORDED, check_case, given_tokenizer, say_skipped
 from bert_jax.store.preparation import prepare
@@ -181,16 +181,8 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
 def _print_report(
     metadata: dict[str, Any], output: str, max_seq_length: int, data: ConfigDict
 ) -> None:
-    spec = StreamSpec(
-        max_seq_length,
-        max_predictions_per_seq=1,
-        batch_size=1,
-        seed=0,
-        stage=0,
-        rows=data.rows,
-        max_pairs_per_row=data.max_pairs_per_row,
-        **{key: data[key] for key in SAMPLING},
-    )
+    sizes = {"max_seq_length": max_seq_length, "max_predictions_per_seq": 1, "batch_size": 1}
+    spec = StreamSpec.of(data, **sizes, seed=0, stage=0)
     path = store_path(output)
     stream = Stream(TokenStore(path / "train"), tokenizers.load(path / "tokenizer"), spec)
     reports = [corpus_report.measure(stream, num_rows_read=0, metadata=metadata)]

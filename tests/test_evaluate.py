@@ -96,16 +96,15 @@ def by_hand(trainer, params, store, counts):
     """Returns the same scores, computed one sequence at a time."""
     config = small_config()
     stage = trainer.stages[-1]
-    spec = StreamSpec(
+    spec = StreamSpec.of(
+        config.data,
         max_seq_length=stage.max_seq_length,
         max_predictions_per_seq=stage.max_predictions_per_seq,
         batch_size=MAX_SEQUENCES,
         seed=EVALUATION_SEED,
         stage=0,
         masked_lm_prob=0.15,
-        short_seq_prob=config.data.short_seq_prob,
         whole_word_masking=False,
-        shuffle_sentences=config.data.shuffle_sentences,
         num_threads=1,
     )
     tokenizer = make_tokenizer(VOCAB_SIZE)

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from bert_jax.batches.packing import SharedRows
 from bert_jax.batches.random_keys import CORRUPTION_TAG, random_key
 from bert_jax.batches.rows import PAIRS, ROWS
 from bert_jax.batches.rows.windows import select_rows
-from bert_jax.config.data import DATA
 
 Batch = dict[str, np.ndarray]
 # The shape and the dtype of each array.
@@ -35,8 +34,7 @@ PREFETCH_BATCHES = 4
 class StreamSpec:
     """The options of a stage's stream. `num_threads` affects only its speed.
 
-    `stream_spec` of `bert_jax.pretraining.batches` takes them from the stage and `config.data` by
-    name: a key for a row builder or a corruption needs a field here.
+    A key of `config.data` for a row builder or a corruption needs a field of its name here.
 
     Attributes:
       max_seq_length: Tokens of a row, with special tokens and padding.
@@ -57,21 +55,27 @@ class StreamSpec:
     batch_size: int
     seed: int
     stage: int
-    rows: str = DATA["rows"].default
-    pair_labels: str = DATA["pair_labels"].default
-    corruption: Any = DATA["corruption"].default
-    masked_lm_prob: float = DATA["masked_lm_prob"].default
-    mask_fractions: tuple[float, float, float] = DATA["mask_fractions"].default
-    poisson_lambda: float = DATA["poisson_lambda"].default
-    permute_sentence_ratio: float = DATA["permute_sentence_ratio"].default
-    whole_word_masking: bool = DATA["whole_word_masking"].default
-    max_sentence_tokens: int = DATA["max_sentence_tokens"].default
-    short_seq_prob: float = DATA["short_seq_prob"].default
-    max_pairs_per_row: int = DATA["max_pairs_per_row"].default
-    sampling_exponent: float = DATA["sampling_exponent"].default
-    source_weights: tuple[str, ...] = DATA["source_weights"].default
-    shuffle_sentences: int = DATA["shuffle_sentences"].default
-    num_threads: int = DATA["num_threads"].default
+    rows: str
+    pair_labels: str
+    corruption: Any
+    masked_lm_prob: float
+    mask_fractions: tuple[float, float, float]
+    poisson_lambda: float
+    permute_sentence_ratio: float
+    whole_word_masking: bool
+    max_sentence_tokens: int
+    short_seq_prob: float
+    max_pairs_per_row: int
+    sampling_exponent: float
+    source_weights: tuple[str, ...]
+    shuffle_sentences: int
+    num_threads: int
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], **own: Any) -> Self:
+        """Makes the options of `own` values and, for the other fields, those of `config.data`."""
+        names = {field.name for field in dataclasses.fields(cls)} - own.keys()
+        return cls(**own, **{name: data[name] for name in names})
 
 
 def batch_fields(

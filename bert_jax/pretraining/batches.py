@@ -52,9 +52,15 @@ def heldout_characters_per_token(metadata: Mapping[str, Any]) -> float:
 
 def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
     """Makes the specification of a stage's batches from the config."""
-    names = {field.name for field in dataclasses.fields(StreamSpec)}
-    values = {**config.data, **vars(stage), "seed": config.seed, "stage": stage.index}
-    return StreamSpec(**{name: value for name, value in values.items() if name in names})
+    return StreamSpec.of(
+        config.data,
+        max_seq_length=stage.max_seq_length,
+        max_predictions_per_seq=stage.max_predictions_per_seq,
+        batch_size=stage.batch_size,
+        masked_lm_prob=stage.masked_lm_prob,
+        seed=config.seed,
+        stage=stage.index,
+    )
 
 
 def evaluation_spec(

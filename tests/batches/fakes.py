@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from bert_jax.batches.stream import StreamSpec
+from bert_jax.config import default_config
 from bert_jax.store.token_store import PartStarts
 from bert_jax.tokenizers.sequence import SequenceTemplate
 
+DEFAULTS = default_config().data
 PAD, UNK, CLS, SEP, MASK = range(5)
 NUM_SPECIALS = 5
 
@@ -88,7 +90,7 @@ def make_spec(max_seq_length=64, **changes):
     """
     values = {"max_predictions_per_seq": 1, "batch_size": 1, "seed": 0, "stage": 0}
     values["max_sentence_tokens"] = 0
-    return StreamSpec(max_seq_length, **values | changes)
+    return StreamSpec.of(DEFAULTS, max_seq_length=max_seq_length, **values | changes)
 
 
 def make_tokenizer(vocab_size, seed=0):

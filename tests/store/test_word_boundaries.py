@@ -18,7 +18,16 @@ CHARACTERS = (
     "的一是不了人我在有他这中大来上国个到说们为子和你地出道也时年得就那要下以生会自着去之过家学对可"
 )
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-SPEC = StreamSpec(48, 12, 8, seed=0, stage=0, rows="segments", whole_word_masking=True)
+SPEC = StreamSpec.of(
+    default_config().data,
+    max_seq_length=48,
+    max_predictions_per_seq=12,
+    batch_size=8,
+    seed=0,
+    stage=0,
+    rows="segments",
+    whole_word_masking=True,
+)
 
 
 def segmented_documents():
