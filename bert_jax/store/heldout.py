@@ -1,7 +1,7 @@
 """Chooses the text that is set aside for evaluation."""
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -59,35 +59,29 @@ def is_held_out_by_id(document: Document, fraction: float) -> bool:
 
 
 class HeldOutText(NamedTuple):
-    """The text of a corpus that is held out.
+    """The text that is held out.
 
     Attributes:
-      documents: The indices of the documents that are held out whole.
+      documents: The numbers of the documents that are held out whole.
       end_fraction: The fraction of each document that is held out at its end.
       description: A sentence for the user if the choice is not `HeldOut`, else "".
-      id_fraction: The fraction of the documents that is held out by their ids; see
-        `is_held_out_by_id`. If it is not 0, `documents` is empty.
     """
 
     documents: Container[int]
     end_fraction: float = 0.0
     description: str = ""
-    id_fraction: float = 0.0
 
-    def mark(self, documents: Iterable[Document], first: int = 0) -> Iterator[Document]:
-        """Yields the documents; what is held out, a document or its end, has `is_heldout`."""
-        for index, document in enumerate(documents, first):
-            if self.id_fraction:
-                yield document._replace(is_heldout=is_held_out_by_id(document, self.id_fraction))
-                continue
-            end = _end(document, self.end_fraction) if self.end_fraction else ""
-            if not end:
-                yield document._replace(is_heldout=index in self.documents)
-                continue
-            begin = document.text[: -len(end)]
-            yield document._replace(text=begin)
-            line = document.line + begin.count("\n")
-            yield document._replace(text=end, line=line, is_heldout=True)
+    def divide(self, number: int, document: Document) -> list[Document]:
+        """Returns the document, or its begin and its end; what is held out has `is_heldout`."""
+        end = _end(document, self.end_fraction) if self.end_fraction else ""
+        if not end:
+            return [document._replace(is_heldout=number in self.documents)]
+        begin = document.text[: -len(end)]
+        line = document.line + begin.count("\n")
+        return [
+            document._replace(text=begin),
+            document._replace(text=end, line=line, is_heldout=True),
+        ]
 
 
 def choose(sizes: Iterable[int], fraction: float) -> HeldOutText:

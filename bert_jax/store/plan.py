@@ -3,7 +3,8 @@
     DIR/unfinished/             removed when the store is finished
         plan.json               see `Plan`
         count-00000.json ...    the result of a stage for a part of the input
-        heldout.json ...        what one process has computed from the results of all parts
+        choice-00000.json ...   what is done with the documents of a part, see `choices.Choice`
+        vocabulary.json         see `stages.Vocabulary`
         *.error.json            instead of a result: why there is none
     DIR/train/ ...              files of the store, as they become complete
 
@@ -14,7 +15,7 @@ missing. Two processes that do the same work write the same bytes.
 import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from etils import epath
 from ml_collections import ConfigDict
@@ -32,6 +33,7 @@ _ERROR = ".error.json"
 # The largest size of a part, as the input is stored.
 PART_BYTES = 2**27
 Directory = Path | epath.Path
+Record = TypeVar("Record", bound=NamedTuple)
 
 
 class Plan(NamedTuple):
@@ -40,12 +42,14 @@ class Plan(NamedTuple):
     Attributes:
       options: See `store_options`.
       data: The keys of the `data` section that affect a store, also those that are not recorded.
+      version: That of the files beside the plan; what another version has begun is not continued.
     """
 
     options: dict[str, Any]
     data: dict[str, Any]
     sources: list[Source]
     parts: list[list[Piece]]
+    version: int = 2
 
     @property
     def source_names(self) -> list[str]:
@@ -60,10 +64,18 @@ class Plan(NamedTuple):
     def source_name(self, number: int) -> str:
         return source_name(self.sources[self.parts[number][0].source])
 
+    def parts_of(self, name: str) -> list[int]:
+        """Returns the numbers of the parts of a source, which are consecutive."""
+        return [number for number in range(len(self.parts)) if self.source_name(number) == name]
+
     def megabytes(self, number: int) -> float:
         sizes = [self.sources[piece.source].get("bytes", 0) for piece in self.parts[number]]
         pieces = zip(self.parts[number], sizes, strict=True)
         return sum((size if p.stop is None else p.stop - p.start) for p, size in pieces) / 1e6
+
+
+class _Error(NamedTuple):
+    message: str
 
 
 def make_plan(data: ConfigDict, vocab_size: int, corpus: Corpus) -> Plan:
@@ -82,7 +94,7 @@ def start(output: Directory, plan: Plan, *, may_replace: bool) -> None:
       may_replace: Whether an unfinished store with another plan is removed, or else refused.
     """
     try:
-        found = read_file(output, _PLAN)
+        found = files.read_json(output / UNFINISHED / _PLAN)
     except FileNotFoundError:
         if foreign := sorted({path.name for path in output.glob("*")} - {UNFINISHED}):
             raise UserError(
@@ -104,11 +116,11 @@ def start(output: Directory, plan: Plan, *, may_replace: bool) -> None:
     # The plan goes last: the files beside it are known by it.
     for name in (*SPLITS, "tokenizer", UNFINISHED):
         files.remove_directory(output / name)
-    write_file(output, _PLAN, plan._asdict())
+    write_record(output, _PLAN, plan)
 
 
 def read_plan(output: Directory) -> Plan:
-    return _from_json(read_file(output, _PLAN))
+    return _from_json(files.read_json(output / UNFINISHED / _PLAN))
 
 
 def _to_json(plan: Plan) -> dict[str, Any]:
@@ -124,14 +136,15 @@ def result_name(stage: str, number: int) -> str:
     return f"{stage}-{number:05d}.json"
 
 
-def write_file(output: Directory, name: str, values: dict[str, Any]) -> None:
+def write_record(output: Directory, name: str, record: NamedTuple) -> None:
     """Writes a file of the unfinished store atomically."""
     (output / UNFINISHED).mkdir(parents=True, exist_ok=True)
-    files.write_whole(output / UNFINISHED / name, json.dumps(values).encode())
+    files.write_whole(output / UNFINISHED / name, json.dumps(record._asdict()).encode())
 
 
-def read_file(output: Directory, name: str) -> dict[str, Any]:
-    return files.read_json(output / UNFINISHED / name)
+def read_record(output: Directory, name: str, kind: type[Record]) -> Record:
+    """Returns the record, a NamedTuple, that `write_record` has written."""
+    return kind(**files.read_json(output / UNFINISHED / name))
 
 
 def is_written(output: Directory, name: str) -> bool:
@@ -145,10 +158,10 @@ def written(output: Directory) -> set[str]:
 
 def write_error(output: Directory, name: str, message: str) -> None:
     """Writes why the file of this name cannot be made."""
-    write_file(output, name.replace(".json", _ERROR), {"error": message})
+    write_record(output, name.replace(".json", _ERROR), _Error(message))
 
 
 def raise_error(output: Directory) -> None:
     """Raises the error of the lowest part, if there is any."""
     if names := sorted(name for name in written(output) if name.endswith(_ERROR)):
-        raise UserError(read_file(output, names[0])["error"])
+        raise UserError(read_record(output, names[0], _Error).message)

@@ -3,15 +3,15 @@
 `run_part` is all that an engine calls. The text and the tokens of a part are read and written where
 it runs. A user's mistake is a result too, so that no engine tries the same part again and again.
 
-    count      the sizes of the documents
+    count      the sizes of the documents (`Counted`)
     sample     the sentences of the documents that the vocabulary is made from
-    tokenize   the tokens of the part, train/N and heldout/N
+    tokenize   the tokens of the part, train/N and heldout/N (`Tokenized`)
+
+After `count`, one process chooses what the others do with each document (`choices`).
 """
 
 import contextlib
 import errno
-import itertools
-import json
 import os
 import secrets
 import shutil
@@ -19,23 +19,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
-from bert_jax.store.heldout import HeldOut, HeldOutText, is_held_out_by_id
+from bert_jax.store.choices import Counted, choice
+from bert_jax.store.heldout import HeldOutText, is_held_out_by_id
 from bert_jax.store.plan import (
     UNFINISHED,
     Directory,
     Plan,
-    read_file,
     read_plan,
+    read_record,
     result_name,
     write_error,
-    write_file,
+    write_record,
 )
 from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.texts import open_corpus
@@ -43,6 +44,35 @@ from bert_jax.store.token_store import SPLITS, store_path
 from bert_jax.store.tokenization import TokenizedDocument, document_sentences, tokenize_documents
 from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.corpus import Corpus, Document
+from bert_jax.text.formats import FormatGuess
+
+VOCABULARY = "vocabulary.json"
+
+
+class Vocabulary(NamedTuple):
+    """The tokenizer of the store, once it is written."""
+
+    kind: str
+    fingerprint: str
+    vocab_size: int
+    unk: str
+    words: dict[str, float]  # The tokens of a word, with and without data.add_tokens.
+
+
+class Sampled(NamedTuple):
+    """What the vocabulary is made from."""
+
+    sentences: list[str]
+
+
+class Tokenized(NamedTuple):
+    """The tokens of a part, and how its text was read."""
+
+    splits: dict[str, dict[str, int]]  # `SplitWriter.counts` of each split with documents.
+    counts: dict[str, int]  # The sums of `TokenizedDocument.counts`.
+    guesses: dict[str, FormatGuess]
+    dropped: dict[str, int]
+    first_dropped: dict[str, list[str]]
 
 
 class _Part(NamedTuple):
@@ -58,23 +88,15 @@ class _Part(NamedTuple):
     def documents(self) -> Iterator[Document]:
         return self.corpus.documents(self.plan.parts[self.number])
 
-    def heldout(self) -> tuple[HeldOutText, int]:
-        """Returns what is held out, and the index of the first document in its source."""
-        heldout, name = read_file(self.output, "heldout.json"), self.plan.source_name(self.number)
-        text = heldout_text(heldout["sources"][name], self.data.heldout_fraction)
-        return text, heldout["first_documents"][self.number]
-
     def marked(self) -> Iterator[Document]:
         """Yields the documents with the held-out text marked, without copies of earlier ones."""
-        text, first = self.heldout()
-        copies = set()
-        if self.data.duplicates == "exact":
-            copies.update(read_file(self.output, result_name("copies", self.number))["documents"])
+        chosen = choice(self.output, self.number)
+        heldout, copies = HeldOutText({*chosen.heldout}, chosen.end_fraction), {*chosen.copies}
         for number, document in enumerate(self.documents()):
             if number in copies:
                 self.corpus.bad.drop("duplicate", document.place)
             else:
-                yield from text.mark([document], first + number)
+                yield from heldout.divide(number, document)
 
 
 def run_part(
@@ -96,59 +118,45 @@ def run_part(
         corpus = open_corpus(data, plan.sources)
         corpus.advance = advance or corpus.advance
         part = _Part(output, plan, number, corpus, data, num_processes)
-        write_file(output, name, STAGES[stage](part))
+        write_record(output, name, STAGES[stage](part))
     except UserError as error:
         write_error(output, name, str(error))
 
 
-def heldout_text(heldout: dict[str, Any], fraction: float) -> HeldOutText:
-    """Returns the choice that heldout.json describes for a source."""
-    if heldout["by_id"]:
-        return HeldOutText((), id_fraction=fraction)
-    documents = heldout["documents"]
-    chosen = HeldOut(fraction) if documents is None else documents
-    return HeldOutText(chosen, heldout["end_fraction"])
-
-
-def _count(part: _Part) -> dict[str, Any]:
-    result: dict[str, list] = {"characters": [], "bytes": [], "is_heldout": [], "hashes": []}
+def _count(part: _Part) -> Counted:
+    result = Counted([], [], [], [])
     fraction = part.data.heldout_fraction if part.data.heldout_by == "id" else 0
-    for document in part.documents():
-        result["characters"].append(len(document.text))
-        result["bytes"].append(len(document.text.encode()))
-        if fraction:
-            result["is_heldout"].append(is_held_out_by_id(document, fraction))
+    for number, document in enumerate(part.documents()):
+        result.characters.append(len(document.text))
+        result.num_bytes.append(len(document.text.encode()))
+        if fraction and is_held_out_by_id(document, fraction):
+            result.heldout.append(number)
+        # Copies have the same words; with data.lowercase, in any case.
         if part.data.duplicates == "exact":
             text = " ".join(document.text.split())
             text_hash = stable_hash(text.lower() if part.data.lowercase else text)
-            result["hashes"].append(text_hash)
+            result.hashes.append(text_hash)
     return result
 
 
-def _sample(part: _Part) -> dict[str, Any]:
-    sample = read_file(part.output, "sample.json")
-    chosen, first_chosen = Counter(sample["chosen"]), sample["first_documents"][part.number]
-    text, first = part.heldout()
-    path = part.output / UNFINISHED / f"{result_name('sample', part.number)}l"
-    with files.new_file(path) as file:
-        for number, document in enumerate(part.documents()):
-            if copies := chosen[first_chosen + number]:
-                pieces = text.mark([document], first + number)
-                sentences = itertools.chain.from_iterable(
-                    document_sentences(piece, part.data.language)
-                    for piece in pieces
-                    if not piece.is_heldout
-                )
-                lines = b"".join(json.dumps(sentence).encode() + b"\n" for sentence in sentences)
-                file.write(lines * copies)
-    return {}
+def _sample(part: _Part) -> Sampled:
+    chosen = choice(part.output, part.number)
+    times, result = Counter(chosen.sample), Sampled([])
+    # A document of the sample is not held out whole.
+    heldout = HeldOutText((), chosen.end_fraction)
+    for number, document in enumerate(part.documents()):
+        if times[number]:
+            begin = heldout.divide(number, document)[0]
+            sentences = document_sentences(begin, part.data.language)
+            result.sentences.extend(sentences * times[number])
+    return result
 
 
-def _tokenize(part: _Part) -> dict[str, Any]:
+def _tokenize(part: _Part) -> Tokenized:
     counts: Counter[str] = Counter()
     name = part_name(part.number) if part.plan.has_parts else ""
     paths = {split: Path(split, name) for split in SPLITS}
-    vocab_size = read_file(part.output, "vocabulary.json")["vocab_size"]
+    vocab_size = read_record(part.output, VOCABULARY, Vocabulary).vocab_size
     with (
         files.local_copy(part.output / "tokenizer") as tokenizer,
         _new_directories(part, list(paths.values())) as directory,
@@ -163,13 +171,9 @@ def _tokenize(part: _Part) -> dict[str, Any]:
                 writer = SplitWriter(directory / paths[split], vocab_size)
                 writers[split] = stack.enter_context(writer)
             append(writers[split], document)
-    return {
-        "splits": {split: writer.counts for split, writer in writers.items()},
-        "counts": counts,
-        "guesses": part.corpus.guesses,
-        "dropped": part.corpus.bad.dropped,
-        "first_dropped": part.corpus.bad.first_dropped,
-    }
+    splits = {split: writer.counts for split, writer in writers.items()}
+    bad = part.corpus.bad
+    return Tokenized(splits, counts, part.corpus.guesses, bad.dropped, bad.first_dropped)
 
 
 STAGES = {"count": _count, "sample": _sample, "tokenize": _tokenize}

@@ -35,8 +35,9 @@ def test_the_choice_does_not_change():
     assert [i for i in range(20) if i in HeldOut(0.4)] == [0, 3, 7, 8, 10, 13, 16, 19]
 
 
-def documents(*texts, is_split=False):
-    return [Document("x", 1, text, is_split) for text in texts]
+def divided(chosen, *texts, is_split=False):
+    documents = (Document("x", 1, text, is_split) for text in texts)
+    return [part for number, one in enumerate(documents) for part in chosen.divide(number, one)]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def documents(*texts, is_split=False):
 )
 def test_ends_of_documents(text, is_split, end):
     chosen = choose([len(text)], 0.05)
-    *first, last = chosen.mark(documents(text, is_split=is_split))
+    *first, last = divided(chosen, text, is_split=is_split)
     assert "".join(part.text for part in (*first, last)) == text
     assert (last.text if last.is_heldout else "") == end
     assert last.line == 1 + "".join(part.text for part in first).count("\n")
@@ -64,9 +65,9 @@ def test_ends_of_documents(text, is_split, end):
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.floats(1e-3, 0.5))
 def test_some_text_is_always_held_out_and_most_is_not(sizes, fraction):
-    given = documents(*("It is so. " * size for size in sizes))
-    marked = list(choose([len(d.text) for d in given], fraction).mark(given))
-    assert "".join(part.text for part in marked) == "".join(part.text for part in given)
+    texts = ["It is so. " * size for size in sizes]
+    marked = divided(choose(list(map(len, texts)), fraction), *texts)
+    assert "".join(part.text for part in marked) == "".join(texts)
     heldout = sum(len(part.text) for part in marked if part.is_heldout)
     assert heldout and len({part.is_heldout for part in marked}) == 2
 

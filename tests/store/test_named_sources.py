@@ -10,9 +10,9 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.config import validate_data
 from bert_jax.store import manifest
+from bert_jax.store.choices import vocabulary_weights
 from bert_jax.store.heldout import HeldOut
 from bert_jax.store.part import write_parts
-from bert_jax.store.preparation import vocabulary_weights
 from bert_jax.store.split_writer import SplitWriter
 from bert_jax.store.texts import input_difference
 from bert_jax.store.token_store import TokenStore, read_metadata
@@ -115,9 +115,8 @@ def test_small_sources_count_more_in_a_vocabulary(tmp_path):
 
 
 def test_weights_of_a_vocabulary():
-    sources = {name: {"bytes": size} for name, size in (("en", 900), ("de", 100))}
     data = options("sotu", sampling_exponent=0.0)
-    weights = vocabulary_weights({"sources": sources}, data)
+    weights = vocabulary_weights({"en": 900, "de": 100}, data)
     assert weights == {"en": REPEAT_UNIT, "de": pytest.approx(9 * REPEAT_UNIT, rel=1e-5)}
 
 
