@@ -23,9 +23,9 @@ from bert_jax.models import BertConfig, gpu_attention
 from bert_jax.models.layers import matrices
 from bert_jax.objectives.objective import SEQUENCE_SUMS, Batch, Metrics, Objective
 from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.parallel.chips import peak_flops_per_second
 from bert_jax.parallel.compiler_options import compiler_options
 from bert_jax.parallel.sharding import Layout
-from bert_jax.training import flops
 from bert_jax.training.optimizer import Schedule, make_optimizer
 from bert_jax.training.schedule import make_schedule, make_weight_decay
 from bert_jax.training.stages import Stage
@@ -276,7 +276,7 @@ class Trainer:
 
     def peak_flops_per_second(self) -> float | None:
         """Returns the bf16 peak of all devices of the mesh, or None if it is unknown."""
-        peak = flops.peak_flops_per_second(self.mesh.devices.flat[0])
+        peak = peak_flops_per_second(self.mesh.devices.flat[0])
         return None if peak is None else peak * self.mesh.devices.size
 
 

@@ -1,5 +1,6 @@
-"""What the memory cannot hold is refused; the attention kernel of a device; the first state."""
+"""What memory cannot hold is refused; the attention kernel of a device; the first state; FLOPs."""
 
+import dataclasses
 import functools
 import sys
 import warnings
@@ -13,11 +14,14 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax.base.errors import UserError
 from bert_jax.models import gpu_attention
+from bert_jax.objectives.flops import pretraining_flops_per_sequence
+from bert_jax.objectives.objective import SEQUENCE_SUMS
+from bert_jax.objectives.terms import make_terms
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import trainer as trainer_lib
 from bert_jax.training.state import init_params
 from tests.runs import assert_same_bits
-from tests.small import small_config
+from tests.small import LENGTH, PREDICTIONS, small_config
 
 
 def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
@@ -113,3 +117,21 @@ def test_without_the_lowering_attention_has_no_kernel(monkeypatch, remove, reaso
             assert trainer_lib._attention_kernel(gpu) == ""
         with warnings.catch_warnings(action="error"):
             assert trainer_lib._attention_kernel(gpu) == ""
+
+
+def test_packed_rows_count_the_tokens_of_each_sequence():
+    trainer = make_trainer(small_config(**{"data.max_pairs_per_row": 2}), jax.devices()[:1])
+    (of_run,) = trainer.stages
+    lengths = [16, 5, 11, 16]
+    metrics = dict(zip(SEQUENCE_SUMS, (4, sum(lengths), sum(n**2 for n in lengths)), strict=True))
+    work = trainer.work(dataclasses.replace(of_run, batch_size=3), metrics)
+    assert (work["sequences"], work["tokens"]) == (4, 48)
+    # Three rows of PREDICTIONS predictions.
+    mean = 3 * PREDICTIONS / 4
+    sizes = trainer.model_config, make_terms()
+    expected = sum(pretraining_flops_per_sequence(*sizes, n, mean) for n in lengths)
+    assert work["flops"] == pytest.approx(expected, rel=1e-12)
+    # Padding counts in rows of one sequence.
+    work = trainer.work(of_run, {})
+    assert (work["sequences"], work["tokens"]) == (16, 16 * LENGTH)
+    assert work["flops"] == trainer.flops_per_step(of_run)

@@ -1,12 +1,10 @@
-"""The analytic FLOPs of a step, and the table of peaks."""
+"""The analytic FLOPs of training on one sequence."""
 
 import dataclasses
-import types
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.models.layers import Projection, matrices, matrix_init
@@ -17,11 +15,7 @@ from bert_jax.objectives.flops import (
     task_flops_per_sequence,
 )
 from bert_jax.objectives.language_model import decoder_flops
-from bert_jax.objectives.objective import SEQUENCE_SUMS
 from bert_jax.objectives.terms import make_terms
-from bert_jax.pretraining.build import make_trainer
-from bert_jax.training.flops import peak_flops_per_second
-from tests.small import LENGTH, PREDICTIONS, small_config
 
 BASE = BertConfig(30522, 768, 12, 12, 3072)
 
@@ -114,35 +108,3 @@ def test_a_decoder_by_hand():
     encoder, decoder = 2 * 2 * 28 + 4 * 4 * 2, 2 * (112 + 32 + 64 + 32) + 40
     found = pretraining_flops_per_sequence(bart, make_terms(("denoising",)), 2, 1)
     assert found == 3 * (encoder + decoder)
-
-
-def test_packed_rows_count_the_tokens_of_each_sequence():
-    trainer = make_trainer(small_config(**{"data.max_pairs_per_row": 2}), jax.devices()[:1])
-    (of_run,) = trainer.stages
-    lengths = [16, 5, 11, 16]
-    metrics = dict(zip(SEQUENCE_SUMS, (4, sum(lengths), sum(n**2 for n in lengths)), strict=True))
-    work = trainer.work(dataclasses.replace(of_run, batch_size=3), metrics)
-    assert (work["sequences"], work["tokens"]) == (4, 48)
-    # Three rows of PREDICTIONS predictions.
-    mean = 3 * PREDICTIONS / 4
-    expected = sum(bert_flops(trainer.model_config, n, mean) for n in lengths)
-    assert work["flops"] == pytest.approx(expected, rel=1e-12)
-    # Padding counts in rows of one sequence.
-    work = trainer.work(of_run, {})
-    assert (work["sequences"], work["tokens"]) == (16, 16 * LENGTH)
-    assert work["flops"] == trainer.flops_per_step(of_run)
-
-
-@pytest.mark.parametrize(
-    ("kind", "tera"),
-    [
-        ("TPU v2", 22.5),
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA H100 PCIe", 756),
-        # Unknown devices have no peak.
-        ("NVIDIA GeForce RTX 4090", None),
-    ],
-)
-def test_peaks(kind, tera):
-    peak = peak_flops_per_second(types.SimpleNamespace(device_kind=kind))
-    assert peak == (tera and tera * 1e12)
