@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
 from bert_jax.text.corpus import Document
-from bert_jax.text.formats import SENTENCE_END
+from bert_jax.text.guess_format import SENTENCE_END
 
 # The end of a document that is held out has at least this many characters, or a quarter of them.
 _MIN_CHARACTERS = 200

@@ -60,7 +60,7 @@ from bert_jax.store.token_store import (
     write_metadata,
 )
 from bert_jax.text.bad_records import NUM_FIRST
-from bert_jax.text.formats import FormatGuess
+from bert_jax.text.guess_format import FormatGuess
 from bert_jax.text.named_sources import language_of
 from bert_jax.text.sentences import LANGUAGES
 from bert_jax.text.sources import join_inputs, source_inputs, source_name, split_inputs

@@ -6,7 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bert_jax.base.progress import say
-from bert_jax.text.formats import FormatGuess
+from bert_jax.text.guess_format import FormatGuess
 from bert_jax.text.row_documents import ROW_FORMATS
 
 # A larger fraction of lost characters gets a warning.

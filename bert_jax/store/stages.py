@@ -44,7 +44,7 @@ from bert_jax.store.token_store import SPLITS, store_path
 from bert_jax.store.tokenization import TokenizedDocument, document_sentences, tokenize_documents
 from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.corpus import Corpus, Document
-from bert_jax.text.formats import FormatGuess
+from bert_jax.text.guess_format import FormatGuess
 
 VOCABULARY = "vocabulary.json"
 

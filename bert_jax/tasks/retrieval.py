@@ -20,7 +20,7 @@ from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import places
 from bert_jax.text.bad_records import BadRecords
-from bert_jax.text.formats import TABLES
+from bert_jax.text.guess_format import TABLES
 from bert_jax.text.readers import open_text, suffix_of
 from bert_jax.text.tables import TableRow, files_of, read_rows
 

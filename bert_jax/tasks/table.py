@@ -17,7 +17,7 @@ from bert_jax.tasks.example_task import SentenceTask, as_number, spelling
 from bert_jax.tasks.task import split_files
 from bert_jax.tasks.token_rows import ExampleRows
 from bert_jax.text.bad_records import BadRecord
-from bert_jax.text.formats import TABLES
+from bert_jax.text.guess_format import TABLES
 from bert_jax.text.named_sources import split_inputs
 from bert_jax.text.tables import as_text, classes_of, listed, read_rows
 

@@ -13,7 +13,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.text import proteins, readers, sequences, tfds, wikipedia
 from bert_jax.text.bad_records import INVALID_UTF8, BadRecord, BadRecords
 from bert_jax.text.document import Document, checked
-from bert_jax.text.formats import FormatGuess, format_of
+from bert_jax.text.guess_format import FormatGuess, format_of
 from bert_jax.text.named_sources import language_of
 from bert_jax.text.readers import (
     Line,

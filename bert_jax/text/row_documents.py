@@ -7,7 +7,7 @@ from typing import BinaryIO, NamedTuple
 from bert_jax.text import readers
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import Document, checked
-from bert_jax.text.formats import TABLES
+from bert_jax.text.guess_format import TABLES
 from bert_jax.text.sources import Piece
 from bert_jax.text.tables import TableRow, table_rows
 

@@ -16,7 +16,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.text import proteins, tfds
 from bert_jax.text.folders import AnyPath, check_complete, data_files
-from bert_jax.text.formats import is_text
+from bert_jax.text.guess_format import is_text
 from bert_jax.text.named_sources import BUILT_IN, NAME, join_inputs, named_inputs, split_inputs
 from bert_jax.text.tfds import TFDS_PREFIX
 

@@ -16,7 +16,7 @@ from etils import epath
 from bert_jax.base.errors import UserError
 from bert_jax.base.files import check_regular
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.formats import TABLES
+from bert_jax.text.guess_format import TABLES
 from bert_jax.text.readers import MAX_RECORD_BYTES, Line, json_lines, open_text, suffix_of
 from bert_jax.text.sources import Piece, Place
 

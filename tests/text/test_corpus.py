@@ -14,7 +14,7 @@ from pyarrow import parquet
 from bert_jax.base.errors import UserError
 from bert_jax.text import readers
 from bert_jax.text.corpus import Corpus
-from bert_jax.text.formats import format_of_text
+from bert_jax.text.guess_format import format_of_text
 from bert_jax.text.named_sources import join_inputs, split_inputs
 
 SENTENCES = "It is one.\nIt is two!\n\nIs it three?\nIt is four.\nIt is five.\n"

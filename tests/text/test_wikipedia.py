@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bert_jax.base.errors import UserError
 from bert_jax.text.corpus import Corpus
-from bert_jax.text.formats import is_text
+from bert_jax.text.guess_format import is_text
 from tests.text.test_corpus import COMPRESS, SUFFIXES, write
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="de">
