@@ -33,8 +33,8 @@ from tokenizers import (
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import Tokenizer as OurTokenizer
+from bert_jax.tokenizers.bpe import JsonTokenizer
 from bert_jax.tokenizers.sentencepiece import WORD_START, SentencePieceTokenizer
-from bert_jax.tokenizers.tokenizer_json import JsonTokenizer
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece

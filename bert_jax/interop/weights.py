@@ -14,7 +14,7 @@ from flax import linen as nn
 from flax import traverse_util
 
 from bert_jax.models import BertConfig
-from bert_jax.models.embeddings import has_vocabulary
+from bert_jax.models.input_embeddings import has_vocabulary
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import BERT_TERMS, make_terms
 from bert_jax.training.state import abstract_params, init_params

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.decoder import Decoder
-from bert_jax.models.embeddings import BertEmbeddings
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import Pooler
+from bert_jax.models.input_embeddings import BertEmbeddings
 from bert_jax.models.layers import Projection
 
 

@@ -6,8 +6,8 @@ import jax
 from bert_jax.models.attention import attention_bias
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.embeddings import embedded_rows, position_init
 from bert_jax.models.encoder import Block, rematerialized
+from bert_jax.models.input_embeddings import embedded_rows, position_init
 from bert_jax.models.layers import LayerNorm
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from bert_jax.base.batch import MAX_SPAN_TARGETS
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.embeddings import vocabulary_init, vocabulary_logits
+from bert_jax.models.input_embeddings import vocabulary_init, vocabulary_logits
 from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection, weight_init, zeros_init
 
 # A logit whose softmax is 0; the lowest number that is finite in bfloat16 too.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.embeddings import vocabulary_logits
+from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.objectives.language_model import TokenPrediction, token_sums
 from bert_jax.objectives.term import loss_and_accuracy
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from bert_jax.base import files
-from bert_jax.tokenizers import protein, sentencepiece, tokenizer_json, word_bpe, wordpiece
+from bert_jax.tokenizers import bpe, protein, sentencepiece, word_bpe, wordpiece
 from bert_jax.tokenizers.added import ADDED_FILE, read_added
 from bert_jax.tokenizers.base import (
     CONVENTIONS,
@@ -17,7 +17,7 @@ from bert_jax.tokenizers.base import (
     SpecialTokens,
     Tokenizer,
 )
-from bert_jax.tokenizers.tokenizer_json import LIBRARY_FILE, JsonTokenizer
+from bert_jax.tokenizers.bpe import LIBRARY_FILE, JsonTokenizer
 
 
 class _Kind(NamedTuple):
@@ -57,10 +57,10 @@ KINDS = {
     ),
     "byte_bpe": _Kind(
         partial(JsonTokenizer, kind="byte_bpe"),
-        partial(tokenizer_json.read_vocabulary, "byte_bpe"),
+        partial(bpe.read_vocabulary, "byte_bpe"),
         {"add_prefix_space": False},
-        (LIBRARY_FILE, tokenizer_json.VOCABULARY_FILE),
-        tokenizer_json.MERGES_FILE,
+        (LIBRARY_FILE, bpe.VOCABULARY_FILE),
+        bpe.MERGES_FILE,
     ),
     "fastbpe": _Kind(
         word_bpe.FastBpeTokenizer,
@@ -71,7 +71,7 @@ KINDS = {
     ),
     "tokenizer_json": _Kind(
         partial(JsonTokenizer, kind="tokenizer_json"),
-        partial(tokenizer_json.read_vocabulary, "tokenizer_json"),
+        partial(bpe.read_vocabulary, "tokenizer_json"),
         {},
         (LIBRARY_FILE,),
     ),
@@ -90,10 +90,10 @@ KINDS = {
     ),
     "bert_bpe": _Kind(
         partial(JsonTokenizer, kind="bert_bpe"),
-        partial(tokenizer_json.read_vocabulary, "bert_bpe"),
+        partial(bpe.read_vocabulary, "bert_bpe"),
         {},
-        (LIBRARY_FILE, tokenizer_json.VOCABULARY_FILE),
-        tokenizer_json.MERGES_FILE,
+        (LIBRARY_FILE, bpe.VOCABULARY_FILE),
+        bpe.MERGES_FILE,
     ),
 }
 

@@ -21,7 +21,7 @@ from bert_jax.tokenizers.base import (
     tokens_by_id,
     vocabulary_lines,
 )
-from bert_jax.tokenizers.tokenizer_json import JsonTokenizer
+from bert_jax.tokenizers.bpe import JsonTokenizer
 
 VOCABULARY_FILE = "vocab.txt"
 _LETTERS = "LAGVSERTIDPKQNFYMHWCXBUZO.-"

@@ -20,11 +20,11 @@ from tokenizers import AddedToken, models, pre_tokenizers, trainers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import SPECIAL_TOKENS, SpecialTokens, Tokenizer, is_placeholder
+from bert_jax.tokenizers.bpe import JsonTokenizer, content_of
 from bert_jax.tokenizers.extension import is_number, placed, words_of_file
 from bert_jax.tokenizers.factory import KINDS
 from bert_jax.tokenizers.protein import esm_vocabulary
 from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer, normalize
-from bert_jax.tokenizers.tokenizer_json import JsonTokenizer, content_of
 from bert_jax.tokenizers.word_bpe import END, Merges, fastbpe_contents, fastbpe_token, moses_words
 from bert_jax.tokenizers.wordpiece import WordSplitter
 

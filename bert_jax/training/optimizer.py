@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from bert_jax.models.embeddings import has_vocabulary
+from bert_jax.models.input_embeddings import has_vocabulary
 from bert_jax.models.layers import Matrix
 
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]

@@ -6,8 +6,8 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from bert_jax.tokenizers import CONVENTIONS
+from bert_jax.tokenizers.bpe import content_of
 from bert_jax.tokenizers.factory import KINDS
-from bert_jax.tokenizers.tokenizer_json import content_of
 from tests.tokenizers import test_tokenizers
 
 SCRIPTS = ["Café naïve ÉLAN 東京 中国力 Ελλάδα привет שלום مرحبا हिन्दी 한국어 ﬁ ½ １２３"] * 5

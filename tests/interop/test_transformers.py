@@ -17,7 +17,7 @@ from bert_jax.interop import formats
 from bert_jax.interop.families import FAMILIES, load_family
 from bert_jax.interop.model_keys import current_keys, read_family_keys
 from bert_jax.interop.weights import unflatten
-from bert_jax.models.embeddings import vocabulary_logits
+from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms

@@ -20,8 +20,8 @@ from bert_jax.interop.names import ForeignTensor, export_weights, foreign_names,
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
-from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.encoder import Block
+from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.cross_entropy import DecoderInputs
 from bert_jax.objectives.term import Term

@@ -13,7 +13,7 @@ from bert_jax.interop.families.distilbert import DISTILBERT
 from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, unflatten
 from bert_jax.models import BertConfig
-from bert_jax.models.embeddings import vocabulary_logits
+from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.cross_entropy import sliced_divergence
 from bert_jax.objectives.terms import make_terms

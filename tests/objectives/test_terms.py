@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.embeddings import vocabulary_logits
+from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.cross_entropy import SLICE_POSITIONS, DecoderInputs, sliced_cross_entropy
 from bert_jax.objectives.terms import make_terms

@@ -11,9 +11,9 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.interop.tokenizer_json import to_library
 from bert_jax.tokenizers import training
+from bert_jax.tokenizers.bpe import content_of
 from bert_jax.tokenizers.extension import extended_size, replaced_pieces
 from bert_jax.tokenizers.factory import KINDS
-from bert_jax.tokenizers.tokenizer_json import content_of
 from bert_jax.tokenizers.training import extend, tokens_per_word
 from tests.interop.small_bert import TOKENS, make_tokenizer
 from tests.interop.small_tokenizers import train

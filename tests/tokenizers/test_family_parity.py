@@ -200,7 +200,7 @@ def test_a_library_file_gives_the_recorded_ids(tokenizer, name, golden, tmp_path
             theirs = library.encode(text, add_special_tokens=False).ids
             if ids.tolist() != theirs:
                 wrong.append((text, ids.tolist(), theirs))
-    # The docstring of tokenizer_json lists the differences of the library's Unigram.
+    # The docstring of interop.tokenizer_json lists the differences of the library's Unigram.
     assert len(wrong) <= 0.02 * len(golden["texts"]) * (tokenizer.kind == "sentencepiece")
     assert not [text for text, *_ in wrong if text.isascii() and "aaaa" not in text]
     for text, theirs in zip(MASKED, golden["runs"][name]["masked"], strict=True):
