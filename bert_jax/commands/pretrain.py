@@ -1,6 +1,5 @@
 """What `python -m bert_jax.main` and `bert_jax.train` do; `pretraining.train` is the run itself."""
 
-import functools
 from typing import Any
 
 from etils import epath
@@ -9,9 +8,7 @@ from ml_collections import ConfigDict
 from bert_jax.commands.complete_config import complete_config
 from bert_jax.commands.input import open_run_input
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.parallel import multihost
-from bert_jax.pretraining.train import print_finished, train
-from bert_jax.training import workdir
+from bert_jax.pretraining.train import train
 
 
 def pretrain(
@@ -29,23 +26,12 @@ def pretrain(
       The final held-out results (empty if nothing is held out), or None if a signal
       stopped the run before its end.
     """
-    path, source = epath.Path(directory), source or ConfigSource("the given config", config)
-    # The config of a finished run may come from others and name any file or bucket. With
-    # --workdir alone, only the work directory is opened.
-    if source.is_stored and not source.flags:
-        newest = workdir.newest_checkpoint(path)
-        run = config, path, newest, write_pages
-        if results := multihost.run_on_process_zero(print_finished, *run):
-            return results
-    with multihost.agreed():
-        config, pretrained, teacher = complete_config(config, directory, source)
+    source = source or ConfigSource("the given config", config)
     return train(
-        config,
-        path,
+        epath.Path(directory),
         source,
-        pretrained=pretrained,
-        teacher=teacher,
-        open_input=functools.partial(open_run_input, config, directory),
+        complete=lambda: complete_config(config, directory, source),
+        open_input=lambda completed: open_run_input(completed, directory),
         write_pages=write_pages,
     )
 

@@ -1,6 +1,7 @@
 """Finds the best evaluation of a run and keeps its parameters in WORKDIR/best."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from etils import epath
@@ -34,7 +35,6 @@ class Best:
         self.score, self.results = state.get("score", 0), state.get("results")
         self.num_worse = state.get("num_worse", 0)
         self._folder = epath.Path(directory) / workdir.BEST
-        self._checkpoints = None
         if self.step not in multihost.run_on_process_zero(self._saved):
             # A killed process replaced it by a better one.
             self.step = -1
@@ -50,20 +50,15 @@ class Best:
         self.num_worse = 0
         # Two checkpoints are kept, because a killed process may continue from a step before the
         # newer one.
-        self._checkpoints = self._checkpoints or Checkpointer(self._folder, keep=2)
         params = TrainState(state.step, state.params, opt_state=())
-        self._checkpoints.save(self.step, params, {})
         # The best parameters must be complete before the run's own checkpoint is saved.
-        self._checkpoints.wait()
+        with closing(Checkpointer(self._folder, keep=2)) as checkpoints:
+            checkpoints.save(self.step, params, {})
 
     def state(self) -> dict[str, Any]:
         """Returns the JSON-able values that each checkpoint of the run stores."""
         names = ("step", "score", "results", "last_step", "num_worse")
         return {name: getattr(self, name) for name in names}
-
-    def close(self) -> None:
-        if self._checkpoints:
-            self._checkpoints.close()
 
     def _saved(self) -> list[int]:
         """Lists the saved steps, and removes later ones than `last_step`, of a killed process."""

@@ -1,16 +1,14 @@
-"""A run of fine-tuning: `finetune` has the same steps as `bert_jax.pretraining.train.train`."""
+"""A run of fine-tuning: its input, first state, batches, evaluations and results."""
 
 import functools
 import math
 from collections.abc import Generator
-from contextlib import ExitStack, closing
 from typing import Any
 
 import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax.base import files
 from bert_jax.base.progress import say
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import filled_in, validate
@@ -26,14 +24,15 @@ from bert_jax.reports.page import write_pages
 from bert_jax.tasks.scores import score_text
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training import start, workdir
-from bert_jax.training.checkpoint import open_checkpoints
-from bert_jax.training.loop import PreemptionGuard, train_loop
+from bert_jax.training.engine import run_to_end
+from bert_jax.training.loop import PreemptionGuard
 from bert_jax.training.metrics import BASELINE, CLASSES
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
-from bert_jax.training.tracker import Tracker, check_installed
+from bert_jax.training.tracker import check_installed
+from bert_jax.training.trainer import Trainer
 
 # A larger fraction of unknown tokens gives a warning.
 _MAX_UNKNOWN_FRACTION = 0.1
@@ -55,116 +54,97 @@ def finetune(
     Returns:
       The contents of results.json, or None if the run was stopped before its end.
     """
-    path, is_first, is_in_sweep = epath.Path(directory), multihost.is_first(), setup is not None
-    # The config of a finished run may come from others and name any file or bucket. With --workdir
-    # alone, only the work directory is opened.
-    if source and source.is_stored and not source.flags and not config.eval.predict:
-        newest = workdir.newest_checkpoint(path)
-        if results := multihost.run_on_process_zero(_finished, path, newest):
-            return results
-    with ExitStack() as stack:
-        # Config and input: lock the directory, read the weights and the data, and check everything
-        # that can be checked before any work.
+    path = epath.Path(directory)
+
+    def open_finetuning() -> FinetuningRun:
         validate(config)
-        with multihost.agreed():
-            stack.enter_context(start.lock(directory))
-            setup = setup or task_setup.open_task_setup(config, directory)
-            run = FinetuningRun(config, path, setup)
-        guard = stack.enter_context(PreemptionGuard())
+        return open_run(config, path, setup or task_setup.open_task_setup(config, path))
 
-        # The results of a finished run are printed again; only its predictions may be missing.
-        identity = setup.data_identity, setup.tokenizer, None
-        multihost.run_on_process_zero(start.claim_corpus, path, *identity)
-        results = multihost.run_on_process_zero(_finished, path, run.num_steps, not is_in_sweep)
-        if not results:
-            # State: from a checkpoint, or the encoder of the weights with a new head.
-            checkpointer = stack.enter_context(closing(open_checkpoints(path, run.config)))
-            state, resume = checkpointer.restore_newest(run.trainer.abstract_state()) or (
-                task_setup.first_state(run.config, run.trainer, setup),
-                {},
-            )
-            step = int(state.step)
-            run.best = Best(path, resume.get("best", {}))
-            run.before = resume.get("before", {})
-            stack.enter_context(closing(run.best))
-            multihost.run_on_process_zero(start.claim, path, run.config)
-            announce(run.config, run.task, run.trainer, path, step, run.warnings)
+    # With --workdir alone, a finished run opens only its directory.
+    is_alone = source is not None and source.is_stored and not source.flags
+    return run_to_end(
+        open_finetuning,
+        path,
+        opens_nothing=is_alone and not config.eval.predict,
+        # A sweep has its own report and advice.
+        show=functools.partial(show, with_advice=setup is None),
+        write_pages=write_pages,
+    )
 
-            # Loop.
-            tracker = stack.enter_context(Tracker(run.config, path))
-            step, times = train_loop(run, state, resume, checkpointer, guard, tracker)
-            if guard.requested:
-                return None
 
-            # Results.
-            results = {
-                "task": run.task.name,
-                "metric": run.task.metric,
-                "score": run.best.score,
-                "best_step": run.best.step,
-                "step": step,
-                "stopped_early": step < run.num_steps,
-                BASELINE: run.task.baseline(run.task.rows(run.splits[0])),
-            }
-            results |= run.results | times
-            if is_first:
-                files.write_json(path / workdir.RESULTS, results)
-                write_pages(path)
-                tracker.summarize(results)
-                _show(results, path, not is_in_sweep)
-
-        # Predict with the best checkpoint.
-        shapes = run.trainer.abstract_state().params
-        predict_rows = functools.partial(run.predict, guard=guard)
-        scores = write_predictions(run.config, path, run.task, results, shapes, predict_rows)
-        if scores and is_first:
-            # The report was written before the scores of the test split were known.
-            write_pages(path)
-        if guard.poll():
-            say(f"Stopped by {guard.signal_name}: run the same command to continue.")
-            return None
-        return results | scores
+def open_run(config: ConfigDict, directory: epath.Path, setup: TaskSetup) -> "FinetuningRun":
+    """Completes the config, and checks everything that can be checked before any work."""
+    task, tokenizer = setup.task, setup.tokenizer
+    # What dtype=auto means does not change in a work directory.
+    dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    if (directory / workdir.CONFIG).exists():
+        dtype = workdir.load_config(directory).dtype
+    config = filled_in(config, setup.model, task.head, task.labels, setup.family, dtype=dtype)
+    warnings = start.check(directory, config)
+    warnings += task_setup.read_rows(config, task)
+    rows = task.rows("train")
+    task_setup.check_segments(config, rows)
+    if task.head == "embedding":
+        warnings += task_setup.check_embedding(config, rows)
+    stage = task_setup.make_stage(config, rows)
+    check_installed(config)
+    trainer = task_setup.make_trainer(config, stage, task_setup.class_weights(config, task))
+    warnings += warmup_warnings([stage])
+    if rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
+        is_protein = tokenizer.kind == "protein"
+        advice = "write proteins in upper case" if is_protein else "take a model for this language"
+        warnings.append(
+            f"{rows.unknown_fraction:.0%} of the tokens of the training examples are "
+            f"unknown to the vocabulary of the model {config.init_from}; {advice}"
+        )
+    return FinetuningRun(config, directory, setup, trainer, warnings)
 
 
 class FinetuningRun:
-    """The batches and evaluations of fine-tuning; see `Run` for what the loop does with them."""
+    """A run of fine-tuning; see `Run` for what happens to it.
+
+    Args:
+      config: The completed config.
+      warnings: Sentences to print before the first step.
+    """
 
     label = "finetune"
     best: Best
 
-    def __init__(self, config: ConfigDict, directory: epath.Path, setup: TaskSetup):
-        self.task, self.directory = setup.task, directory
-        described = setup.model, self.task.head, self.task.labels, setup.family
-        # What dtype=auto means does not change in a work directory.
-        dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-        if (directory / workdir.CONFIG).exists():
-            dtype = workdir.load_config(directory).dtype
-        self.config = filled_in(config, *described, dtype=dtype)
-        self.warnings = start.check(directory, self.config)
-        self.warnings += task_setup.read_rows(self.config, self.task)
+    def __init__(
+        self,
+        config: ConfigDict,
+        directory: epath.Path,
+        setup: TaskSetup,
+        trainer: Trainer,
+        warnings: list[str],
+    ):
+        self.config, self.directory, self.trainer = config, directory, trainer
+        self.setup, self.task, self.warnings = setup, setup.task, warnings
         self.rows = self.task.rows("train")
-        task_setup.check_segments(self.config, self.rows)
+        (self.stage,) = trainer.stages
+        self.num_steps = self.stage.num_steps
         self.before: dict[str, Any] = {}
         # Training may make an encoder for embeddings worse.
         self.is_scored_before = self.task.head == "embedding"
-        if self.is_scored_before:
-            self.warnings += task_setup.check_embedding(self.config, self.rows)
-        self.stage = task_setup.make_stage(self.config, self.rows)
-        self.num_steps = self.stage.num_steps
-        check_installed(self.config)
-        self.trainer = task_setup.make_trainer(
-            self.config, self.stage, task_setup.class_weights(self.config, self.task)
-        )
-        self.warnings += warmup_warnings([self.stage])
-        if self.rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
-            is_protein = setup.tokenizer.kind == "protein"
-            advice = (
-                "write proteins in upper case" if is_protein else "take a model for this language"
-            )
-            self.warnings.append(
-                f"{self.rows.unknown_fraction:.0%} of the tokens of the training examples are "
-                f"unknown to the vocabulary of the model {config.init_from}; {advice}"
-            )
+
+    def open_input(self) -> None:
+        identity = self.setup.data_identity, self.setup.tokenizer, None
+        multihost.run_on_process_zero(start.claim_corpus, self.directory, *identity)
+
+    def first_state(self) -> tuple[TrainState, dict[str, Any]]:
+        """Returns the encoder of the weights with a new head."""
+        return task_setup.first_state(self.config, self.trainer, self.setup), {}
+
+    def begin(self, resume: dict[str, Any]) -> None:
+        self.best = Best(self.directory, resume.get("best", {}))
+        self.before = resume.get("before", {})
+
+    def claim(self) -> None:
+        start.claim(self.directory, self.config)
+
+    def announce(self, step: int) -> None:
+        announce(self.config, self.task, self.trainer, self.directory, step, self.warnings)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -234,26 +214,34 @@ class FinetuningRun:
         size, multiple = self.config.eval.batch_size, self.config.data.length_multiple
         return predict(self.trainer, params, rows, size, guard.poll, multiple)
 
+    def end(self, step: int, times: dict[str, float | None]) -> dict[str, Any]:
+        results = {
+            "task": self.task.name,
+            "metric": self.task.metric,
+            "score": self.best.score,
+            "best_step": self.best.step,
+            "step": step,
+            "stopped_early": step < self.num_steps,
+            BASELINE: self.task.baseline(self.task.rows(self.splits[0])),
+        }
+        return results | self.results | times
 
-def _finished(
-    directory: epath.Path, last_step: int | None, with_advice: bool = True
-) -> dict[str, Any] | None:
-    """Reprints and returns the results of a run whose last step is done; None otherwise."""
-    if not (directory / workdir.RESULTS).exists():
-        return None
-    results = files.read_json(directory / workdir.RESULTS)
-    if results.get("step") != last_step and not results.get("stopped_early"):
-        return None
-    say(f"This run is finished: step {results['step']:,} is done.")
-    if not (directory / workdir.REPORT).exists():
-        # The process was killed before it wrote the pages.
-        write_pages(directory)
-    _show(results, directory, with_advice)
-    return results
+    def write_predictions(
+        self, results: dict[str, Any], guard: PreemptionGuard
+    ) -> dict[str, Any] | None:
+        shapes = self.trainer.abstract_state().params
+        predict_rows = functools.partial(self.predict, guard=guard)
+        scores = write_predictions(
+            self.config, self.directory, self.task, results, shapes, predict_rows
+        )
+        if guard.poll():
+            say(f"Stopped by {guard.signal_name}: run the same command to continue.")
+            return None
+        return scores
 
 
-def _show(results: dict[str, Any], directory: epath.Path, with_advice: bool) -> None:
-    """Prints the results and what to do next; a sweep has its own report and advice."""
+def show(results: dict[str, Any], directory: epath.Path, with_advice: bool = True) -> None:
+    """Prints the results of the finished run in a work directory, and what to do next."""
     summarize(results, directory)
     if with_advice:
         print(f"report       {directory / workdir.REPORT}")

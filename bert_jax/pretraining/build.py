@@ -13,6 +13,7 @@ from bert_jax.base.batch import BatchFields, shared_row_fields
 from bert_jax.base.errors import UserError
 from bert_jax.batches.stream import batch_fields
 from bert_jax.config import teacher_layers
+from bert_jax.interop.families import FAMILIES, load_family
 from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
@@ -21,6 +22,12 @@ from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.state import abstract_params
 from bert_jax.training.trainer import Trainer, make_layout, make_model_config
+
+
+def check_family(config: ConfigDict) -> None:
+    """Refuses a family that cannot be loaded, although only exports need it."""
+    if config.family not in FAMILIES:
+        load_family(config.family)
 
 
 def declared_fields(config: ConfigDict) -> BatchFields:

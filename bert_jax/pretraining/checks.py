@@ -8,10 +8,10 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.config import check_batch, prediction_warnings
-from bert_jax.interop.families import FAMILIES, load_family
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.pretraining.build import check_family
 from bert_jax.pretraining.weights import copied_vocabulary, kept_layers
 from bert_jax.store.manifest import given_tokenizer
 from bert_jax.tokenizers import Tokenizer
@@ -54,12 +54,6 @@ def check(
         # A run with checkpoints has fitted into memory before, or only prints its results.
         check_memory(trainer, config.train.gradient_accumulation_steps)
     return warnings
-
-
-def check_family(config: ConfigDict) -> None:
-    """Refuses a family that an export could not load; a run does not need it."""
-    if config.family not in FAMILIES:
-        load_family(config.family)
 
 
 def _check_vocabulary(

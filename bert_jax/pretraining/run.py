@@ -1,10 +1,10 @@
-"""The batches and the evaluations of a run of pre-training.
+"""A run of pre-training: its input, first state, batches, evaluations and results.
 
-`bert_jax.pretraining.train` is a run from top to bottom, `bert_jax.pretraining.build` makes its
-trainer, and `bert_jax.training.loop` takes its steps.
+`bert_jax.training.engine` is a run from top to bottom, and `bert_jax.pretraining.build` makes its
+trainer.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any
 
@@ -13,13 +13,16 @@ import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.parallel import multihost
+from bert_jax.pretraining import weights
 from bert_jax.pretraining.batches import RunInput, heldout_characters_per_token, stream_spec
 from bert_jax.pretraining.heldout import counts_by_source, evaluate, progress_text
+from bert_jax.pretraining.summary import announce, corpus_reports
 from bert_jax.store.token_store import TokenStore
 from bert_jax.training.loop import PreemptionGuard
-from bert_jax.training.metrics import OTHER_TEXT
+from bert_jax.training.metrics import BEFORE, OTHER_TEXT, evaluation_at
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
@@ -27,13 +30,13 @@ from bert_jax.training.trainer import Trainer
 
 
 class PretrainingRun:
-    """The batches and evaluations of pre-training; see `Run` for what the loop does with them.
+    """A run of pre-training; see `Run` for what happens to it.
 
     Args:
-      resume: What the checkpoint that the run continues from stores beside the state; empty for a
-        new run.
-      guesses_at_random: Whether the head that fills masks is drawn from the seed although the run
-        begins with given weights; its guesses at step 0 are not shown.
+      warnings: Sentences to print before the first step.
+      pretrained: The model that the run begins with; None if it begins otherwise, or goes on.
+      teacher: The teacher; None if the config has none.
+      open_input: Opens the input, and prepares it first if it is missing.
 
     Attributes:
       results: The results of the latest evaluation; empty if there was none since the start.
@@ -46,18 +49,39 @@ class PretrainingRun:
         config: ConfigDict,
         directory: epath.Path,
         trainer: Trainer,
-        run_input: RunInput,
-        resume: dict[str, Any],
-        guesses_at_random: bool = False,
+        warnings: list[str],
+        *,
+        pretrained: Pretrained | None,
+        teacher: Pretrained | None,
+        open_input: Callable[[], RunInput],
     ):
         self.config, self.directory, self.trainer = config, directory, trainer
         self.num_steps = config.train.num_steps
-        self.evaluated_step = resume.get("evaluated_step", -1)
         self.results: dict[str, Any] = {}
-        self._input, self._resume = run_input, resume
-        self._guesses_at_random = guesses_at_random
-        if run_input.heldout:
-            self._token_counts = counts_by_source(run_input.train)
+        self._warnings, self._open_input = warnings, open_input
+        self._pretrained, self._teacher = pretrained, teacher
+        self._reports: list[dict[str, Any]] = []
+
+    def open_input(self) -> None:
+        self._input = self._open_input()
+        if self._input.heldout:
+            self._token_counts = counts_by_source(self._input.train)
+
+    def first_state(self) -> tuple[TrainState, dict[str, Any]]:
+        models, tokenizer = (self._pretrained, self._teacher), self._input.tokenizer
+        return weights.first_state(self.config, self.directory, self.trainer, *models, tokenizer)
+
+    def begin(self, resume: dict[str, Any]) -> None:
+        self._resume, self.evaluated_step = resume, resume.get("evaluated_step", -1)
+
+    def claim(self) -> None:
+        weights.claim(self.config, self.directory, self._pretrained)
+
+    def announce(self, step: int) -> None:
+        if multihost.is_first():
+            self._reports = corpus_reports(self._input, self.config, self.trainer.stages)
+        described = self.config, self.trainer, self._input, self.directory
+        announce(*described, step, self._warnings, self._reports)
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         shards = multihost.batch_shards(self.trainer.layout.batch)
@@ -118,8 +142,19 @@ class PretrainingRun:
             results = other and results | {OTHER_TEXT + name: x for name, x in other.items()}
         if not results:
             return
-        if not step and self._guesses_at_random:
+        if not step and weights.guesses_at_random(self.config, self._pretrained):
             results.pop(FILLED_TEXTS, None)
         self.results, self.evaluated_step = results, step
         text = progress_text(trainer.objective.metrics, results)
         recorder.log_evaluation(step, results, text)
+
+    def end(self, step: int, times: dict[str, float | None]) -> dict[str, Any]:
+        results = self.results | {"step": step} | times | {"corpus": self._reports}
+        if self.config.init_from and (before := evaluation_at(self.directory, 0)):
+            results[BEFORE] = before
+        return results
+
+    def write_predictions(
+        self, results: dict[str, Any], guard: PreemptionGuard
+    ) -> dict[str, Any] | None:
+        return {}

@@ -15,6 +15,7 @@ from bert_jax.batches import corpus_report
 from bert_jax.config.command_line import config_files
 from bert_jax.objectives.term import Metric
 from bert_jax.pretraining.batches import RunInput, stream_spec
+from bert_jax.pretraining.build import check_family, make_objective
 from bert_jax.text.named_sources import BUILT_IN, join_inputs, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, OTHER_TEXT
@@ -102,10 +103,12 @@ def corpus_reports(
     ]
 
 
-def summarize(
-    config: ConfigDict, metrics: Sequence[Metric], results: dict[str, Any], path: epath.Path
-) -> None:
-    """Prints the results of a finished run and what to do next."""
+def show(results: dict[str, Any], path: epath.Path) -> None:
+    """Prints the results of the finished run in a work directory, and what to do next."""
+    config = workdir.load_config(path)
+    # Parts from outside are refused, as in a run that is not finished.
+    check_family(config)
+    metrics = make_objective(config).metrics
     print()
     if "num_sequences" in results:
         title = f"Step {results['step']:,} on held-out documents"

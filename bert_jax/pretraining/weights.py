@@ -1,6 +1,6 @@
 """The weights of a run: those that it is given, and its first state.
 
-A run starts in one of four ways: from its own newest checkpoint, from the state of another run
+A run without checkpoints starts in one of three ways: from the state of another run
 (`config.resume_from`), from given weights (`config.init_from` or a teacher's), or from scratch.
 """
 
@@ -93,19 +93,15 @@ def first_state(
     config: ConfigDict,
     directory: epath.PathLike,
     trainer: Trainer,
-    checkpointer: Checkpointer,
     pretrained: Pretrained | None,
     teacher: Pretrained | None,
     tokenizer: Tokenizer,
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Creates or restores the first state of a run of pre-training.
+    """Creates the first state of a run of pre-training without checkpoints of its own.
 
     Returns:
-      The state, and what the checkpoint of this state stores beside it; empty for a new run.
+      The state, and what its checkpoint of another run stores beside it; empty for a new run.
     """
-    # The run continues from its own newest checkpoint, even if the config names another source.
-    if restored := checkpointer.restore_newest(trainer.abstract_state()):
-        return restored
     if config.resume_from:
         # The state of another run: weights, optimizer, step and position in the data.
         start.check_same_corpus(config.resume_from, directory)

@@ -84,10 +84,10 @@ class PreemptionGuard:
 
 
 class Run(Protocol):
-    """What the loop needs from a run of pre-training or fine-tuning.
+    """What `engine.run_to_end` and the loop need from a run of pre-training or fine-tuning.
 
     Attributes:
-      config: The config of the run; the loop reads `log`, `checkpoint` and `profile`.
+      config: The completed config; the loop reads `log`, `checkpoint` and `profile`.
       evaluated_step: The last step that was evaluated; -1 if there is none.
       results: The results of the run so far; empty if the run must be evaluated for them.
       is_over: Whether the latest evaluation ended the run before its last step.
@@ -101,6 +101,26 @@ class Run(Protocol):
     evaluated_step: int
     results: dict[str, Any]
     is_over: bool
+
+    def open_input(self) -> None:
+        """Opens the input, prepares it first if it is missing, and claims it for the directory."""
+        ...
+
+    def first_state(self) -> tuple[TrainState, dict[str, Any]]:
+        """Returns the state of a run without checkpoints, and the argument of `begin`."""
+        ...
+
+    def begin(self, resume: dict[str, Any]) -> None:
+        """Takes what the checkpoint of the first state stores beside it; empty for a new run."""
+        ...
+
+    def claim(self) -> None:
+        """Writes the config; called on process 0 only."""
+        ...
+
+    def announce(self, step: int) -> None:
+        """Describes the run before the first compilation, which takes a while."""
+        ...
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         """Yields the stage and the batch, on the devices, of every step after `step`."""
@@ -116,6 +136,20 @@ class Run(Protocol):
 
     def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
         """Evaluates a state and records the results, unless the run must stop."""
+        ...
+
+    def end(self, step: int, times: dict[str, float | None]) -> dict[str, Any]:
+        """Returns the contents of results.json, with the result of `Recorder.times`."""
+        ...
+
+    def write_predictions(
+        self, results: dict[str, Any], guard: PreemptionGuard
+    ) -> dict[str, Any] | None:
+        """Predicts the splits that the config names, with the weights of a finished run.
+
+        Returns:
+          The scores to add to the results; None if the run must stop.
+        """
         ...
 
 

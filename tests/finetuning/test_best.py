@@ -29,13 +29,11 @@ def test_best_by_scores(scores, best, resumed_after, tmp_path):
     found = Best(tmp_path, {})
     for number, (step, score) in enumerate(scores):
         if number == resumed_after:
-            found.close()
             found = Best(tmp_path, json.loads(json.dumps(found.state())))
         found.update(TrainState(jnp.asarray(step), params, ()), score, [step])
     assert found.step == best
     assert found.results == ([best] if scores else None)
     assert workdir.saved_steps(tmp_path / workdir.BEST)[-1:] == ([best] if scores else [])
-    found.close()
 
 
 def test_what_a_killed_process_left_is_removed_and_what_is_gone_is_forgotten(tmp_path):
@@ -45,11 +43,9 @@ def test_what_a_killed_process_left_is_removed_and_what_is_gone_is_forgotten(tmp
     for step in (2, 4, 6):
         found.update(TrainState(jnp.asarray(step), params, ()), step, [])
         states.append(found.state())
-    found.close()
     # Only the newest two are kept: the process that continues after step 2 has lost its best.
     found = Best(tmp_path, states[1])
     assert (found.step, found.last_step) == (-1, 2)
     assert workdir.saved_steps(tmp_path / workdir.BEST) == []
     found.update(TrainState(jnp.asarray(4), params, ()), 4.0, [])
     assert found.step == 4
-    found.close()

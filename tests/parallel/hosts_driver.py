@@ -34,10 +34,17 @@ def count_reads(file: str) -> None:
         return tokens_at(store, positions)
 
     TokenStore.tokens_at = counted
-    # The report on the corpus reads a sample of it in the first process.
-    corpus_report._Recorder.tokens_at = lambda self, positions: (
-        self.positions.append(positions) or tokens_at(self._store, positions)
-    )
+    measure = corpus_report.measure
+
+    def measured(*args):
+        # The report on the corpus reads a sample of it in the first process.
+        TokenStore.tokens_at = tokens_at
+        try:
+            return measure(*args)
+        finally:
+            TokenStore.tokens_at = counted
+
+    corpus_report.measure = measured
     atexit.register(lambda: Path(file).write_text(json.dumps(read)))
 
 
