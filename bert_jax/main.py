@@ -12,17 +12,26 @@ from bert_jax.config.command_line import config_source
 
 def define_flags() -> None:
     cli.define_run_flags()
+    flags.DEFINE_integer(
+        "stopped_status",
+        0,
+        "Exit status of a run that a signal stopped and that has saved; with another than 0, a "
+        "script knows that it must start the run again.",
+    )
 
 
-def main(_) -> None:
+def main(_) -> int | None:
     args = flags.FLAGS
+    # Process 1 of a container would ignore SIGTERM without a handler.
+    cli.end_on_sigterm()
     # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
     validate(args.config, is_given=True)
     with cli.joined_hosts() as alone:
         workdir = cli.work_directory(alone)
         from bert_jax.commands.pretrain import pretrain
 
-        pretrain(args.config, workdir, config_source())
+        results = pretrain(args.config, workdir, config_source())
+    return args.stopped_status if results is None else None
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ esac
 nodes=$((${TOPOLOGY//x/ * } / 4))
 # The arguments as strings of YAML, in which two quotes stand for one.
 quote="'" args=""
-for word in "$WORKDIR" "$@"; do args+="'${word//$quote/$quote$quote}', "; done
+for word in "--workdir=$WORKDIR" "$@"; do args+="'${word//$quote/$quote$quote}', "; done
 
 jobset=$(
   cat <<END
@@ -59,7 +59,7 @@ spec:
           backoffLimit: 0
           podFailurePolicy:
             rules:
-              # launch/train.py exits with these after a mistake, which a restart would repeat.
+              # The training exits with these after a mistake, which a restart would repeat.
               - action: FailJob
                 onExitCodes:
                   containerName: train
@@ -76,7 +76,7 @@ spec:
               containers:
                 - name: train
                   image: $IMAGE
-                  command: [python, launch/train.py]
+                  command: [python, -m, bert_jax.main, --stopped_status=75]
                   args: [${args%, }]
                   resources:
                     requests:

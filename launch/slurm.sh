@@ -21,7 +21,8 @@
 set -uo pipefail
 
 # Each process sees all GPUs of its node and uses the one with its local number.
-command=(srun --gpu-bind=none python launch/train.py "$@")
+train=(python -m bert_jax.main --stopped_status=75 --workdir="$1" "${@:2}")
+command=(srun --gpu-bind=none "${train[@]}")
 printf '%q ' "${command[@]}"
 echo
 [[ -z ${DRY_RUN:-} ]] || exit 0
@@ -32,7 +33,7 @@ canceled=""
 trap 'canceled=1' TERM
 "${command[@]}"
 status=$?
-# launch/train.py ends with 1 or 2 after a mistake.
+# The training ends with 1 or 2 after a mistake.
 if [[ -z $canceled && $status -gt 2 && ${SLURM_RESTART_COUNT:-0} -lt 100 ]]; then
   echo "ended with status $status before the run was finished: queueing job $SLURM_JOB_ID again"
   scontrol requeue "$SLURM_JOB_ID"

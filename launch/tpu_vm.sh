@@ -100,7 +100,7 @@ python3 -m uv venv --quiet --clear --python=3.12 env
 python3 -m uv pip install --quiet --python=env/bin/python --editable "source[tpu,gcs]"
 cd source
 export PATH=/tmp/bert_jax/env/bin:$PATH
-setsid nohup bash -c 'trap : TERM; python launch/train.py "$@"; echo $? >../status' \
+setsid nohup bash -c 'trap : TERM; python -m bert_jax.main --stopped_status=75 "$@"; echo $? >../status' \
   bash "${arguments[@]}" >>../log 2>&1 </dev/null &
 echo $! >../pid
 END
@@ -108,8 +108,8 @@ END
 
 # Copies this checkout to the work directory and from there to all workers, and starts the training.
 start() { # flags of bert_jax.main
-  local archive=${WORKDIR%/}/source.tar.gz arguments=("$WORKDIR" "$@")
-  local pack="tar --create --gzip --exclude=__pycache__ bert_jax configs launch setup.py pyproject.toml README.md"
+  local archive=${WORKDIR%/}/source.tar.gz arguments=("--workdir=$WORKDIR" "$@")
+  local pack="tar --create --gzip --exclude=__pycache__ bert_jax configs setup.py pyproject.toml README.md"
   run bash -o pipefail -c "$pack | gcloud storage cp - ${archive@Q}" &&
     on_all_workers "set -eo pipefail; archive=${archive@Q} arguments=(${arguments[*]@Q})
 $stop_script
@@ -148,7 +148,7 @@ train() { # flags of bert_jax.main
         delete
         return
         ;;
-      # See launch/train.py.
+      # See launch/README.md.
       ACTIVE,1 | ACTIVE,2)
         fail "the training ended with a mistake: see $0 logs; the TPU costs money until $0 delete"
         ;;

@@ -13,7 +13,6 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.checks import check_rules, finetuning_rules, model_rules
 from bert_jax.config.common import COMMON, EVAL_BATCH_SIZE, GRADIENT_ACCUMULATION_STEPS, MODEL
 from bert_jax.config.schema import Field, Owner, Section, build, check, to_dict
-from bert_jax.config.stored import without_removed
 from bert_jax.config.task_sections import TASK_SECTIONS
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
@@ -250,7 +249,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     """Converts the stored form of a filled-in config back; inverts `to_dict`."""
     FINETUNING["task"].check("config.task", values["task"])
     section = {**_section(values["task"]), **FILLED_IN}
-    config = build(section, without_removed(values))
+    config = build(section, values)
     check(config, section)
     check_rules(model_rules(config), config)
     return config

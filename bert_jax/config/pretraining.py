@@ -18,7 +18,6 @@ from bert_jax.config.common import (
 from bert_jax.config.data import DATA
 from bert_jax.config.schema import Field, Owner, Section, build, check
 from bert_jax.config.stage_keys import STAGE
-from bert_jax.config.stored import without_removed
 
 PRETRAINING: Section = {
     **COMMON,
@@ -125,7 +124,7 @@ def teacher_layers(config: ConfigDict) -> tuple[int, ...]:
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     """Converts the stored form of a config back (inverts `to_dict`); missing keys get defaults."""
-    config = build(PRETRAINING, without_removed(values))
+    config = build(PRETRAINING, values)
     check(config, PRETRAINING)
     check_rules(stored_rules(config), config)
     return config

@@ -185,7 +185,17 @@ class Pretrained:
 
 def read_training(directory: Path) -> dict[str, Any]:
     """Reads how a model was trained; empty if its directory has no TRAINING file."""
-    return files.read_json(directory / TRAINING, optional=True)
+    path = directory / TRAINING
+    training = files.read_json(path, optional=True)
+    try:
+        if config := training.get("config"):
+            config_lib.from_stored(config)
+    except UserError as error:
+        raise UserError(
+            f"{path} is of another version of bert_jax: {error}; without this file, the model is "
+            "read as one of another program"
+        ) from error
+    return training
 
 
 def write_training(pretrained: Pretrained, directory: Path) -> None:

@@ -10,6 +10,7 @@ from bert_jax.config import (
     finetune_config,
     from_dict,
     max_predictions,
+    read_stored,
     stage,
     to_dict,
     validate,
@@ -193,3 +194,13 @@ def test_a_decoder_needs_a_term_that_trains_it():
     config.model.num_decoder_layers = 2
     with pytest.raises(UserError, match="num_decoder_layers is 2, but .* by the term denoising"):
         make_objective(config)
+
+
+def test_a_config_of_another_version_is_refused(tmp_path):
+    """Version 0.1, for example, had keys that are gone."""
+    values = to_dict(default_config()) | {"scan_layers": False}
+    with pytest.raises(UserError, match="^config.scan_layers is not a known key"):
+        from_dict(values)
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="config.json is not a config of this version of bert_jax"):
+        read_stored(tmp_path / "config.json")
