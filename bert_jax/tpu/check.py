@@ -19,7 +19,7 @@ from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import Compiled, compile_step, compile_trainer, gib
-from bert_jax.tpu.report import bill, print_bill, print_report, report
+from bert_jax.tpu.results import bill, print_bill, print_step_results, step_results
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage, numbered_stage, resolve_stages
 
@@ -47,9 +47,9 @@ def check(
         config = with_batch_size_per_chip(config, size, topology)
     stage = numbered_stage(config, stage_number)
     compiled = tried.get(size) or compile_step(config, topology, devices, stage)
-    results = report(stage, compiled, topology)
+    results = step_results(stage, compiled, topology)
     results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
-    print_report(results, topology, terminal())
+    print_step_results(results, topology, terminal())
     _write(results, config, output)
     refuse_too_large(stage, compiled, topology)
 
@@ -84,13 +84,13 @@ def check_embedding(
     trainer = task_setup.make_trainer(config, stage, devices=devices)
     batch = task_setup.abstract_embedding_batch(config, stage, trainer)
     compiled = compile_trainer(trainer, batch, topology, stage)
-    results = report(stage, compiled, topology)
+    results = step_results(stage, compiled, topology)
     if with_plan:
         every_steps = config.checkpoint.every_steps
         results = bill([results], compiled.state_bytes, every_steps, price_per_chip_hour)
         print_bill(results, terminal())
     else:
-        print_report(results, topology, terminal())
+        print_step_results(results, topology, terminal())
     _write(results, config, output)
     refuse_too_large(stage, compiled, topology)
 
@@ -119,7 +119,7 @@ def plan(
             print(f"stage {stage.index + 1} compiled in {seconds:.0f} s", flush=True)
         compiled = steps[sizes]
         refuse_too_large(stage, compiled, topology)
-        stages.append(report(stage, compiled, topology))
+        stages.append(step_results(stage, compiled, topology))
     every_steps = config.checkpoint.every_steps
     results = bill(stages, compiled.state_bytes, every_steps, price_per_chip_hour)
     print_bill(results, terminal())

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.base.progress import terminal
-from bert_jax.tpu import report, topologies
+from bert_jax.tpu import results, topologies
 from bert_jax.tpu.compilation import Compiled
 from bert_jax.training.stages import numbered_stage
 from tests.small import small_config
@@ -32,7 +32,7 @@ def printed(show, *args):
 
 
 def test_hours_tokens_and_prices_add_up():
-    found = report.bill(STAGES, state_bytes=4_000_000_000, every_steps=1000, price=1.5)
+    found = results.bill(STAGES, state_bytes=4_000_000_000, every_steps=1000, price=1.5)
     assert [stage["hours"] for stage in found["stages"]] == pytest.approx([5, 2.5])
     assert [stage["price"] for stage in found["stages"]] == pytest.approx([5 * 48, 2.5 * 48])
     # The paper's 3.3 billion words, about 40 times.
@@ -40,7 +40,7 @@ def test_hours_tokens_and_prices_add_up():
     assert found["total"] == pytest.approx(
         {"steps": 1_000_000, "tokens": tokens, "hours": 7.5, "chip_hours": 240, "price": 360}
     )
-    lines = printed(report.print_bill, found)
+    lines = printed(results.print_bill, found)
     assert lines[0] == "2 x v5e:4x4: 32 chips"
     assert "2 512 100,000 90.0 2.5 80 13.1 120" in lines
     assert "total 1,000,000 7.5 240 42.6 360" in lines
@@ -49,13 +49,13 @@ def test_hours_tokens_and_prices_add_up():
 
 
 def test_a_bill_without_a_price_or_a_time():
-    found = report.bill([{**STAGES[0], "steps": 200}], 1, every_steps=1000, price=None)
+    found = results.bill([{**STAGES[0], "steps": 200}], 1, every_steps=1000, price=None)
     assert "price" not in found["total"] and "price" not in found["stages"][0]
     assert found["checkpoint"]["lost_steps"] == 200
     # The hours of a run with an unknown stage are unknown.
-    found = report.bill([STAGES[0], STAGES[1] | UNKNOWN], 1, every_steps=1000, price=1.5)
+    found = results.bill([STAGES[0], STAGES[1] | UNKNOWN], 1, every_steps=1000, price=1.5)
     assert set(found["total"]) == {"steps", "tokens"}
-    lines = printed(report.print_bill, found)
+    lines = printed(results.print_bill, found)
     assert "1 128 900,000 20.0 29.5" in lines and "2 512 100,000 13.1" in lines
     assert "The time of stage 2 is unknown: KeyError: '[b]'" in lines
 
@@ -72,9 +72,9 @@ def test_a_program_that_is_not_understood_has_no_estimate(line, reason):
     topology = topologies.find("v5e:4x4")
     text = "ENTRY %main (b: f32[8]) -> f32[8] {\n" + line + "\n}\n"
     step = Compiled(text, 2**30, 2**20, 1.0, {"data": 16}, 1e9, 2**30)
-    found = report.report(numbered_stage(small_config(), 1), step, topology)
+    found = results.step_results(numbered_stage(small_config(), 1), step, topology)
     assert found["fits"] and found["not_estimated"].startswith(reason)
     assert found["estimated_mfu"] is None and found["estimate"] is None
-    lines = printed(report.print_report, found, topology)
+    lines = printed(results.print_step_results, found, topology)
     assert "argument 1.00 GiB" in lines
     assert f"The time is unknown: {reason}" in " ".join(lines)

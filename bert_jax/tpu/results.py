@@ -13,7 +13,7 @@ from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage
 
 
-def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, Any]:
+def step_results(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, Any]:
     """Collects the numbers of one compilation.
 
     Returns:
@@ -63,7 +63,7 @@ def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, An
     }
 
 
-def print_report(results: dict[str, Any], topology: Topology, console: Console) -> None:
+def print_step_results(results: dict[str, Any], topology: Topology, console: Console) -> None:
     mesh = ", ".join(f"{axis} {size}" for axis, size in results["mesh"].items())
     console.print(
         f"{_slices(results)}, mesh {mesh}; "
