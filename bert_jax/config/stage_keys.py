@@ -138,11 +138,16 @@ def has_own_schedule(stage: ConfigDict) -> bool:
     return bool(stage.peak_learning_rate or stage.shape)
 
 
+def masking_rate(stage: ConfigDict, data: ConfigDict) -> float:
+    """Returns the masking rate of a stage; `data` is `config.data`."""
+    return stage.masked_lm_prob or data.masked_lm_prob
+
+
 def max_predictions(stage: ConfigDict, data: ConfigDict) -> int:
     """Returns the largest number of predictions in a row of a stage; `data` is `config.data`."""
     return stage.max_predictions_per_seq or derived_predictions(
         stage.max_seq_length,
-        stage.masked_lm_prob or data.masked_lm_prob,
+        masking_rate(stage, data),
         data.corruption,
         data.max_pairs_per_row,
         data.whole_word_masking,
@@ -184,7 +189,7 @@ def prediction_warnings(config: ConfigDict) -> list[str]:
         return []
     warnings = []
     for i, stage in enumerate(config.train.stages):
-        rate, length = stage.masked_lm_prob or config.data.masked_lm_prob, stage.max_seq_length
+        rate, length = masking_rate(stage, config.data), stage.max_seq_length
         limit = max_predictions(stage, config.data)
         if stage.fraction and limit < 0.9 * rate * length:
             warnings.append(

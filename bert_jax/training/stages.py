@@ -7,8 +7,13 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config import max_predictions
-from bert_jax.config.stage_keys import OWN_MODEL_KEYS, has_own_schedule
+from bert_jax.config.schema import to_dict
+from bert_jax.config.stage_keys import (
+    OWN_MODEL_KEYS,
+    has_own_schedule,
+    masking_rate,
+    max_predictions,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +111,7 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
         else:
             curve = curve_of_run(config.schedule, shared_steps, before)
             before += end_step - first_step
-        decay, masked_lm_prob = entry.weight_decay, entry.masked_lm_prob or data.masked_lm_prob
+        decay = entry.weight_decay
         stages.append(
             Stage(
                 index=index,
@@ -115,7 +120,7 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
                 max_seq_length=entry.max_seq_length,
                 max_predictions_per_seq=max_predictions(entry, data),
                 batch_size=entry.batch_size or train.batch_size,
-                masked_lm_prob=masked_lm_prob,
+                masked_lm_prob=masking_rate(entry, data),
                 weight_decay=config.optimizer.weight_decay if decay == -1 else decay,
                 curve=curve,
                 max_pairs_per_row=data.max_pairs_per_row,
@@ -138,19 +143,31 @@ def _own_curve(entry: ConfigDict, schedule: ConfigDict, num_steps: int) -> Curve
     )
 
 
-def settings_until(config: ConfigDict, step: int) -> dict[str, Any]:
-    """Returns the keys of the stages that take the steps up to `step`, with these steps."""
-    settings = {}
+def comparable(config: ConfigDict, step: int) -> dict[str, Any]:
+    """Returns the values of a config of pre-training by key, to compare them with another's.
+
+    In addition to the stages as a whole, there are the keys of those that take the steps up to
+    `step`, such as train.stages[0].batch_size, with these steps.
+    """
+    values, entries = to_dict(config), _entries(config)
+    values["train"]["stages"] = entries
     for stage in resolve_stages(config):
         if stage.first_step < step:
-            entry = dict(config.train.stages[stage.index])
+            entry = dict(entries[stage.index])
             # Other fractions of another number of steps may be the same steps.
             del entry["fraction"]
             entry["steps"] = f"{stage.first_step + 1} to {min(stage.end_step, step)}"
-            entry["max_predictions_per_seq"] = stage.max_predictions_per_seq
             path = f"train.stages[{stage.index}]"
-            settings |= {f"{path}.{key}": value for key, value in entry.items()}
-    return settings
+            values |= {f"{path}.{key}": value for key, value in entry.items()}
+    return values
+
+
+def _entries(config: ConfigDict) -> list[dict[str, Any]]:
+    """Returns the keys of the stages, with the number of predictions that 0 stands for."""
+    return [
+        {**to_dict(entry), "max_predictions_per_seq": max_predictions(entry, config.data)}
+        for entry in config.train.stages
+    ]
 
 
 def stages_of_run(before: ConfigDict, now: ConfigDict) -> tuple[ConfigDict, ...]:
@@ -167,7 +184,7 @@ def stages_of_run(before: ConfigDict, now: ConfigDict) -> tuple[ConfigDict, ...]
     """
 
     def without_fractions(config: ConfigDict) -> list[dict[str, Any]]:
-        return [{**entry, "fraction": 0} for entry in config.train.stages]
+        return [entry | {"fraction": 0} for entry in _entries(config)]
 
     def steps(config: ConfigDict) -> list[int]:
         counts = [0] * len(config.train.stages)

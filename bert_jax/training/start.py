@@ -24,7 +24,7 @@ from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.schema import Owner
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
-from bert_jax.training.stages import settings_until
+from bert_jax.training.stages import comparable
 
 _ACCUMULATION = "train.gradient_accumulation_steps"
 # What tells data sets apart: of fine-tuning, and of a token store. Files may move.
@@ -194,18 +194,12 @@ def print_differences(config: ConfigDict, source: ConfigSource) -> None:
 
 
 def _changed(path: epath.Path, before: ConfigDict, now: ConfigDict) -> dict[str, tuple[Any, Any]]:
-    """Finds the keys that the config of the run in `path` has with other values, with both.
-
-    Stages are compared as a whole, and once more for the steps that have run.
-    """
-    changed = config_lib.differences(_comparable(before), _comparable(now))
-    if not workdir.is_finetuning(before):
-        ends = before.train.num_steps, now.train.num_steps
-        step = min(workdir.newest_checkpoint(path) or 0, *ends)
-        changed |= config_lib.differences(
-            *(settings_until(config, step) for config in (before, now))
-        )
-    return changed
+    """Finds the keys that the config of the run in `path` has with other values, with both."""
+    if workdir.is_finetuning(before):
+        return config_lib.differences(*map(config_lib.to_dict, (before, now)))
+    ends = before.train.num_steps, now.train.num_steps
+    step = min(workdir.newest_checkpoint(path) or 0, *ends)
+    return config_lib.differences(*(comparable(config, step) for config in (before, now)))
 
 
 def _fixed_key(
@@ -226,14 +220,6 @@ def _check_names(path: epath.Path) -> None:
         # What a run writes and removes must be inside its directory.
         if os.path.islink(child):
             raise UserError(f"{child} is a symbolic link; remove it or choose another --workdir")
-
-
-def _comparable(config: ConfigDict) -> dict[str, Any]:
-    values = config_lib.to_dict(config)
-    if not workdir.is_finetuning(config):
-        for plain, stage in zip(values["train"]["stages"], config.train.stages, strict=True):
-            plain["max_predictions_per_seq"] = config_lib.max_predictions(stage, config.data)
-    return values
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
