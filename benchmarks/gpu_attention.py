@@ -3,7 +3,7 @@
     python benchmarks/gpu_attention.py [--minutes=5] [--only=large]
 
 Each shape is that of a layer, with random inputs in bfloat16 and rows without padding. The forward
-kernel and those of the gradients are timed alone. The last lines of the output are the best blocks:
+kernel and those of the gradients are timed alone. The last lines are the best tilings:
 rows to put before those of `bert_jax.models.gpu_attention._SECOND`. Beside them stand the form that
 is the default, attention in XLA as models compute it without the kernels, and cuDNN's attention,
 which has no dropout.
@@ -30,10 +30,10 @@ import jax.numpy as jnp
 
 from bert_jax.models import gpu_attention
 from bert_jax.models.dropout import Dropout, dropped, mask_keys
-from bert_jax.models.gpu_attention import Blocks, Call, Form
+from bert_jax.models.gpu_attention import Call, Form, Tiling
 from bert_jax.models.sliced_attention import sliced_attention
 
-# The kernels by the names of their blocks in a `Form`, and the products of a pair of positions.
+# The kernels by the names of their tilings in a `Form`, and the products of a pair of positions.
 KERNELS = {
     "forward": (gpu_attention.forward, 2),
     "keys": (gpu_attention.key_gradients, 4),
@@ -77,7 +77,7 @@ class Shape:
         return self.batch * self.heads * self.texts * in_text
 
 
-# Blocks are compared for the first shape of each depth, length and kind of layer.
+# Tilings are compared for the first shape of each depth, length and kind of layer.
 SHAPES = [
     Shape("large", 64, 512, 16),
     Shape("large", 256, 128, 16),
@@ -91,8 +91,8 @@ SHAPES = [
 ]
 TINY = [Shape("tiny", 1, 128, 2, depth=16, window=30)]
 # The likely ones first. With other sizes Triton's programs spill registers or repeat products.
-BLOCKS = [
-    Blocks(own, other, warps, stages)
+TILINGS = [
+    Tiling(own, other, warps, stages)
     for stages in (2, 3, 4)
     for own, other, warps in (
         (128, 64, 8),
@@ -163,7 +163,7 @@ class Layer:
         return functools.partial(kernel_attention, self.call(form))
 
     def time_others(self) -> None:
-        """Times what the best blocks are compared with."""
+        """Times what the best tilings are compared with."""
         plain = sliced if self.shape.length > 512 else plain_attention
         self.time_attention(
             {
@@ -219,7 +219,7 @@ class Layer:
         return products * 2 * self.shape.depth * self.shape.num_pairs / seconds / 1e12
 
     def best_form(self, end: float) -> Form | None:
-        """Compares blocks for each kernel until a time; None if none worked for one of them."""
+        """Compares tilings for each kernel until a time; None if none worked for one of them."""
         forward = functools.partial(gpu_attention.forward, self.call(self.default))
         output, log_sums = jax.jit(forward)(self.inputs)
         sums = gpu_attention.with_inner_sums(log_sums, output, self.gradient)
@@ -228,34 +228,34 @@ class Layer:
             inputs = self.inputs if name == "forward" else (*self.inputs, self.gradient, sums)
             now = time.monotonic()
             found = self.compare(name, function, inputs, now + (end - now) / left)
-            for seconds, blocks in found[:3]:
+            for seconds, tiling in found[:3]:
                 rate = self.tflops(products, seconds)
-                print(f"  {name} {tuple(blocks)}: {1e3 * seconds:.3f} ms, {rate:.0f} TFLOP/s")
+                print(f"  {name} {tuple(tiling)}: {1e3 * seconds:.3f} ms, {rate:.0f} TFLOP/s")
             if found:
                 best[name] = found[0][1]
         return Form(**best) if len(best) == len(KERNELS) else None
 
-    def compare(self, name: str, function, inputs, end: float) -> list[tuple[float, Blocks]]:
-        """Returns the times of blocks, the shortest first."""
-        candidates = [x for x in BLOCKS if max(x.own, x.other) <= self.shape.length]
+    def compare(self, name: str, function, inputs, end: float) -> list[tuple[float, Tiling]]:
+        """Returns the times of tilings, the shortest first."""
+        candidates = [x for x in TILINGS if max(x.own, x.other) <= self.shape.length]
         candidates = candidates[:2] if self.interpret else candidates
 
         jobs = [
-            (functools.partial(function, self.call(Form(blocks, blocks, blocks))), (inputs,))
-            for blocks in candidates
+            (functools.partial(function, self.call(Form(tiling, tiling, tiling))), (inputs,))
+            for tiling in candidates
         ]
         found, failures, programs = [], [], compiled(jobs)
         concurrent.futures.wait(programs, timeout=max(0, end - time.monotonic()))
-        for program, blocks in zip(programs, candidates, strict=True):
+        for program, tiling in zip(programs, candidates, strict=True):
             if found and not program.done():
                 program.cancel()
                 continue
             try:
-                found.append((timed(program.result(), (inputs,), self.interpret), blocks))
+                found.append((timed(program.result(), (inputs,), self.interpret), tiling))
             # More shared memory than there is, for example.
             except Exception as error:
-                failures.append(f"{tuple(blocks)} {first_line(error)}")
-        print(f"  {name}: {len(found)} of {len(candidates)} blocks timed", flush=True)
+                failures.append(f"{tuple(tiling)} {first_line(error)}")
+        print(f"  {name}: {len(found)} of {len(candidates)} tilings timed", flush=True)
         for failure in failures[:2]:
             print(f"    {failure}", flush=True)
         return sorted(found)

@@ -6,7 +6,7 @@ import jax
 from bert_jax.models.attention import attention_bias
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.encoder import Block, rematerialized
+from bert_jax.models.encoder import TransformerBlock, rematerialized
 from bert_jax.models.input_embeddings import embedded_rows, position_init
 from bert_jax.models.layers import LayerNorm
 
@@ -14,7 +14,7 @@ from bert_jax.models.layers import LayerNorm
 class Decoder(nn.Module):
     """Embeddings with positions of their own, and `num_decoder_layers` blocks.
 
-    `SelfAttention` and `Block` are those of the encoder; a block also attends to the encoder's
+    `SelfAttention` and `TransformerBlock` are those of the encoder; a block also attends to its
     output. As in the encoder, LayerNorm follows the embeddings and each residual sum.
     """
 
@@ -53,7 +53,7 @@ class Decoder(nn.Module):
             source_BxLxD,
             attention_bias(source_mask_BxL),
         )
-        block = rematerialized(Block, c.remat)
+        block = rematerialized(TransformerBlock, c.remat)
         for i in range(c.num_decoder_layers):
             hidden_BxTxD = block(c, deterministic, name=f"layer_{i}")(hidden_BxTxD, *inputs)
         return hidden_BxTxD

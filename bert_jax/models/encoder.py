@@ -15,7 +15,7 @@ from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection
 _ROWS = ("batch", None, None)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then feed-forward; LayerNorm where `config.norm` says.
 
     The parameters have the same names for all positions of LayerNorm. A block of a decoder is
@@ -140,7 +140,7 @@ class Encoder(nn.Module):
             for window in (None, c.window)
         )
         outputs = []
-        block = rematerialized(Block, c.remat)
+        block = rematerialized(TransformerBlock, c.remat)
         blocks = [block(c, deterministic, g, name=f"layer_{g}") for g in range(c.num_groups)]
         for i in range(c.num_hidden_layers):
             group = c.group_of(i)
@@ -176,7 +176,7 @@ def _mask(
     window: int | None,
     in_parts: bool,
 ) -> tuple[jax.Array | None, ...]:
-    """Returns the arguments of a `Block` after the first, for layers with some window, or None.
+    """Returns the arguments of a block after the first, for layers with some window, or None.
 
     The bias is None if attention is computed in parts.
     """

@@ -34,7 +34,7 @@ from bert_jax.models.fused_attention import (
 )
 
 
-class Blocks(NamedTuple):
+class Tiling(NamedTuple):
     """How a kernel divides the positions of a row, and how Triton compiles it.
 
     Attributes:
@@ -54,16 +54,16 @@ class Form(NamedTuple):
     """The kernels for one kind of rows.
 
     Attributes:
-      forward: The blocks of the forward kernel.
-      keys: The blocks of the kernel for the gradients of keys and values.
-      queries: The blocks of the kernel for the gradients of queries. If None, the form is the one
+      forward: The tiling of the forward kernel.
+      keys: The tiling of the kernel for the gradients of keys and values.
+      queries: The tiling of the kernel for the gradients of queries. If None, the form is the one
         that was measured: the programs of `keys` compute these gradients too, all programs read
         all blocks unless the layer has a window, and programs of one head do not start together.
     """
 
-    forward: Blocks
-    keys: Blocks
-    queries: Blocks | None = None
+    forward: Tiling
+    keys: Tiling
+    queries: Tiling | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -85,16 +85,16 @@ _USES_SECOND_FORM = False
 # For which depths of a head, lengths of a row and layers a form is: the largest depth, the smallest
 # length, and whether the layers have a window or not (None: both). The first row that fits is used.
 _MEASURED = [
-    (64, 0, None, Form(Blocks(64, 64, 4, 2), Blocks(64, 64, 4, 2))),
-    (128, 0, None, Form(Blocks(64, 64, 8, 2), Blocks(64, 64, 8, 2))),
+    (64, 0, None, Form(Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2))),
+    (128, 0, None, Form(Tiling(64, 64, 8, 2), Tiling(64, 64, 8, 2))),
 ]
 # Chosen without a GPU, by the registers and instructions of Triton's programs for an H100. With a
 # window of 64 on each side, 64 queries read 192 keys, and 128 queries read 256.
 # benchmarks/gpu_attention.py prints rows to put before these.
 _SECOND = [
-    (64, 0, True, Form(Blocks(64, 64, 4, 2), Blocks(64, 64, 4, 2), Blocks(64, 64, 4, 2))),
-    (64, 0, None, Form(Blocks(128, 64, 8, 3), Blocks(128, 64, 8, 2), Blocks(128, 64, 8, 2))),
-    (128, 0, None, Form(Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2), Blocks(64, 64, 4, 2))),
+    (64, 0, True, Form(Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2))),
+    (64, 0, None, Form(Tiling(128, 64, 8, 3), Tiling(128, 64, 8, 2), Tiling(128, 64, 8, 2))),
+    (128, 0, None, Form(Tiling(128, 64, 8, 2), Tiling(64, 64, 4, 2), Tiling(64, 64, 4, 2))),
 ]
 # Blocks divide the lengths of rows, which are multiples of this number.
 _MULTIPLE = 64
@@ -200,8 +200,8 @@ def _backward(call, residuals, gradient):
     *inputs, output, log_sums = residuals
     inputs = *inputs, gradient, with_inner_sums(log_sums, output, gradient)
     if call.form.is_measured:
-        blocks, out_axes = call.form.keys, [ALL_HEADS] * 3
-        d_query, d_key, d_value = _run(_backward_kernel, call, blocks, inputs, out_axes)
+        tiling, out_axes = call.form.keys, [ALL_HEADS] * 3
+        d_query, d_key, d_value = _run(_backward_kernel, call, tiling, inputs, out_axes)
     else:
         d_query, (d_key, d_value) = query_gradient(call, inputs), key_gradients(call, inputs)
     return d_query, d_key, d_value, None, None, None
@@ -238,7 +238,7 @@ def query_gradient(call: Call, inputs) -> jax.Array:
     return _run(_query_backward_kernel, call, call.form.queries, inputs, [ALL_HEADS])[0]
 
 
-def _run(kernel, call, blocks, inputs, out_axes):
+def _run(kernel, call, tiling, inputs, out_axes):
     """Calls a kernel for each block of positions of each head, on the sequences of each device.
 
     A program can read all of its sequence, and writes its block of each output.
@@ -251,7 +251,7 @@ def _run(kernel, call, blocks, inputs, out_axes):
     def local(*inputs):
         (batch, length, width), numbers_BxL = inputs[0].shape, inputs[3]
         heads, depth = width // call.depth, call.depth
-        own, other = math.gcd(blocks.own, length), math.gcd(blocks.other, length)
+        own, other = math.gcd(tiling.own, length), math.gcd(tiling.other, length)
         # In the second form, the programs of one head start together.
         axis, grid = 0, (length // own, heads, batch)
         if is_measured:
@@ -288,7 +288,7 @@ def _run(kernel, call, blocks, inputs, out_axes):
             out_specs=[block[axes] for axes in out_axes],
             out_shape=[shapes[axes] for axes in out_axes],
             # The type of these parameters chooses the compiler.
-            compiler_params=triton.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
+            compiler_params=triton.CompilerParams(num_warps=tiling.warps, num_stages=tiling.stages),
             name=kernel.__name__.strip("_"),
             interpret=call.interpret,
         )(seen, *inputs)

@@ -71,7 +71,7 @@ class PreTrainingModel(nn.Module):
         return axes | {n: len(f.dimensions) for t in self.terms for n, f in t.fields.items()}
 
 
-class Generator(nn.Module):
+class GeneratorModel(nn.Module):
     """The generator's layers above the shared embeddings (Clark et al. 2020, section 3).
 
     Attributes:

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.bert_config import BertConfig
-from bert_jax.models.encoder import Block
+from bert_jax.models.encoder import TransformerBlock
 
 
 class RetroMaeDecoder(nn.Module):
@@ -38,5 +38,5 @@ class RetroMaeDecoder(nn.Module):
         states_BxLxD = jnp.concatenate([sentence_Bx1xD, embedded_BxLxD[:, 1:]], axis=1)
         query_BxLxD = (positions_LxD + sentence_Bx1xD).astype(self.config.dtype)
         bias_Bx1xLxL = jnp.where(visible_BxLxL[:, None], 0.0, jnp.finfo(jnp.float32).min)
-        block = Block(self.config, deterministic, name="layer")
+        block = TransformerBlock(self.config, deterministic, name="layer")
         return block(query_BxLxD, bias_Bx1xLxL, states_BxSxD=states_BxLxD)

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from bert_jax.models import BertConfig
-from bert_jax.models.encoder import Block
+from bert_jax.models.encoder import TransformerBlock
 from bert_jax.models.layers import matrices
 from bert_jax.models.task_models import TaskModel
 from bert_jax.objectives.language_model import decoder_flops
@@ -73,7 +73,7 @@ def _products_of_block(config: BertConfig, layer: int) -> float:
     hidden_1x1xD = jax.ShapeDtypeStruct((1, 1, config.hidden_size), config.dtype)
     bias_1x1x1x1 = jax.ShapeDtypeStruct((1, 1, 1, 1), "float32")
     return products_per_token(
-        Block(config, deterministic=True, layer=layer), hidden_1x1xD, bias_1x1x1x1
+        TransformerBlock(config, deterministic=True, layer=layer), hidden_1x1xD, bias_1x1x1x1
     )
 
 

@@ -20,7 +20,7 @@ from bert_jax.interop.names import ForeignTensor, export_weights, foreign_names,
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
-from bert_jax.models.encoder import Block
+from bert_jax.models.encoder import TransformerBlock
 from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.cross_entropy import DecoderInputs
@@ -183,7 +183,7 @@ def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> list[n
     def catch(method, args, kwargs, context):
         output = method(*args, **kwargs)
         called = (type(context.module), context.method_name)
-        if called in ((BertEncoder, "embedded"), (Block, "__call__")):
+        if called in ((BertEncoder, "embedded"), (TransformerBlock, "__call__")):
             jax.debug.callback(lambda x: states.append(np.asarray(x)), output, ordered=True)
         return output
 

@@ -18,11 +18,11 @@ from bert_jax.models.encoder import Encoder
 from tests.models.test_fused_attention import RATE, make_case, relative, written_out
 from tests.small import ones_in_norms, randomized
 
-MEASURED = gpu_attention.Form(*[gpu_attention.Blocks(64, 64, 4, 2)] * 2)
+MEASURED = gpu_attention.Form(*[gpu_attention.Tiling(64, 64, 4, 2)] * 2)
 SECOND = gpu_attention.Form(
-    gpu_attention.Blocks(128, 64, 8, 3),
-    gpu_attention.Blocks(64, 128, 4, 2),
-    gpu_attention.Blocks(128, 32, 4, 2),
+    gpu_attention.Tiling(128, 64, 8, 3),
+    gpu_attention.Tiling(64, 128, 4, 2),
+    gpu_attention.Tiling(128, 32, 4, 2),
 )
 
 

@@ -13,7 +13,7 @@ from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.cross_entropy import SLICE_POSITIONS, DecoderInputs, sliced_cross_entropy
 from bert_jax.objectives.terms import make_terms
-from bert_jax.objectives.terms.denoising import Denoising
+from bert_jax.objectives.terms.denoising import OriginalText
 from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.objectives.terms.next_sentence import NextSentence, SentenceOrder, ThreeWayOrder
 from bert_jax.objectives.terms.next_token import NextToken
@@ -133,7 +133,7 @@ def test_sliced_cross_entropy_matches_the_plain_one(length):
     assert not np.any(table_gradient[11:]) and not np.any(bias_gradient[11:])
 
 
-@pytest.mark.parametrize("term", [NextToken(), Denoising()], ids=["next_token", "denoising"])
+@pytest.mark.parametrize("term", [NextToken(), OriginalText()], ids=["next_token", "denoising"])
 @pytest.mark.parametrize("rows", [None, [1, 0, 1]])
 def test_predicted_texts_against_numpy(term, rows):
     outputs, rng = decoder(6, 0, 9), np.random.default_rng(2)

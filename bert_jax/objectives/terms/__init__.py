@@ -19,7 +19,7 @@ TERMS = {
     "three_way_order": "bert_jax.objectives.terms.next_sentence:ThreeWayOrder",
     "span_boundary": "bert_jax.objectives.terms.masked_lm:SpanBoundary",
     "retromae": "bert_jax.objectives.terms.retromae:RetroMAE",
-    "denoising": "bert_jax.objectives.terms.denoising:Denoising",
+    "denoising": "bert_jax.objectives.terms.denoising:OriginalText",
 }
 BERT_TERMS = ("masked_lm", "next_sentence")
 

@@ -19,7 +19,7 @@ from bert_jax.objectives.term import example_weights
 
 
 @dataclasses.dataclass(frozen=True)
-class Denoising(TextPrediction):
+class OriginalText(TextPrediction):
     """Predicts each token of the original text, from the tokens before it and the corrupted text.
 
     The encoder reads the corrupted text; the model must have a decoder. The loss is the mean over

@@ -9,7 +9,7 @@ from scipy.special import entr
 
 from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
-from bert_jax.models.pretraining_model import Generator as GeneratorModel
+from bert_jax.models.pretraining_model import GeneratorModel
 from bert_jax.objectives.language_model import MaskedTokenPrediction, language_model_metrics
 from bert_jax.objectives.term import (
     Metric,
