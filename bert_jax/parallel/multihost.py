@@ -17,7 +17,6 @@ from typing import Any, NoReturn, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import distributed
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -35,8 +34,8 @@ HEARTBEAT_SECONDS = 50
 JOIN_SECONDS = 300
 # A process that fails waits this long for the others, which may have failed the same way.
 _LEAVE_SECONDS = 5
-# Process 0 may take this long to prepare a corpus.
-_WAIT_MILLISECONDS = 14 * 24 * 3600 * 1000
+# Others ask this often whether process 0 has ended its work, which may take hours.
+_WAIT_MILLISECONDS = 60_000
 
 _wait_number = itertools.count()
 # JAX sets TPU_SKIP_MDS_QUERY at its import if this machine has no TPU. If libtpu is installed for
@@ -86,7 +85,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
         )
     finally:
         giving_up.cancel()
-    if distributed.global_state.process_id != 0:
+    if not is_first():
         sys.stdout = open(os.devnull, "w")
 
 
@@ -164,8 +163,16 @@ def run_on_process_zero(action: Callable[..., T], *args: Any) -> T:
     from orbax.checkpoint import multihost  # Slow to load, and rarely needed.
 
     # A collective would time out while process 0 is busy.
-    barrier = multihost.get_barrier_sync_fn()
-    barrier(key=f"bert_jax_{next(_wait_number)}", timeout_ms=_WAIT_MILLISECONDS)
+    runtime, key = multihost.get_jax_distributed_client(), f"bert_jax_{next(_wait_number)}"
+    if is_first():
+        runtime.key_value_set(key, "done")
+    while not is_first():
+        try:
+            runtime.blocking_key_value_get(key, _WAIT_MILLISECONDS)
+            break
+        except jax.errors.JaxRuntimeError as deadline:
+            if "DEADLINE_EXCEEDED" not in str(deadline):
+                raise
     failed = multihost_utils.broadcast_one_to_all(np.array(error is not None, np.int32))
     if failed:
         _raise(error, 0)

@@ -53,8 +53,7 @@ def checkpoint_folder(workdir: epath.PathLike, step: int | None = None) -> epath
     With `step`, the folder of the best is returned only if it has this step.
     """
     path = epath.Path(workdir)
-    # Pre-training of version 0.1 could keep a best checkpoint, which a longer run does not update.
-    best = saved_steps(path / BEST) if holds_finetuning(path) else []
+    best = saved_steps(path / BEST)
     found = best if step is None else step in best
     return path / (BEST if found else CHECKPOINTS)
 

@@ -64,7 +64,7 @@ OPENS = {
     "--config.data.input=nothing --workdir=new",
     "evaluate": "evaluate --model=downloaded/copy --data=*.txt",
     "report": "report --workdir=downloaded/copy --output=page.html",
-    "inspect": "inspect --workdir=downloaded/copy",
+    "show_batch": "show_batch --workdir=downloaded/copy",
     "main": "main --workdir=downloaded/copy",
     "continue": "main --config=continue:downloaded/copy --workdir=new",
 }
@@ -75,8 +75,8 @@ KEYS = ("family", "objective.terms", "data.rows", "data.corruption")
     ("command", "key", "name"),
     [
         *(("main", key, "run") for key in KEYS if key != "objective.terms"),
-        *((command, "objective.terms", "run") for command in OPENS if command != "inspect"),
-        ("inspect", "data.rows", "run"),
+        *((command, "objective.terms", "run") for command in OPENS if command != "show_batch"),
+        ("show_batch", "data.rows", "run"),
         *(("continue", key, "hf") for key in ("data.rows", "data.corruption")),
         *((command, "objective.terms", "hf") for command in ("predict", "convert", "finetune")),
     ],

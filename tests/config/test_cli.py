@@ -397,7 +397,7 @@ def test_commands_and_configs_are_listed(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bert_jax"])
     __main__.main()
     printed = capsys.readouterr().out
-    for name in ("main", "finetune", "predict", "inspect", "report", "tiny", "finetune/glue"):
+    for name in ("main", "finetune", "predict", "show_batch", "report", "tiny", "finetune/glue"):
         assert re.search(rf"^ {name} +[A-Z]", printed, re.MULTILINE), name
     assert "cpu_allocator" not in printed
     monkeypatch.setattr(sys, "argv", ["bert_jax", "--version"])
