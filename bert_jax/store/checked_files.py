@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,9 @@ _READ_BYTES = 2**20
 _CHUNK_BYTES = 2**16
 
 
-def write_checksums(directory: Path) -> None:
-    """Writes the checksums of the files in a directory."""
-    found = sorted(path for path in directory.iterdir() if path.is_file())
-    # A killed process may have left checksums.
-    checksums = {path.name: checksum(path) for path in found if path.name != CHECKSUMS}
+def write_checksums(directory: Path, names: Iterable[str]) -> None:
+    """Writes the checksums of files of a directory."""
+    checksums = {name: checksum(directory / name) for name in sorted(names)}
     files.write_json(directory / CHECKSUMS, checksums)
 
 

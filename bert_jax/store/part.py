@@ -152,5 +152,5 @@ def write_parts(
                 sums[name] = sums.get(name, 0) + counts_V
         for name, counts_V in sums.items():
             np.save(local / name, counts_V)
-        write_checksums(local)
+        write_checksums(local, sums)
         files.write_json(local / PARTS, {"parts": parts, "has_words": has_words})

@@ -109,7 +109,7 @@ class SplitWriter:
                 shard_starts = np.array([*self._shard_starts, self.counts["tokens"]])
                 np.save(self._directory / "shard_starts.npy", shard_starts)
                 np.save(self._directory / "token_counts.npy", self._token_counts)
-                write_checksums(self._directory)
+                write_checksums(self._directory, os.listdir(self._directory))
 
     def _add_up_counts(self) -> None:
         if self._uncounted:

@@ -129,6 +129,36 @@ def test_a_restart_does_only_what_is_missing(store, texts, tmp_path, monkeypatch
     assert sorted(p.name for p in (tmp_path / "other" / "train").glob("*.npy"))
 
 
+def test_a_kill_before_any_file_is_written_changes_no_byte(tmp_path, monkeypatch):
+    lines = [json.dumps({"text": f"It is {n}. So it is, and so on."}) + "\n" for n in range(60)]
+    (tmp_path / "a.jsonl").write_text("".join(lines + lines[::5]))
+    write, left = files.write_whole, []
+
+    def make_it(output):
+        engine = LocalProcesses(1)
+        make(f"{tmp_path}/a.jsonl", output, engine, 1500, 200, duplicates="exact")
+
+    def killed(*arguments):
+        if not left.pop():
+            raise Killed
+        write(*arguments)
+
+    make_it(tmp_path / "whole")
+    monkeypatch.setattr(files, "write_whole", killed)
+    for number in range(100):
+        left[:] = [False] + number * [True]
+        output = tmp_path / str(number)
+        try:
+            make_it(output)
+        except Killed:
+            left[:] = 100 * [True]
+            make_it(output)
+            assert digest(output) == digest(tmp_path / "whole"), number
+        else:
+            break
+    assert 20 < number < 99
+
+
 def test_the_error_of_the_lowest_part_is_reported(texts, tmp_path):
     lines = [json.dumps({"text": f"It is {n}, and so on and on."}) for n in range(400)]
     lines[350] = lines[120] = "broken"
