@@ -1,7 +1,8 @@
 """Measures what a model will see of a corpus: sentences, cut tokens, padding, epochs."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
@@ -57,88 +58,93 @@ def measure(stream: Stream, num_rows_read: int, metadata: Mapping[str, Any]) -> 
       divided sentence count as sentences. If pairs share rows, `label_fractions` are fractions of
       the pairs.
     """
-    rows: WindowedRows = stream.rows
-    store, spec = rows.store, stream.spec
-    positions_read: list[np.ndarray] = []
+    rows, spec = stream.rows, stream.spec
+    store, options, prepared = rows.store, metadata["options"], metadata.get("report", {})
+    sample = _read_sample(rows)
+    num_rows = sample.num_pairs
+    if sample.pair_lengths:
+        sizes = spec.max_seq_length, spec.max_pairs_per_row
+        num_rows = len(pack(np.concatenate(sample.pair_lengths), *sizes)[1])
+    fraction = sample.num_tokens / store.num_tokens
+    rows_per_epoch = max(1, round(num_rows / fraction))
+    num_positions = max(1, num_rows * spec.max_seq_length)
+    formats = sorted({format for format, *_ in prepared.get("formats", [])})
+    languages = ", ".join(dict.fromkeys(map(language_of, filter(None, store.sources))))
+    report = {
+        "formats": formats or [options["format"]],
+        "language": languages or options.get("language", ""),
+        "max_seq_length": spec.max_seq_length,
+        "documents": int(store.num_documents),
+        "sentences": int(store.num_sentences),
+        "tokens": int(store.num_tokens),
+        "sentences_per_document": _quantiles(sample.document_lengths),
+        "tokens_per_sentence": _quantiles(sample.sentence_lengths),
+        "tokenizer": rows.tokenizer.kind,
+        "unknown": int(store.token_counts[rows.tokenizer.unk_id]) / store.num_tokens,
+        "seen": sample.num_seen / sample.num_tokens,
+        "padding": (num_rows * spec.max_seq_length - sample.num_real) / num_positions,
+        "label_fractions": {
+            name: _fractions(np.concatenate(values)) for name, values in sample.labels.items()
+        },
+        "rows_per_epoch": rows_per_epoch,
+        "tokens_per_epoch": round(sample.num_real / fraction),
+        "epochs": num_rows_read / rows_per_epoch,
+        "sources": rows.sources() if any(store.sources) else {},
+        **{key: prepared[key] for key in _PER_WORD if key in prepared},
+    }
+    if sample.pair_lengths:
+        report["pairs_per_row"] = sample.num_pairs / num_rows
+    if spec.whole_word_masking and options.get("word_boundaries", "vocabulary") != "spaces":
+        begins_word_V = rows.tokenizer.begins_word(np.arange(len(store.token_counts)))
+        report["word_starts"] = float(store.token_counts[begins_word_V].sum() / store.num_tokens)
+    return report
+
+
+class _Sample(NamedTuple):
+    num_tokens: int
+    num_seen: int
+    num_pairs: int
+    num_real: int  # Tokens in rows, with special ones.
+    sentence_lengths: list[np.ndarray]
+    document_lengths: list[np.ndarray]
+    pair_lengths: list[np.ndarray]  # Empty if pairs do not share rows.
+    labels: dict[str, list[np.ndarray]]
+
+
+def _read_sample(rows: WindowedRows) -> _Sample:
+    num_tokens = num_pairs = num_real = 0
+    sentence_lengths, document_lengths, pair_lengths = [], [], []
+    spans, positions_read, labels = [], [], defaultdict(list)
 
     def tokens_at(positions: np.ndarray) -> np.ndarray:
         positions_read.append(positions)
-        return store.tokens_at(positions)
+        return rows.store.tokens_at(positions)
 
     reader = rows.reading(tokens_at)
-    sampled_tokens = num_pairs = num_real = 0
-    is_seen, sentence_lengths, document_lengths = [], [], []
-    labels: dict[str, list[np.ndarray]] = {}
-    pair_lengths: list[np.ndarray] = []
     for block, plan in rows.planned_blocks():
-        start, stop = block.sentence_starts[[0, -1]].tolist()
-        is_seen.append((start, np.zeros(stop - start, bool)))
-        sampled_tokens += stop - start
+        spans.append(block.sentence_starts[[0, -1]].tolist())
+        num_tokens += spans[-1][1] - spans[-1][0]
         sentence_lengths.append(np.diff(block.sentence_starts))
         document_lengths.append(np.diff(block.document_starts))
         num_pairs += len(plan[0])
-        if spec.max_pairs_per_row > 1:
+        if rows.spec.max_pairs_per_row > 1:
             pair_lengths.append(rows.lengths(plan))
         for first in range(0, len(plan[0]), _ROWS_AT_ONCE):
             batch = reader.assemble(select_rows(plan, slice(first, first + _ROWS_AT_ONCE)))
             num_real += int(batch["attention_mask"].sum())
             for name, values in batch.items():
                 if values.ndim == 1:
-                    labels.setdefault(name, []).append(values)
-        if sampled_tokens >= _SAMPLE_TOKENS:
+                    labels[name].append(values)
+        if num_tokens >= _SAMPLE_TOKENS:
             break
-    sentence_S, document_D = np.concatenate(sentence_lengths), np.concatenate(document_lengths)
-    for start, is_seen_T in is_seen:
+    num_seen = 0
+    for start, stop in spans:
+        is_seen_T = np.zeros(stop - start, bool)
         for positions in positions_read:
-            inside = positions[(positions >= start) & (positions < start + len(is_seen_T))]
-            is_seen_T[inside - start] = True
-    seen = sum(int(is_seen_T.sum()) for _, is_seen_T in is_seen)
-    fraction, num_rows = sampled_tokens / store.num_tokens, num_pairs
-    if pair_lengths:
-        sizes = spec.max_seq_length, spec.max_pairs_per_row
-        num_rows = len(pack(np.concatenate(pair_lengths), *sizes)[1])
-    rows_per_epoch = max(1, round(num_rows / fraction))
-    num_positions = max(1, num_rows * spec.max_seq_length)
-    unknown = int(store.token_counts[rows.tokenizer.unk_id])
-    word_starts = store.token_counts[rows.tokenizer.begins_word(np.arange(len(store.token_counts)))]
-    has_words = metadata["options"].get("word_boundaries", "vocabulary") == "spaces"
-    prepared = metadata.get("report", {})
-    guesses = prepared.get("formats", [])
-    return {
-        "formats": sorted({format for format, *_ in guesses}) or [metadata["options"]["format"]],
-        "language": ", ".join(dict.fromkeys(map(language_of, filter(None, store.sources))))
-        or metadata["options"].get("language", ""),
-        "max_seq_length": spec.max_seq_length,
-        "documents": int(store.num_documents),
-        "sentences": int(store.num_sentences),
-        "tokens": int(store.num_tokens),
-        "sentences_per_document": _quantiles(document_D),
-        "tokens_per_sentence": _quantiles(sentence_S),
-        "tokenizer": rows.tokenizer.kind,
-        "unknown": unknown / store.num_tokens,
-        "seen": seen / sampled_tokens,
-        "padding": (num_rows * spec.max_seq_length - num_real) / num_positions,
-        "label_fractions": {
-            name: {
-                str(label): float(count / num_pairs)
-                for label, count in zip(
-                    *np.unique(np.concatenate(values), return_counts=True), strict=True
-                )
-            }
-            for name, values in labels.items()
-        },
-        "rows_per_epoch": rows_per_epoch,
-        "tokens_per_epoch": round(num_real / fraction),
-        "epochs": num_rows_read / rows_per_epoch,
-        "sources": rows.sources() if any(store.sources) else {},
-        **({"pairs_per_row": num_pairs / num_rows} if pair_lengths else {}),
-        **{key: prepared[key] for key in _PER_WORD if key in prepared},
-        **(
-            {"word_starts": float(word_starts.sum() / store.num_tokens)}
-            if spec.whole_word_masking and not has_words
-            else {}
-        ),
-    }
+            is_seen_T[positions[(positions >= start) & (positions < stop)] - start] = True
+        num_seen += int(is_seen_T.sum())
+    lengths = sentence_lengths, document_lengths, pair_lengths
+    return _Sample(num_tokens, num_seen, num_pairs, num_real, *lengths, labels)
 
 
 def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -169,9 +175,10 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
             "words and set config.data.word_boundaries=spaces"
         )
     if random_fraction > 0.7 and median < 10:
+        sentences = "sentences" if median > 1 else "sentence"
         found.append(
             f"{random_fraction:.0%} of the pairs are random, because half of the documents have at "
-            f"most {median:g} sentence{'s' * (median > 1)}: join them into longer documents, or "
+            f"most {median:g} {sentences}: join them into longer documents, or "
             "leave next-sentence prediction out (config.data.rows=full_sentences "
             "config.objective.terms=masked_lm config.objective.weights=1)"
         )
@@ -252,5 +259,11 @@ def source_table(reports: Sequence[Mapping[str, Any]]) -> Table | None:
     return table
 
 
-def _quantiles(values: np.ndarray) -> dict[str, float]:
+def _quantiles(parts: Sequence[np.ndarray]) -> dict[str, float]:
+    values = np.concatenate(parts)
     return {"median": float(np.median(values)), "largest": int(values.max())}
+
+
+def _fractions(values: np.ndarray) -> dict[str, float]:
+    labels, counts = np.unique(values, return_counts=True)
+    return {str(label): float(n / len(values)) for label, n in zip(labels, counts, strict=True)}
