@@ -132,6 +132,8 @@ CONVENTIONS = {
 }
 MASK = SPECIAL_TOKENS.mask
 # `tokenizer.json` would be the file of the `tokenizers` library.
+# A vocabulary as the library `tokenizers` writes it.
+LIBRARY_FILE = "tokenizer.json"
 OPTIONS_FILE = "bert_jax_tokenizer.json"
 _CACHE_WORDS = 2**18
 # The placeholders of BERT's vocabularies: "[unused0]", ...
@@ -464,3 +466,25 @@ def require_special_tokens(
 ) -> None:
     if missing := [token for token in special_tokens.spellings if token not in tokens]:
         raise UserError(f"the vocabulary {path} has no {' '.join(missing)}, which BERT needs")
+
+
+class Kind(NamedTuple):
+    """A kind of tokenizer, as a config names it; see `factory.KINDS`.
+
+    Attributes:
+      tokenizer: Makes a tokenizer from a vocabulary and options.
+      read: Reads a vocabulary from its files.
+      options: The names of the options, with their defaults.
+      names: The names that a vocabulary file may have; `Tokenizer.save` writes the first.
+      companion: The name of a second file that belongs to a file with the last name.
+    """
+
+    tokenizer: Callable[..., Tokenizer]
+    read: Callable[..., Any]
+    options: Mapping[str, Any]
+    names: tuple[str, ...]
+    companion: str = ""
+
+    def own(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Selects the options of this kind; missing ones get their defaults."""
+        return {key: options.get(key, default) for key, default in self.options.items()}

@@ -17,6 +17,7 @@ text are plain text here. Three kinds differ in where the file comes from:
 * tokenizer_json (mmBERT, which has Gemma 2's): given.
 """
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
+    LIBRARY_FILE,
+    Kind,
     SpecialTokens,
     Tokenizer,
     WordCache,
@@ -41,7 +44,7 @@ from bert_jax.tokenizers.base import (
 from bert_jax.tokenizers.word_bpe import END, Merges
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
-LIBRARY_FILE, VOCABULARY_FILE, MERGES_FILE = "tokenizer.json", "vocab.json", "merges.txt"
+VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 BYTE_SPACE = "Ġ"
 # GPT-2's regular expression (openai/gpt-2, encoder.py) for ASCII text, for which Python's character
 # classes equal the library's.
@@ -265,3 +268,25 @@ def _from_library_file(
         special_tokens,
         composes=kind == "byte_bpe" and rules["normalizer"] is not None,
     )
+
+
+BYTE_BPE = Kind(
+    functools.partial(JsonTokenizer, kind="byte_bpe"),
+    functools.partial(read_vocabulary, "byte_bpe"),
+    {"add_prefix_space": False},
+    (LIBRARY_FILE, VOCABULARY_FILE),
+    MERGES_FILE,
+)
+BERT_BPE = Kind(
+    functools.partial(JsonTokenizer, kind="bert_bpe"),
+    functools.partial(read_vocabulary, "bert_bpe"),
+    {},
+    (LIBRARY_FILE, VOCABULARY_FILE),
+    MERGES_FILE,
+)
+TOKENIZER_JSON = Kind(
+    functools.partial(JsonTokenizer, kind="tokenizer_json"),
+    functools.partial(read_vocabulary, "tokenizer_json"),
+    {},
+    (LIBRARY_FILE,),
+)

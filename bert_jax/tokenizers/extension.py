@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import Tokenizer, is_placeholder, vocabulary_lines
-from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer
 
 
 def is_number(add_tokens: str) -> bool:
@@ -85,6 +84,6 @@ def _can_be_extended(tokenizer: Tokenizer, add_tokens: str) -> bool:
     if tokenizer.vocab_size > tokenizer.num_model_tokens:
         # A token that was added would get another id.
         return False
-    if isinstance(tokenizer, SentencePieceTokenizer):
+    if tokenizer.kind == "sentencepiece":
         return tokenizer.is_unigram and not tokenizer.special_tokens.last
     return tokenizer.kind == "wordpiece"

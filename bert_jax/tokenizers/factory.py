@@ -1,101 +1,38 @@
 """Loads saved tokenizers, and makes them from vocabulary files."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from etils import epath
 
 from bert_jax.base import files
-from bert_jax.tokenizers import bpe, protein, sentencepiece, word_bpe, wordpiece
+from bert_jax.base.parts import load_part
 from bert_jax.tokenizers.added import ADDED_FILE, read_added
 from bert_jax.tokenizers.base import (
     CONVENTIONS,
+    LIBRARY_FILE,
     OPTIONS_FILE,
     SPECIAL_TOKENS,
+    Kind,
     SpecialTokens,
     Tokenizer,
 )
-from bert_jax.tokenizers.bpe import LIBRARY_FILE, JsonTokenizer
-
-
-class _Kind(NamedTuple):
-    """A kind of tokenizer.
-
-    Attributes:
-      tokenizer: Makes a tokenizer from a vocabulary and options.
-      read: Reads a vocabulary from its files.
-      options: The names of the options, with their defaults.
-      names: The names that a vocabulary file may have; `Tokenizer.save` writes the first.
-      companion: The name of a second file that belongs to a file with the last name.
-    """
-
-    tokenizer: Callable[..., Tokenizer]
-    read: Callable[..., Any]
-    options: Mapping[str, Any]
-    names: tuple[str, ...]
-    companion: str = ""
-
-    def own(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects the options of this kind; missing ones get their defaults."""
-        return {key: options.get(key, default) for key, default in self.options.items()}
-
 
 KINDS = {
-    "wordpiece": _Kind(
-        wordpiece.WordPieceTokenizer,
-        wordpiece.read_vocabulary,
-        {"lowercase": False, "max_input_chars_per_word": 200},
-        (wordpiece.VOCABULARY_FILE,),
-    ),
-    "sentencepiece": _Kind(
-        sentencepiece.SentencePieceTokenizer,
-        sentencepiece.read_model,
-        {"lowercase": False, "sentencepiece_rules": "plain"},
-        (sentencepiece.MODEL_FILE, "sentencepiece.bpe.model", "spiece.model", LIBRARY_FILE),
-    ),
-    "byte_bpe": _Kind(
-        partial(JsonTokenizer, kind="byte_bpe"),
-        partial(bpe.read_vocabulary, "byte_bpe"),
-        {"add_prefix_space": False},
-        (LIBRARY_FILE, bpe.VOCABULARY_FILE),
-        bpe.MERGES_FILE,
-    ),
-    "fastbpe": _Kind(
-        word_bpe.FastBpeTokenizer,
-        lambda *paths, special_tokens: word_bpe.read_fastbpe(*paths),
-        {},
-        (word_bpe.FASTBPE_FILE,),
-        word_bpe.CODES_FILE,
-    ),
-    "tokenizer_json": _Kind(
-        partial(JsonTokenizer, kind="tokenizer_json"),
-        partial(bpe.read_vocabulary, "tokenizer_json"),
-        {},
-        (LIBRARY_FILE,),
-    ),
-    "protein": _Kind(
-        protein.ProteinTokenizer,
-        protein.read_vocabulary,
-        {},
-        (protein.VOCABULARY_FILE, LIBRARY_FILE),
-    ),
-    "moses_bpe": _Kind(
-        word_bpe.MosesBpeTokenizer,
-        word_bpe.read_moses,
-        {"lowercase": False},
-        (word_bpe.MOSES_FILE,),
-        word_bpe.MERGES_FILE,
-    ),
-    "bert_bpe": _Kind(
-        partial(JsonTokenizer, kind="bert_bpe"),
-        partial(bpe.read_vocabulary, "bert_bpe"),
-        {},
-        (LIBRARY_FILE, bpe.VOCABULARY_FILE),
-        bpe.MERGES_FILE,
-    ),
+    "wordpiece": "bert_jax.tokenizers.wordpiece:WORDPIECE",
+    "sentencepiece": "bert_jax.tokenizers.sentencepiece:SENTENCEPIECE",
+    "byte_bpe": "bert_jax.tokenizers.bpe:BYTE_BPE",
+    "fastbpe": "bert_jax.tokenizers.word_bpe:FASTBPE",
+    "tokenizer_json": "bert_jax.tokenizers.bpe:TOKENIZER_JSON",
+    "protein": "bert_jax.tokenizers.protein:PROTEIN",
+    "moses_bpe": "bert_jax.tokenizers.word_bpe:MOSES_BPE",
+    "bert_bpe": "bert_jax.tokenizers.bpe:BERT_BPE",
 }
+
+
+def load_kind(name: str) -> Kind:
+    """Loads a kind of tokenizer by its name, a key of KINDS."""
+    return load_part(KINDS[name], KINDS, "config.data.tokenizer")
 
 
 def load(directory: epath.PathLike) -> Tokenizer:
@@ -114,7 +51,7 @@ def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Pa
     Args:
       path: The main file, or a directory that has it under one of its usual names.
     """
-    known = KINDS[kind]
+    known = load_kind(kind)
     if path.is_dir():
         path = next((path / n for n in known.names if (path / n).exists()), path / known.names[0])
     is_last = path.name == known.names[-1] or len(known.names) == 1
@@ -146,7 +83,7 @@ def from_file(
         of a tokenizer.json.
       options: Options of any kind; this kind ignores those that it does not have.
     """
-    known = KINDS[kind]
+    known = load_kind(kind)
     paths = vocabulary_files(kind, files.checked_path(path, "the vocabulary"))
     source = paths.pop() if paths[-1].name == ADDED_FILE else paths[0]
     with files.naming(" and ".join(map(str, paths))):

@@ -16,6 +16,8 @@ from tokenizers import models, pre_tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
+    LIBRARY_FILE,
+    Kind,
     SpecialTokens,
     require_special_tokens,
     tokens_by_id,
@@ -65,3 +67,6 @@ def esm_vocabulary(_: Iterable[str], vocab_size: int, special_tokens: SpecialTok
             f"{len(ESM_TOKENS)} tokens; set --config.model.vocab_size={len(ESM_TOKENS)}"
         )
     return ESM_TOKENS
+
+
+PROTEIN = Kind(ProteinTokenizer, read_vocabulary, {}, (VOCABULARY_FILE, LIBRARY_FILE))

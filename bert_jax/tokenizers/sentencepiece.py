@@ -27,7 +27,9 @@ from tokenizers import AddedToken
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
+    LIBRARY_FILE,
     SPECIAL_TOKENS,
+    Kind,
     SpecialTokens,
     Tokenizer,
     require_special_tokens,
@@ -335,3 +337,11 @@ def _from_unigram(content: dict[str, Any], special_tokens: SpecialTokens) -> byt
 def _steps(step: dict[str, Any] | None, members: str) -> list[dict[str, Any]]:
     """Returns the steps of a sequence, or a single step as a list."""
     return [] if step is None else step.get(members, [step])
+
+
+SENTENCEPIECE = Kind(
+    SentencePieceTokenizer,
+    read_model,
+    {"lowercase": False, "sentencepiece_rules": "plain"},
+    (MODEL_FILE, "sentencepiece.bpe.model", "spiece.model", LIBRARY_FILE),
+)

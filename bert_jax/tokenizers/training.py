@@ -22,7 +22,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import SPECIAL_TOKENS, SpecialTokens, Tokenizer, is_placeholder
 from bert_jax.tokenizers.bpe import JsonTokenizer, content_of
 from bert_jax.tokenizers.extension import is_number, placed, words_of_file
-from bert_jax.tokenizers.factory import KINDS
+from bert_jax.tokenizers.factory import load_kind
 from bert_jax.tokenizers.protein import esm_vocabulary
 from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer, normalize
 from bert_jax.tokenizers.word_bpe import END, Merges, fastbpe_contents, fastbpe_token, moses_words
@@ -63,14 +63,14 @@ def train(
     in Google's vocabularies; sentencepiece refuses it.
 
     Args:
-      kind: One of `KINDS`, but not "tokenizer_json".
+      kind: One of `factory.KINDS`, but not "tokenizer_json".
       texts: Sentences or short paragraphs. All together must fit in memory; `bert_jax.prepare`
         draws a sample.
       sentencepiece_type: "unigram" or "bpe".
       special_tokens: Defines the first and the last tokens.
       options: As for `from_file`.
     """
-    known = KINDS[kind]
+    known = load_kind(kind)
     own = known.own(options)
     more = {"model_type": sentencepiece_type} if kind == "sentencepiece" else {}
     vocabulary = _TRAINERS[kind](texts, vocab_size, special_tokens, **own, **more)
@@ -325,7 +325,7 @@ def extend(tokenizer: Tokenizer, add_tokens: str, counts: WordCounts) -> Tokeniz
             f"that occur {MIN_FREQUENCY} times: set it to {found} or less"
         )
     options = {k: x for k, x in tokenizer.options.items() if k not in ("kind", "special_tokens")}
-    make = KINDS[tokenizer.kind].tokenizer
+    make = load_kind(tokenizer.kind).tokenizer
     extended = make(vocabulary, special_tokens=tokenizer.special_tokens, **options)
     # The text is no longer searched for placeholders that are gone.
     added = {i: token for i, token in tokenizer.added.items() if token.content in extended.ids}

@@ -26,6 +26,7 @@ from tokenizers import models
 
 from bert_jax.base import files
 from bert_jax.tokenizers.base import (
+    Kind,
     SpecialTokens,
     Tokenizer,
     WordCache,
@@ -270,3 +271,13 @@ def _character_spans(
         spans += [(at[first], at[last] + 1)] * b
         i, j = i + a, j + b
     return spans
+
+
+FASTBPE = Kind(
+    FastBpeTokenizer,
+    lambda *paths, special_tokens: read_fastbpe(*paths),
+    {},
+    (FASTBPE_FILE,),
+    CODES_FILE,
+)
+MOSES_BPE = Kind(MosesBpeTokenizer, read_moses, {"lowercase": False}, (MOSES_FILE,), MERGES_FILE)

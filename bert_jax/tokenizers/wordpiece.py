@@ -28,6 +28,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
+    Kind,
     SpecialTokens,
     Tokenizer,
     WordCache,
@@ -193,3 +194,11 @@ class _CharacterTable(dict):
         words = self._splitter.pre_tokenize_str(f"a{text}a")
         text = self[code] = " ".join(word for word, _ in words)[1:-1]
         return text
+
+
+WORDPIECE = Kind(
+    WordPieceTokenizer,
+    read_vocabulary,
+    {"lowercase": False, "max_input_chars_per_word": 200},
+    (VOCABULARY_FILE,),
+)

@@ -7,7 +7,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 
 from bert_jax.tokenizers import CONVENTIONS
 from bert_jax.tokenizers.bpe import content_of
-from bert_jax.tokenizers.factory import KINDS
+from bert_jax.tokenizers.factory import load_kind
 from tests.tokenizers import test_tokenizers
 
 SCRIPTS = ["Café naïve ÉLAN 東京 中国力 Ελλάδα привет שלום مرحبا हिन्दी 한국어 ﬁ ½ １２３"] * 5
@@ -59,7 +59,7 @@ def modernbert_like(roberta):
     special = CONVENTIONS["modernbert"]
     own = [token for token in roberta.tokens if token not in roberta.special_tokens.names]
     content = content_of("byte_bpe", [*own, *special.last], roberta.merges, special, composes=True)
-    return KINDS["byte_bpe"].tokenizer(content, special_tokens=special, add_prefix_space=False)
+    return load_kind("byte_bpe").tokenizer(content, special_tokens=special, add_prefix_space=False)
 
 
 # Llama 3's words: contractions in any case, and at most three digits.

@@ -13,7 +13,7 @@ from bert_jax.interop.tokenizer_json import to_library
 from bert_jax.tokenizers import training
 from bert_jax.tokenizers.bpe import content_of
 from bert_jax.tokenizers.extension import extended_size, replaced_pieces
-from bert_jax.tokenizers.factory import KINDS
+from bert_jax.tokenizers.factory import load_kind
 from bert_jax.tokenizers.training import extend, tokens_per_word
 from tests.interop.small_bert import TOKENS, make_tokenizer
 from tests.interop.small_tokenizers import train
@@ -35,7 +35,7 @@ def byte_bpe(*unused, composes=False):
     trained = train("byte_bpe", False)
     special, tokens = trained.special_tokens, [*trained.tokens, *unused]
     content = content_of("byte_bpe", tokens, trained.merges, special, composes=composes)
-    return KINDS["byte_bpe"].tokenizer(content, special_tokens=special, add_prefix_space=False)
+    return load_kind("byte_bpe").tokenizer(content, special_tokens=special, add_prefix_space=False)
 
 
 def test_words_that_save_most_take_placeholders_first():
@@ -91,7 +91,7 @@ def test_a_merge_may_give_a_token_that_is_there_already():
     tokens, merges = byte_bpe().tokens, [("a", "b"), ("b", "c"), ("a", "bc")]
     letters = [token for token in tokens if len(token) == 1]
     content = content_of("byte_bpe", [*SPECIALS, *letters, "ab", "bc", "abc"], merges, BERT)
-    old = KINDS["byte_bpe"].tokenizer(content, special_tokens=BERT, add_prefix_space=False)
+    old = load_kind("byte_bpe").tokenizer(content, special_tokens=BERT, add_prefix_space=False)
     assert [old.tokens[i] for i in old.word_pieces("abc")] == ["ab", "c"]
     new = extend(old, "1", [("abcd", 9), ("abc", 9)])
     assert new.merges == [*old.merges, ("ab", "c"), ("abc", "d")]
