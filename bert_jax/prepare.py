@@ -139,12 +139,13 @@ def _print_documents(data: ConfigDict, number: int) -> None:
             ids = tokenizer.encode_batch(sentences)
             sentences = [" ".join(tokenizer.tokens[i] for i in sentence) for sentence in ids]
         sentences = list(filter(None, map(str.strip, sentences)))
-        rules_of = f", rules of {language!r}" * bool(language)
-        plural = "s" * (len(sentences) != 1)
-        say(f"{document.place}: {len(sentences):,} sentence{plural}{rules_of}")
+        rules_of = f", rules of {language!r}" if language else ""
+        noun = "sentence" if len(sentences) == 1 else "sentences"
+        say(f"{document.place}: {len(sentences):,} {noun}{rules_of}")
         for sentence in sentences[:_SHOWN_SENTENCES]:
-            more = sentence[_SHOWN_CHARACTERS:]
-            say(f"    {sentence[:_SHOWN_CHARACTERS]}" + f"... ({len(more):,} more)" * bool(more))
+            more = len(sentence) - _SHOWN_CHARACTERS
+            rest = f"... ({more:,} more)" if more > 0 else ""
+            say(f"    {sentence[:_SHOWN_CHARACTERS]}{rest}")
         if sentences[_SHOWN_SENTENCES:]:
             print(f"    ... and {len(sentences) - _SHOWN_SENTENCES:,} more")
     show_formats(corpus.guesses)

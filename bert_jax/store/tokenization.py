@@ -158,8 +158,8 @@ def _tokenize(
         "unknown_tokens": int(np.count_nonzero(tokens == tokenizer.unk_id)),
         "characters": len(text),
         "lost_characters": num_lost(text) if tokenizer.options.get("lowercase") else 0,
-        "heldout_tokens": len(tokens) * document.is_heldout,
-        "heldout_characters": len(text) * document.is_heldout,
+        "heldout_tokens": len(tokens) if document.is_heldout else 0,
+        "heldout_characters": len(text) if document.is_heldout else 0,
     }
     size, place, is_heldout = len(text.encode()), document.place, document.is_heldout
     return TokenizedDocument(place, size, tokens, lengths, counts, begins_word, is_heldout)

@@ -102,27 +102,31 @@ def raw_pages(
         blocks = _unpacked(stored, start, stop)
     else:
         blocks = _blocks(stream, start, stop)
-    # `at`: the position of the next search. `ours`: the end of the bytes in the range.
-    content, at, ours = b"", 0, 0
-    for block, is_ours in blocks:
+    # Pages are searched for from `at` on, and those that begin before `stop_at` are in the range.
+    content, at, stop_at = b"", 0, 0
+    for block, is_in_range in blocks:
         read = min(at, max(0, len(content) - _TAIL_BYTES))
-        content, at, ours = content[read:] + block, at - read, ours - read
-        ours += len(block) * is_ours
+        content, at, stop_at = content[read:] + block, at - read, stop_at - read
+        if is_in_range:
+            stop_at += len(block)
         while (begin := content.find(_PAGE, at)) >= 0:
-            if begin >= ours:
+            if begin >= stop_at:
                 return
             mark = _MARK.search(content, begin + len(_PAGE))
             if mark is None and len(content) - begin <= readers.MAX_RECORD_BYTES:
                 at = begin
                 break
-            at = len(content) if mark is None else mark.start() + len(_END) * (mark[0] == _END)
+            if mark is None:
+                at = len(content)
+            else:
+                at = mark.end() if mark[0] == _END else mark.start()
             yield content[begin:at]
         else:
             # The end may be the beginning of a mark.
             at = max(at, len(content) - _TAIL_BYTES)
-            if at >= ours:
+            if at >= stop_at:
                 return
-    # If the range is shorter, the one before it includes the end of the dump.
+    # A shorter range is checked with the one before it, which is read to the end of the dump.
     if len(content) >= _TAIL_BYTES and _DUMP_END not in content:
         raise UserError(f"{path} is not a complete dump: it ends without </mediawiki>")
     if content.startswith(_PAGE, at):
