@@ -14,17 +14,9 @@ from bert_jax.pretraining.train import train
 def pretrain(
     config: ConfigDict, directory: epath.PathLike, source: ConfigSource | None = None
 ) -> dict[str, Any] | None:
-    """Runs or resumes pre-training, up to the last step of the config.
+    """Runs or resumes pre-training with a validated config; see `bert_jax.pretraining.train.train`.
 
-    Args:
-      config: A validated config. Values that a given token store, a teacher or the weights of
-        config.init_from determine are filled in.
-      directory: The work directory; see `bert_jax.pretraining.train.train`.
-      source: The file and the flags that the config comes from, if any.
-
-    Returns:
-      The final held-out results (empty if nothing is held out), or None if a signal
-      stopped the run before its end.
+    Values that a token store, a teacher or the weights of config.init_from determine are filled in.
     """
     source = source or ConfigSource("the given config", config)
     return train(

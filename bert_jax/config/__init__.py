@@ -31,7 +31,6 @@ from bert_jax.config.stage_keys import (
     batch_ramp,
     derived_predictions,
     max_predictions,
-    prediction_warnings,
     stage,
     stages_of_tokens,
 )

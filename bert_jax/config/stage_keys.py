@@ -181,20 +181,3 @@ def derived_predictions(
         needed = max(needed, packed)
     # [CLS] and both [SEP] tokens are not predicted.
     return min(needed, max_seq_length - 3)
-
-
-def prediction_warnings(config: ConfigDict) -> list[str]:
-    """Warns of each stage that predicts fewer tokens than its masking rate."""
-    if config.data.corruption in ("none", "denoising"):
-        return []
-    warnings = []
-    for i, stage in enumerate(config.train.stages):
-        rate, length = masking_rate(stage, config.data), stage.max_seq_length
-        limit = max_predictions(stage, config.data)
-        if stage.fraction and limit < 0.9 * rate * length:
-            warnings.append(
-                f"config.train.stages[{i}].max_predictions_per_seq is {limit}, so only "
-                f"{limit / length:.1%} of the tokens in full rows of {length} are predicted, not "
-                f"the masking rate of {rate:.1%}; 0 derives the number from the length"
-            )
-    return warnings

@@ -129,8 +129,7 @@ def write_huggingface(
 ) -> None:
     """Writes a directory for the model's class and `AutoTokenizer`; empties `pretrained.weights`.
 
-    Args:
-      embedding: If given, sentence-transformers can also load the directory, with these settings.
+    With `embedding`, sentence-transformers can also load the directory, with these settings.
     """
     model, family = pretrained.model, load_family(pretrained.family)
     names = foreign_names(family.names, "huggingface", pretrained.model_config.max_blocks)

@@ -111,11 +111,7 @@ def dropout_warnings(
 def write_family_keys(
     model: Mapping[str, Any], family: Family, source: str, tokenizer: Tokenizer | None = None
 ) -> dict[str, Any]:
-    """Makes the keys of a config.json that describe a model and its special tokens.
-
-    Args:
-      source: The path of the model, for messages.
-    """
+    """Makes the keys of a config.json that describe a model, the path `source`, and its tokens."""
     keys, fixed = family.config_keys, computed(family.fixed, model)
     for key, default in MODEL_KEYS.items():
         allowed = list(family.value_names.get(key, ()))

@@ -159,11 +159,9 @@ def collect_weights(
     family: Family,
     source: Path,
 ) -> tuple[Weights, list[str]]:
-    """Reads the weights of a model from another program's file.
+    """Reads the weights of a model from another program's file, but for heads that it lacks.
 
-    Returns:
-      Flat float32 weights of these shapes (without the heads that the file lacks), and a list
-      with a warning if tensors are left out.
+    Returns them flat, in float32, and a list with a warning if tensors are left out.
     """
     present = {head_of(n) for n in shapes if n in names and names[n].name in tensors} | {""}
     wanted = {n: names[n] for n in shapes if n in names and head_of(n) in present}

@@ -107,12 +107,7 @@ def _read_library(path: Path) -> dict[str, Any]:
 
 
 def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
-    """Writes the settings beside the files of the encoder.
-
-    Args:
-      embedding: With a pooling and a length.
-      width: The size of the hidden states.
-    """
+    """Writes settings with a pooling and a length beside the files of an encoder of this width."""
     kinds = ["Transformer", "Pooling", *(["Normalize"] if embedding.normalize else [])]
     modules = [
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _TYPE + kind}

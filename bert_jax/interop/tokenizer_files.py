@@ -207,11 +207,7 @@ def _named_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 def read_huggingface_tokenizer(
     directory: Path, family: Family
 ) -> tuple[Tokenizer | None, list[str]]:
-    """Reads the tokenizer of a directory of `transformers`.
-
-    Returns:
-      The tokenizer, None if there is none; and a sentence for each setting that is guessed.
-    """
+    """Reads the tokenizer of a directory, if any; makes a sentence for each guessed setting."""
     config = files.read_json(directory / CONFIG_FILE, optional=True)
     notes: list[str] = []
     if (directory / OPTIONS_FILE).exists():

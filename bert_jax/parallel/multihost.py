@@ -147,10 +147,9 @@ def agreed() -> Iterator[None]:
 
 
 def run_on_process_zero(action: Callable[..., T], *args: Any) -> T:
-    """Calls `action(*args)` on process 0 only and returns its result on every process.
+    """Calls `action(*args)` on process 0, for hours if need be, and returns its result on all.
 
-    Args:
-      action: A function that returns a value that JSON can hold. It may take hours.
+    The result must be a value that JSON can hold.
     """
     if jax.process_count() == 1:
         return action(*args)

@@ -70,11 +70,7 @@ class Layout:
         return PRESETS[self.preset]
 
     def params(self, boxed: Any) -> Any:
-        """Returns the shardings of the parameters.
-
-        Args:
-          boxed: Abstract arrays in flax's boxes of logical names.
-        """
+        """Returns the shardings of abstract parameters in flax's boxes of logical names."""
         shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
         # Fails for an axis whose size is not a multiple of its devices.
         jax.tree.map(lambda leaf, x: x.shard_shape(leaf.shape), nn.unbox(boxed), shardings)

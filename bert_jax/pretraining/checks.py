@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
-from bert_jax.config import check_batch, prediction_warnings
+from bert_jax.config import check_batch
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -37,7 +37,7 @@ def check(
     check_installed(config)
     check_family(config)
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
-    warnings = [*start.check(directory, config), *prediction_warnings(config)]
+    warnings = start.check(directory, config)
     if teacher:
         _check_teacher(config, teacher, trainer.model)
     elif trainer.objective.teacher:

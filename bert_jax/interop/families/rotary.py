@@ -110,8 +110,7 @@ def checked_kind(
 def read_config(config: Keys, path: Path, theta: float) -> Keys:
     """Makes ROTARY_KEYS of `rope_parameters`, or `rope_theta` and `rope_scaling` of older files.
 
-    Args:
-      theta: The default of transformers' class.
+    `theta` is the default of transformers' class.
     """
     check_sizes(config, ("hidden_size", "num_attention_heads"), path)
     # As in transformers, the first replaces the second.
