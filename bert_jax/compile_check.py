@@ -57,8 +57,8 @@ def main(_) -> None:
         cli.refuse_flags(("stage",), "with --plan")
     else:
         cli.refuse_flags(("price_per_chip_hour",), "without --plan")
-    is_embedding = args.config.get("task") == "embedding"
-    if is_embedding:
+    is_finetuning = "task" in args.config
+    if is_finetuning:
         cli.refuse_flags(("stage", "batch_size_per_chip"), "with a config of fine-tuning")
         finetuning.validate(args.config)
     else:
@@ -68,8 +68,8 @@ def main(_) -> None:
 
     topology = topologies.find(args.topology, args.num_slices)
     price = args.price_per_chip_hour
-    if is_embedding:
-        check.check_embedding(args.config, topology, price, args.output, with_plan=args.plan)
+    if is_finetuning:
+        check.check_finetuning(args.config, topology, price, args.output, with_plan=args.plan)
     elif args.plan:
         check.plan(args.config, topology, size, price, args.output)
     else:

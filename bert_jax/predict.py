@@ -33,9 +33,12 @@ from rich.table import Table
 from bert_jax import inference
 from bert_jax.base import compilation_cache, cpu_allocator, files
 from bert_jax.base.errors import printable
+from bert_jax.base.parts import load_part
 from bert_jax.base.progress import Progress, terminal
 from bert_jax.config import cli
-from bert_jax.inference.verbs import TEXT_OR_PAIR, VERBS, Item, Verb, format_of, predict_file
+from bert_jax.heads import Head
+from bert_jax.heads.verb import TEXT_OR_PAIR, Item, Verb
+from bert_jax.inference.verbs import VERBS, format_of, predict_file
 
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
@@ -83,8 +86,8 @@ def attention(bert: "Bert", text: str, text_b: str | None = None) -> None:
 _EMBEDDING_OPTIONS = ("pooling", "normalize", "max_length", "stride", "prompt", "prompt_name")
 _FEATURES_OPTIONS = ("layers", "text_columns", *_EMBEDDING_OPTIONS)
 _WRITERS = {
-    "features": Verb(features, inspect.Signature(), _FEATURES_OPTIONS),
-    "attention": Verb(attention, TEXT_OR_PAIR, ("top_k", "max_length")),
+    "features": Verb("features", features, inspect.Signature(), _FEATURES_OPTIONS),
+    "attention": Verb("attention", attention, TEXT_OR_PAIR, ("top_k", "max_length")),
 }
 COMMANDS = VERBS | _WRITERS
 
@@ -177,8 +180,8 @@ def define_flags() -> None:
 
 def main(argv: list[str]) -> None:
     cli.end_on_sigterm()
-    name, example = _command(argv[1:])
-    command, args = COMMANDS[name], flags.FLAGS
+    command, example = _command(argv[1:])
+    name, args = command.name, flags.FLAGS
     cpu_allocator.prepare_process()
     # Imported late to load JAX after the checks.
     import bert_jax
@@ -193,8 +196,10 @@ def main(argv: list[str]) -> None:
         command.predict(bert, **example)
     elif args.input:
         with Progress(name, None, "examples") as progress:
-            count = predict_file(name, bert, args.input, args.output, progress.advance, **options)
-        format = format_of(name, epath.Path(args.input))
+            count = predict_file(
+                command, bert, args.input, args.output, progress.advance, **options
+            )
+        format = format_of(epath.Path(args.input), command.format)
         print(f"{args.input} was read as {format}")
         print(f"predictions for {count:,} examples are in {args.output}")
     else:
@@ -202,19 +207,29 @@ def main(argv: list[str]) -> None:
         _print_result(example, result)
 
 
-def _command(words: list[str]) -> tuple[str, Item]:
+def _verbs_of_parts() -> dict[str, Verb]:
+    """Returns the verbs of the heads that --part names."""
+    parts = (load_part(name, {}, "--part") for name in flags.FLAGS.part)
+    return {x.verb.name: x.verb for x in parts if isinstance(x, Head) and x.verb}
+
+
+def _command(words: list[str]) -> tuple[Verb, Item]:
     """Parses the name of the command and the example of its words, and checks all flags."""
-    known = ", ".join(COMMANDS)
+    commands = COMMANDS | _verbs_of_parts()
+    known = ", ".join(commands)
     if not words:
         raise cli.UsageError(f"a command is missing after the flags: one of {known}")
     name, *texts = words
-    if name not in COMMANDS:
-        raise cli.UsageError(f"there is no command {name!r}; it must be one of {known}")
-    command, args = COMMANDS[name], flags.FLAGS
-    reads_file = name == "features" or name in VERBS and args.input
+    if name not in commands:
+        raise cli.UsageError(
+            f"there is no command {name!r}; it must be one of {known}, or the verb of a head that "
+            "--part names"
+        )
+    command, args = commands[name], flags.FLAGS
+    reads_file = name == "features" or name not in _WRITERS and args.input
     file_flags = ("input", "output") if reads_file else ("output",) if name in _WRITERS else ()
     taken = {*command.options, *(file_flags or ("json",))}
-    known_flags = {"input", "output", "json"}.union(*(c.options for c in COMMANDS.values()))
+    known_flags = {"input", "output", "json"}.union(*(c.options for c in commands.values()))
     cli.refuse_flags(sorted(known_flags - taken), f"on {name}")
     try:
         bound = (inspect.Signature() if reads_file else command.words).bind(*texts)
@@ -224,7 +239,7 @@ def _command(words: list[str]) -> tuple[str, Item]:
         if not args[flag].value:
             raise cli.UsageError(f"--{flag} is missing; see python -m bert_jax.predict --help")
     bound.apply_defaults()
-    return name, {field: text for field, text in bound.arguments.items() if text is not None}
+    return command, {field: text for field, text in bound.arguments.items() if text is not None}
 
 
 def _print_result(example: Item, result: Item) -> None:

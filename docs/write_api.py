@@ -9,8 +9,11 @@ from typing import Any
 import bert_jax
 from bert_jax.batches.corruption.masked_lm import MaskingRules
 from bert_jax.batches.rows.windows import WindowedRows
+from bert_jax.heads import Head, builtin_heads
+from bert_jax.heads.multiple_choice import Choice
+from bert_jax.heads.sequence_classification import Label
+from bert_jax.heads.token_classification import Entity, TaggedWord
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.finetuned import Choice, Entity, FineTuned, Label, TaggedWord
 from bert_jax.inference.predictions import Attention, Detection, Guess, Score
 from bert_jax.interop.family import Family
 from bert_jax.objectives.term import Metric, Term
@@ -19,7 +22,7 @@ from bert_jax.tokenizers.base import Tokenizer
 
 PAGE = Path(__file__).with_name("api.md")
 RESULTS = (Guess, Score, Detection, Attention, Label, TaggedWord, Entity, Answer, Choice)
-PARTS = (Term, Metric, WindowedRows, MaskingRules, Family, Tokenizer)
+PARTS = (Term, Metric, WindowedRows, MaskingRules, Head, Family, Tokenizer)
 
 
 def with_tables(page: str) -> str:
@@ -27,7 +30,9 @@ def with_tables(page: str) -> str:
     tables = {
         "functions": _table(_public(bert_jax), "bert_jax."),
         "Bert": _table(_public(Bert)),
-        "FineTuned": _table(_public(FineTuned)),
+        "FineTuned": _table(
+            {name: x for head in builtin_heads().values() for name, x in head.methods.items()}
+        ),
         "results": _table({kind.__name__: kind for kind in RESULTS}),
         "parts": _table(
             {f"{part.__module__}.{part.__name__}": part for part in PARTS}, fields=False
@@ -64,7 +69,7 @@ def _call(function: Callable) -> str:
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
         for name, parameter in signature.parameters.items()
-        if name != "self"
+        if name not in ("self", "bert")
     ]
     empty = inspect.Signature.empty
     return str(signature.replace(parameters=parameters, return_annotation=empty))

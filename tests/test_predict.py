@@ -10,7 +10,7 @@ import pytest
 import bert_jax
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.finetuned import FineTuned
-from bert_jax.inference.verbs import predict_file
+from bert_jax.inference.verbs import VERBS, predict_file
 from bert_jax.interop import formats
 from tests import runs
 from tests.interop.small_bert import make_finetuned, make_pretrained
@@ -87,7 +87,7 @@ def test_a_command_line_is_a_file_of_one_example(tmp_path, head, labels, words, 
     formats.write(make_finetuned(head, labels), tmp_path / "hf", "huggingface")
     (tmp_path / "x.jsonl").write_text(json.dumps(example))
     bert, paths = bert_jax.load(tmp_path / "hf"), (tmp_path / "x.jsonl", tmp_path / "y.jsonl")
-    predict_file(words[0], bert, *paths)
+    predict_file(VERBS[words[0]], bert, *paths)
     found = asked(f"--model={tmp_path / 'hf'}", *words)
     assert found == json.loads((tmp_path / "y.jsonl").read_text())
     assert example.items() < found.items()

@@ -16,7 +16,7 @@ FOLDERS = (
     {"config", "objectives"},
     {"store"},
     {"batches", "tasks"},
-    {"training"},
+    {"training", "heads"},
     {"interop", "reports"},
     {"pretraining", "inference"},
     {"finetuning"},

@@ -31,6 +31,27 @@ def trust(value: Any) -> None:
             trust(item)
 
 
+def is_trusted(path: str) -> bool:
+    """Returns whether MODULE:NAME is in this package, or was named by the user."""
+    return path.startswith("bert_jax.") or path in _trusted
+
+
+def check_part(name: str, builtin: Mapping[str, str], key: str) -> None:
+    """Refuses a name that `load_part` would refuse, without importing anything."""
+    path = builtin.get(name, name)
+    if ":" not in path:
+        raise UserError(
+            f"{key} is {name!r}; it must be one of {', '.join(builtin)}, or MODULE:NAME of a part "
+            "of your own"
+        )
+    if not is_trusted(path):
+        raise UserError(
+            f"{key} is {name!r} in a stored file, which would run code from outside bert_jax; if "
+            f"you trust this code, add --part={name} to the command, or parts=[{name!r}] to "
+            "bert_jax.load"
+        )
+
+
 def load_part(name: str, builtin: Mapping[str, str], key: str) -> Any:
     """Imports the object that a config key names.
 
@@ -38,20 +59,14 @@ def load_part(name: str, builtin: Mapping[str, str], key: str) -> Any:
       name: A key of `builtin`, or "MODULE:ATTRIBUTE" for a part defined outside this package.
       builtin: Maps short names to "MODULE:ATTRIBUTE".
     """
-    path = builtin.get(name, name)
-    module, separator, attribute = path.partition(":")
-    if not separator:
-        raise UserError(
-            f"{key} is {name!r}; it must be one of {', '.join(builtin)}, or MODULE:NAME of a part "
-            "of your own"
-        )
-    if module.partition(".")[0] != "bert_jax" and name not in _trusted:
-        raise UserError(
-            f"{key} is {name!r} in a stored file, which would run code from outside bert_jax; if "
-            f"you trust this code, add --part={name} to the command, or parts=[{name!r}] to "
-            "bert_jax.load"
-        )
+    check_part(name, builtin, key)
     try:
-        return getattr(importlib.import_module(module), attribute)
+        return import_name(builtin.get(name, name))
     except (ImportError, AttributeError) as error:
         raise UserError(f"{key} is {name!r}, which cannot be imported: {error}") from error
+
+
+def import_name(path: str) -> Any:
+    """Imports the object that the code of this package or of a part names: "MODULE:ATTRIBUTE"."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)

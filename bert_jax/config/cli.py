@@ -29,6 +29,7 @@ from bert_jax.base.errors import UserError, printable
 from bert_jax.base.progress import say
 from bert_jax.config import finetuning
 from bert_jax.config.command_line import ABSL_FLAGS, CONFIG_MODULE, UsageError, config_source, parse
+from bert_jax.config.task_sections import GLUE_TASKS
 
 # The status of one of several processes after an unexpected error. The usual cause is that
 # another process died, and a restart continues the run; status 1 would mean a mistake.
@@ -114,7 +115,7 @@ def check_run(command: str, words: Sequence[str]) -> None:
     if "sweep" in given:
         finetuning.check_sweep_flags(given, values["config"].source.flags, values.sweep)
     if given.get("task") == finetuning.ALL:
-        given.task = finetuning.GLUE_TASKS[0]
+        given.task = GLUE_TASKS[0]
     finetuning.validate(given)
 
 

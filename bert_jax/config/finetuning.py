@@ -4,20 +4,18 @@
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.checks import check_rules, finetuning_rules, model_rules
+from bert_jax.base.parts import check_part
+from bert_jax.config.checks import Rule, check_rules, model_rules, unused_keys
 from bert_jax.config.common import COMMON, EVAL_BATCH_SIZE, GRADIENT_ACCUMULATION_STEPS, MODEL
 from bert_jax.config.schema import Field, Owner, Section, build, check, to_dict
-from bert_jax.config.task_sections import TASK_SECTIONS
+from bert_jax.config.task_sections import IN_WINDOWS, TASK_RULES, TASK_SECTIONS, TASKS
 
-# The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
-GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
-TASKS = (*GLUE_TASKS, "ax", "table", "embedding", "squad", "ner", "multiple_choice")
 # All GLUE tasks, one after another.
 ALL = "all"
 _DROPOUT = MODEL["hidden_dropout_prob"]
@@ -39,9 +37,8 @@ FINETUNING: Section = {
     ),
     "task": Field(
         "mrpc",
-        "Task to learn: a GLUE task, squad, ner, multiple_choice, table, which gives each of your "
-        "own rows a label, or embedding, which gives similar texts similar vectors.",
-        choices=TASKS,
+        f"Task to learn, one of {', '.join(TASKS)}, or your own. table gives each of your own rows "
+        "a label, and embedding gives similar texts similar vectors.",
     ),
     "from_scratch": Field(
         False,
@@ -173,17 +170,7 @@ FINETUNING: Section = {
 # The keys that `filled_in` adds.
 FILLED_IN: Section = {
     "model": MODEL,
-    "head": Field(
-        "sequence_classification",
-        "The head of the task.",
-        choices=(
-            "sequence_classification",
-            "token_classification",
-            "question_answering",
-            "multiple_choice",
-            "embedding",
-        ),
-    ),
+    "head": Field("sequence_classification", "The head of the task."),
     "labels": Field((), "The labels of the task in the order of the logits."),
     "family": Field("bert", "The family of the weights."),
 }
@@ -216,7 +203,7 @@ def check_sweep_flags(config: ConfigDict, given: Iterable[str], is_sweep: bool) 
 
 
 def finetune_config(task: str) -> ConfigDict:
-    """Returns the defaults for a task (one of `TASKS`), locked."""
+    """Returns the defaults for a task (one of `TASKS`, or MODULE:NAME), locked."""
     return build(_section(task), {"task": task}).lock()
 
 
@@ -247,7 +234,6 @@ def filled_in(
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     """Converts the stored form of a filled-in config back; inverts `to_dict`."""
-    FINETUNING["task"].check("config.task", values["task"])
     section = {**_section(values["task"]), **FILLED_IN}
     config = build(section, values)
     check(config, section)
@@ -278,4 +264,29 @@ def validate(config: ConfigDict) -> None:
         )
     section = _section(config.task)
     check(config, section)
-    check_rules(finetuning_rules(config, section), config)
+    check_part(config.task, TASKS, "config.task")
+    check_rules(_rules(config, section), config)
+
+
+def _rules(config: ConfigDict, section: Section) -> Iterator[Rule]:
+    yield Rule(
+        config.init_from,
+        ("init_from",),
+        "set it to the pre-trained BERT to start from: a work directory, a Hugging Face directory "
+        "or a Google checkpoint",
+    )
+    yield Rule(
+        config.data.input,
+        ("data.input",),
+        "set it to the task's folder (glue_data/MRPC) or its files (train=FILE,validation=FILE)",
+    )
+    yield from unused_keys(config, section)
+    for key, values in config.sweep.items():
+        yield Rule(len(set(values)) == len(values), (f"sweep.{key}",), "give each value once")
+    yield Rule(
+        config.data.long_texts == "truncate" or config.task not in TASKS.keys() - {*IN_WINDOWS},
+        ("data.long_texts", "task"),
+        "windows are for texts with a label or a number; squad and ner always divide long texts",
+    )
+    if config.task in TASK_RULES:
+        yield from TASK_RULES[config.task](config)

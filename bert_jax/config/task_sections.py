@@ -1,7 +1,25 @@
-"""The config keys of single tasks of fine-tuning."""
+"""The tasks of fine-tuning: where they are, their own config keys and the rules of these."""
 
+from collections.abc import Callable, Iterator
+
+from ml_collections import ConfigDict
+
+from bert_jax.config.checks import Rule
 from bert_jax.config.schema import Field, Owner, Section
 
+# The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
+GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+# The classes of the tasks by the names that a config uses; see `base.parts.load_part`.
+TASKS = {
+    **dict.fromkeys((*GLUE_TASKS, "ax"), "bert_jax.tasks.glue:GlueTask"),
+    "table": "bert_jax.tasks.table:TableTask",
+    "embedding": "bert_jax.tasks.embedding:EmbeddingTask",
+    "squad": "bert_jax.tasks.squad:SquadTask",
+    "ner": "bert_jax.tasks.ner:NerTask",
+    "multiple_choice": "bert_jax.tasks.multiple_choice:MultipleChoiceTask",
+}
+# Those that data.long_texts=windows is for.
+IN_WINDOWS = (*GLUE_TASKS, "ax", "table")
 # The sections of single tasks, such as `config.squad`.
 TASK_SECTIONS: dict[str, Section] = {
     "table": {
@@ -201,4 +219,79 @@ TASK_SECTIONS: dict[str, Section] = {
             "command line). If empty, those of the training set, sorted.",
         ),
     },
+}
+
+
+def table_rules(config: ConfigDict) -> Iterator[Rule]:
+    own = config.table
+    yield Rule(
+        not own.regression or not (own.multi_label or own.class_weights or own.labels),
+        ("table.regression", "table.multi_label", "table.class_weights", "table.labels"),
+        "a number has no labels; leave the last three out",
+    )
+    yield Rule(
+        not own.multi_label or not own.class_weights,
+        ("table.multi_label", "table.class_weights"),
+        "several labels of a row are independent; leave the weights empty",
+    )
+
+
+def squad_rules(config: ConfigDict) -> Iterator[Rule]:
+    yield Rule(
+        config.data.max_seq_length >= config.squad.max_query_length + 4,
+        ("data.max_seq_length", "squad.max_query_length"),
+        "the former must be larger by 4 at least, for special tokens and a context",
+    )
+
+
+def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
+    own = config.embedding
+    yield Rule(
+        own.loss not in ("mnr", "cosent", "angle") or config.train.batch_size > 1,
+        ("train.batch_size", "embedding.loss"),
+        "this loss compares the rows of a batch; set a larger batch",
+    )
+    yield Rule(
+        not own.skip_own_id or own.retrieval,
+        ("embedding.skip_own_id", "embedding.retrieval"),
+        "the ids are those of a retrieval set",
+    )
+    yield Rule(
+        not own.symmetric or not own.same_side,
+        ("embedding.symmetric", "embedding.same_side"),
+        "same_side includes the other; set only it",
+    )
+    yield Rule(
+        not own.negative_columns or own.loss in ("mnr", "triplet"),
+        ("embedding.negative_columns", "embedding.loss"),
+        "this loss has no negatives",
+    )
+    yield Rule(
+        own.loss == "mnr" or own.positive_column,
+        ("embedding.positive_column", "embedding.loss"),
+        "this loss needs two texts",
+    )
+    yield Rule(
+        len(set(own.dims)) == len(own.dims) and (own.loss != "softmax" or not any(own.dims)),
+        ("embedding.dims", "embedding.loss"),
+        "each width must be there once, and for softmax only 0",
+    )
+    yield Rule(
+        len(own.dim_weights) in (1, len(own.dims)),
+        ("embedding.dim_weights", "embedding.dims"),
+        "there must be one weight for each of the widths",
+    )
+    dropouts = config.model.hidden_dropout_prob, config.model.attention_probs_dropout_prob
+    yield Rule(
+        own.positive_column or any(dropouts),
+        ("embedding.positive_column", "model.hidden_dropout_prob"),
+        "without dropout both vectors of a text are equal; SimCSE has a dropout of 0.1",
+    )
+
+
+# The rules between the keys of single tasks.
+TASK_RULES: dict[str, Callable[[ConfigDict], Iterator[Rule]]] = {
+    "table": table_rules,
+    "squad": squad_rules,
+    "embedding": embedding_rules,
 }

@@ -17,6 +17,7 @@ from bert_jax.base.progress import say
 from bert_jax.config.finetuning import filled_in
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.batches import predict
+from bert_jax.heads import load_head
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import unflatten
@@ -33,13 +34,6 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import CLASSES
 from bert_jax.training.trainer import fit_to_devices
 
-# The task that reads the labeled files for each head.
-_TASKS = {
-    "sequence_classification": "table",
-    "token_classification": "ner",
-    "question_answering": "squad",
-    "multiple_choice": "multiple_choice",
-}
 PREDICTIONS = "predictions"
 # The SHA-256 of the rows of each split that was predicted, and its threshold, if any. The file is
 # beside the folder of predictions, which holds only the files of a submission.
@@ -190,9 +184,10 @@ def _config_of(pretrained: Pretrained) -> ConfigDict:
     stored = pretrained.training.get("config")
     if stored and workdir.is_finetuning(stored):
         return config_lib.from_stored(stored)
-    if pretrained.head not in _TASKS:
+    task = load_head(pretrained.head).task if pretrained.head else ""
+    if not task:
         raise UserError(f"{pretrained.source} has no task head that can score a labeled file")
-    config, labels = config_lib.finetune_config(_TASKS[pretrained.head]), pretrained.labels
+    config, labels = config_lib.finetune_config(task), pretrained.labels
     if labels == positions(len(labels)) and not pretrained.multi_label:
         # `transformers` gives these names to labels without a name, which are numbers in files.
         labels = tuple(map(str, range(len(labels))))
@@ -236,8 +231,6 @@ def _read_labeled(
     config: ConfigDict, tokenizer: Tokenizer, source: epath.PathLike
 ) -> tuple[Task, TokenRows]:
     """Returns the task of a config, and the rows of a source with labels."""
-    # The file itself names the choices.
-    labels = () if config.head == "multiple_choice" else tuple(config.labels)
-    task = make_task(config, "", tokenizer, labels)
+    task = make_task(config, "", tokenizer, tuple(config.labels))
     # `evaluate` has no flag that skips bad rows, so no key is named.
     return task, task.read(source, "validation", BadRecords(config.data.bad_rows))

@@ -84,11 +84,10 @@ def open_run(config: ConfigDict, directory: epath.Path, setup: TaskSetup) -> "Fi
     warnings += task_setup.read_rows(config, task)
     rows = task.rows("train")
     task_setup.check_segments(config, rows)
-    if task.head == "embedding":
-        warnings += task_setup.check_embedding(config, rows)
+    warnings += task.check(config)
     stage = task_setup.make_stage(config, rows)
     check_installed(config)
-    trainer = task_setup.make_trainer(config, stage, task_setup.class_weights(config, task))
+    trainer = task_setup.make_trainer(config, stage, task.class_counts())
     warnings += warmup_warnings([stage])
     if rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
         is_protein = tokenizer.kind == "protein"
@@ -125,8 +124,6 @@ class FinetuningRun:
         (self.stage,) = trainer.stages
         self.num_steps = self.stage.num_steps
         self.before: dict[str, Any] = {}
-        # Training may make an encoder for embeddings worse.
-        self.is_scored_before = self.task.head == "embedding"
 
     def open_input(self) -> None:
         identity = self.setup.data_identity, self.setup.tokenizer, None
@@ -175,7 +172,7 @@ class FinetuningRun:
 
     def is_evaluated(self, step: int) -> bool:
         if step in (0, self.num_steps):
-            return step > 0 or self.is_scored_before
+            return step > 0 or self.task.is_scored_before
         if self.config.eval.every_steps:
             return step % self.config.eval.every_steps == 0
         # The step has the last example of an epoch.

@@ -8,8 +8,11 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
+from bert_jax.base.parts import is_trusted
 from bert_jax.base.progress import empty_table, say, say_next, terminal
-from bert_jax.inference.finetuned import METHODS, text_columns
+from bert_jax.heads import load_head
+from bert_jax.heads.sequence_classification import text_columns
+from bert_jax.heads.verb import TEXT_OR_PAIR
 from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.scores import score_text
 from bert_jax.tasks.task import Task
@@ -18,13 +21,6 @@ from bert_jax.training.metrics import BASELINE, CLASSES
 from bert_jax.training.state import num_parameters
 from bert_jax.training.trainer import Trainer
 
-# Texts for each head's command of `predict`.
-_TEXTS = {
-    "sequence_classification": "'He came to see us.' 'He was there.'",
-    "question_answering": "'Who came?' 'Only Ada came to see us.'",
-    "token_classification": "'Ada lives in London.'",
-    "multiple_choice": "'Where do fish live?' 'in trees' 'in water'",
-}
 # The number of classes to print.
 _MAX_CLASSES = 20
 
@@ -50,10 +46,8 @@ def announce(
         f"{trainer.stages[-1].end_step:,} steps of {config.train.batch_size:,} examples, "
         f"{config.train.num_epochs:g} epochs"
     )
-    if task.head == "embedding":
-        number = task.rows("train").num_documents
-        others = f": its positive and {number - 1:,} negatives" if number > 1 else ""
-        say(f"each anchor has {number:,} document{'s' * (number > 1)}{others}")
+    if described := task.rows("train").described():
+        say(described)
     if task.parts:
         train, validation = task.parts
         held_out = task.rows(validation).num_examples
@@ -121,24 +115,20 @@ def print_classes(classes: Sequence[Mapping[str, Any]]) -> None:
 
 def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:
     """Prints commands that use the best checkpoint of a run."""
-    path = shlex.quote(str(directory))
-    if head == "embedding":
-        features = f"predict --model={path} features --input=FILE.txt --output=FILE.npz"
-        export = f"convert --model={path} --output=DIR --to=sentence_transformers"
-        say_next(
-            {
-                "compute vectors": features,
-                "score them on retrieval": f"evaluate --model={path} --retrieval=FOLDER",
-                "load it in sentence-transformers": export,
-            }
-        )
+    outside = [name for name in (config.task, head) if ":" in name]
+    if not all(map(is_trusted, outside)):
+        # A finished run is shown without its own code.
         return
-    texts = _TEXTS[head]
-    if head == "sequence_classification" and len(text_columns(config_lib.to_dict(config))) < 2:
-        texts = texts.partition(" '")[0]
-    commands = {
-        "predict": f"predict --model={path} {METHODS[head]} {texts}",
-        "score it on other labeled rows": f"evaluate --model={path} --data=FILE",
-        "load it in transformers": f"convert --model={path} --output=DIR --to=huggingface",
-    }
-    say_next(commands)
+    path = " ".join([shlex.quote(str(directory)), *(f"--part={name}" for name in outside)])
+    record, advice = load_head(head), {}
+    if record.verb:
+        texts, trained = record.verb.example, config_lib.to_dict(config)
+        if record.verb.words == TEXT_OR_PAIR:
+            texts = texts[: max(1, len(text_columns(trained)))]
+        advice = {
+            "predict": f"predict --model={path} {' '.join((record.verb.name, *texts))}",
+            "score it on other labeled rows": f"evaluate --model={path} --data=FILE",
+            "load it in transformers": f"convert --model={path} --output=DIR --to=huggingface",
+        }
+    advice |= {what: command.format(path=path) for what, command in record.advice.items()}
+    say_next(advice)

@@ -14,7 +14,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, say, terminal
 from bert_jax.config import check_batch
-from bert_jax.config.finetuning import GLUE_TASKS, finetune_config, validate
+from bert_jax.config.finetuning import finetune_config, validate
+from bert_jax.config.task_sections import GLUE_TASKS
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.summary import advise

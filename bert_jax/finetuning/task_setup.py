@@ -5,7 +5,8 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -18,18 +19,14 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.finetuning.layer_rates import scaled_by_layer
+from bert_jax.heads import load_head
 from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import complete_weights, unflatten
-from bert_jax.models.embedding_model import EmbeddingModel
-from bert_jax.models.task_models import make_task_model
-from bert_jax.objectives.contrastive import Contrastive
-from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.tasks import make_task
-from bert_jax.tasks.embedding import NUMBER_LOSSES, TupleRows
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
@@ -133,105 +130,27 @@ def check_segments(config: ConfigDict, rows: TokenRows) -> None:
         )
 
 
-def class_weights(config: ConfigDict, task: Task) -> tuple[float, ...]:
-    """Returns the weights of the classes by `config.table.class_weights`; empty for none."""
-    if config.task != "table" or not config.table.class_weights:
-        return ()
-    counts = task.class_counts()
-    # As scikit-learn's "balanced". A class without training rows has no loss.
-    return tuple(sum(counts.values()) / (len(counts) * max(1, n)) for n in counts.values())
-
-
 def make_trainer(
     config: ConfigDict,
     stage: Stage,
-    class_weights: tuple[float, ...] = (),
+    class_counts: Mapping[str, int] = MappingProxyType({}),
     devices: Sequence[jax.Device] | None = None,
 ) -> Trainer:
-    """Builds the trainer of a filled-in config, for all devices by default."""
-    num_labels, decay = len(config.labels), config.optimizer.layer_decay
+    """Builds the trainer of a filled-in config, for all devices by default.
+
+    Args:
+      class_counts: The training examples of each class; see `Task.class_counts`.
+    """
+    head, decay = load_head(config.head), config.optimizer.layer_decay
     # Blocks that share their parameters have one rate.
     num_layers = config.model.layer_groups or config.model.num_hidden_layers
     scaling = scaled_by_layer(num_layers, decay) if decay != 1 else None
     layout = make_layout(config, devices)
-    model_config, is_embedding = make_model_config(config, layout), config.head == "embedding"
-    if is_embedding:
-        model = EmbeddingModel(model_config, config.embedding.pooling, num_labels)
-        loss = make_contrastive(config)
-    else:
-        model = make_task_model(config.head, num_labels, model_config)
-        multi_label = config.task == "table" and config.table.multi_label
-        loss = make_task_loss(config.head, num_labels, multi_label, class_weights)
-
+    model = head.make_model(make_model_config(config, layout), len(config.labels), config)
+    loss = head.make_loss(config, class_counts)
     trainer = Trainer.create(config, layout, model, loss, [stage], scaling=scaling)
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
-    # Negatives come from the whole batch, which the loss itself divides into chunks.
-    return dataclasses.replace(trainer, accumulation_steps=1) if is_embedding else trainer
-
-
-def make_contrastive(config: ConfigDict) -> Contrastive:
-    own, options = config.embedding, {}
-    if own.loss in ("mnr", "cosent", "angle"):
-        options["scale"] = own.scale
-    if own.loss == "mnr":
-        options |= {"symmetric": own.symmetric, "same_side": own.same_side}
-    if own.margin and own.loss in ("contrastive", "triplet"):
-        options["margin"] = own.margin
-    return Contrastive(
-        own.loss,
-        options,
-        dims=tuple(dim or config.model.hidden_size for dim in own.dims if any(own.dims)),
-        dim_weights=own.dim_weights * (len(own.dims) // len(own.dim_weights)),
-        mask_duplicates=own.mask_duplicates,
-        num_chunks=config.train.gradient_accumulation_steps,
-    )
-
-
-def abstract_embedding_batch(
-    config: ConfigDict, stage: Stage, trainer: Trainer
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns shapes, dtypes and shardings of the batches that `TupleRows` give."""
-    rows, length = config.train.batch_size, config.data.max_seq_length
-    documents = rows, stage.batch_size // rows - 1
-    label_type = np.int32 if config.labels else np.float32
-    shapes = dict.fromkeys(trainer.model.INPUTS, (rows, length))
-    shapes |= dict.fromkeys(("document_ids", "document_mask"), (*documents, length))
-    shapes |= {"query_numbers": (rows,), "document_numbers": documents, "labels": (rows,)}
-    return {
-        name: jax.ShapeDtypeStruct(
-            shape, label_type if name == "labels" else np.int32, sharding=trainer.layout.batch
-        )
-        for name, shape in shapes.items()
-    }
-
-
-def check_embedding(config: ConfigDict, rows: TupleRows) -> list[str]:
-    """Checks what depends on the weights or the rows; returns warnings, one sentence each."""
-    own, model, warnings = config.embedding, config.model, []
-    width, batch_size = model.hidden_size, config.train.batch_size
-    if model.num_decoder_layers or model.causal and own.pooling == "cls":
-        raise UserError(
-            f"config.init_from is {config.init_from}, which has a decoder, or whose first token "
-            "attends to no other (for this, set config.embedding.pooling=mean)"
-        )
-    if any(dim > width for dim in own.dims):
-        raise UserError(
-            f"config.embedding.dims is {own.dims!r}, but the vectors of {config.init_from} have "
-            f"{width} values"
-        )
-    if not {0, width} & {*own.dims}:
-        warnings.append(
-            f"config.embedding.dims is {own.dims!r}, without 0 or {width}: the loss has no whole "
-            "vectors"
-        )
-    if own.query_prompt != own.document_prompt and (own.sts or own.loss in NUMBER_LOSSES):
-        warnings.append("correlations are those of texts without the prompts, as in evaluate --sts")
-    if own.loss == "mnr" and rows.num_positives < batch_size:
-        warnings.append(
-            f"config.train.batch_size is {batch_size:,}, but there are only {rows.num_positives:,} "
-            "different positives: many rows of a batch have equal texts, which are no negatives"
-        )
-    return warnings
+    return dataclasses.replace(trainer, accumulation_steps=1) if head.divides_batch else trainer
 
 
 def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
@@ -297,7 +216,7 @@ def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Train
         prefixes += ("classifier/",)
     elif pretrained.head:
         pretrained.drop_head()
-    others = other_settings(config, pretrained) if config.head == "embedding" else []
+    others = other_settings(config, pretrained) if load_head(config.head).embedding else []
     for warning in pretrained.warnings + others:
         say(f"warning: {warning}")
     if config.data.max_seq_length > pretrained.max_length:

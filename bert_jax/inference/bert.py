@@ -2,6 +2,7 @@
 
 import math
 import operator
+import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 
 from bert_jax.base.errors import UserError
+from bert_jax.heads import builtin_heads
 from bert_jax.inference import POOLINGS, forward
 from bert_jax.inference.forward import Inputs, run_in_batches
 from bert_jax.inference.predictions import Attention, Detection, Guess, Score
@@ -21,12 +23,7 @@ from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.denoising import denoised, longest_text
 from bert_jax.tasks.retrieval import similarities
 from bert_jax.tokenizers import MASK, TokenRow
-
-# A sentence, or a pair of them.
-Text = str | tuple[str, str]
-# One sentence or a list of texts, and the second sentences of pairs.
-Texts = str | Sequence[Text]
-SecondTexts = str | Sequence[str] | None
+from bert_jax.tokenizers.texts import SecondTexts, Text, Texts, as_texts, one_or_all
 
 # The length of a pair of single tokens: [CLS] a [SEP] b [SEP].
 _MIN_LENGTH = 5
@@ -39,8 +36,6 @@ _MAX_PROBABILITIES = 2**30
 _SEARCH_QUERIES, _SEARCH_ROWS = 256, 2**16
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
 GENERATOR, REPLACED_TOKEN, DENOISING = "generator", "replaced_token", "denoising"
-# The methods of models with a task head.
-TASK_METHODS = ("classify", "answer", "tag", "tag_texts", "entities", "choose")
 
 
 class MissingMethodError(UserError, AttributeError):
@@ -69,6 +64,7 @@ class Bert:
     Attributes:
       source: The path that the model was read from.
       max_length: The largest number of tokens in a text; longer texts are truncated with a warning.
+      methods: The methods of its head by name; see `heads.Head`.
       missing: Why the model lacks a method, by its name; empty or absent if it does not.
       embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
         of a directory of sentence-transformers.
@@ -85,8 +81,9 @@ class Bert:
         self._mlm = GENERATOR if GENERATOR in pretrained.terms else MASKED_LM
         terms = {"fill_mask": self._mlm, "score": self._mlm}
         terms |= {"next_sentence": NEXT_SENTENCE, "detect": REPLACED_TOKEN}
+        self.methods: Mapping[str, Callable[..., Any]] = {}
         self.missing = dict.fromkeys(
-            TASK_METHODS,
+            (name for head in builtin_heads().values() for name in head.methods),
             f"{self.source} has no task head: a work directory of python -m bert_jax.finetune has "
             "one, or a Hugging Face directory of a BertForSequenceClassification, "
             "...TokenClassification, ...QuestionAnswering or ...MultipleChoice",
@@ -105,9 +102,14 @@ class Bert:
 
     def __getattr__(self, name: str):
         # Python comes here for a name that neither the object nor its class has.
+        if method := self.__dict__.get("methods", {}).get(name):
+            return types.MethodType(method, self)
         if problem := self.__dict__.get("missing", {}).get(name):
             raise MissingMethodError(problem)
         raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self.methods]
 
     @if_possible
     def fill_mask(
@@ -611,26 +613,3 @@ class Bert:
 def _unit(x: np.ndarray) -> np.ndarray:
     """Scales vectors [..., D] to length 1; zeros stay zeros."""
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
-
-
-def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:
-    """Lists the sentences or pairs of one text or of a list; `text_b` has the second sentences."""
-    if isinstance(text, bytes | Mapping) or not isinstance(text, Iterable):
-        raise UserError(f"the text is {text!r:.40}; it must be a string or a list of strings")
-    is_one = isinstance(text, str)
-    texts = [text] if is_one else list(text)
-    if text_b is not None:
-        others = [text_b] if is_one else list(text_b)
-        if len(others) != len(texts) or isinstance(text_b, str) > is_one:
-            raise UserError(f"there are {len(texts)} first texts, but {len(others)} second ones")
-        texts = list(zip(texts, others, strict=True))
-    for i, each in enumerate(texts):
-        sides = each if isinstance(each, tuple) and len(each) == 2 else (each,)
-        if not all(isinstance(side, str) for side in sides):
-            raise UserError(f"text {i} is {each!r:.40}; it must be a string or a tuple of two")
-    return texts
-
-
-def one_or_all(text: Any, results: list[Any]) -> Any:
-    """Unpacks the list of results if there was a single text, not a list."""
-    return results[0] if isinstance(text, str) else results

@@ -20,10 +20,12 @@ import numpy as np
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.inference.bert import Bert, Text
-from bert_jax.inference.verbs import read_examples, texts_of
+from bert_jax.heads.verb import texts_of
+from bert_jax.inference.bert import Bert
+from bert_jax.inference.verbs import read_examples
 from bert_jax.interop.embedding import Embedding
 from bert_jax.tokenizers import Tokenizer, TokenRow
+from bert_jax.tokenizers.texts import Text
 
 # The limits of a window, of which the second counts every text with the longest length.
 _WINDOW_TEXTS = 4096
@@ -105,7 +107,7 @@ def write_features(
 def _texts(
     bert: Bert, source: str | os.PathLike, text_columns: Sequence[str]
 ) -> Iterator[tuple[str, Text]]:
-    for where, example in read_examples("features", source):
+    for where, example in read_examples(source):
         try:
             (text,) = texts_of(bert, [example], text_columns)
             if isinstance(text, tuple):

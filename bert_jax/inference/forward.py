@@ -19,7 +19,7 @@ from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
 from bert_jax.models.embedding_model import pooled
 from bert_jax.models.pretraining_model import PreTrainingModel
-from bert_jax.models.task_models import BertForMultipleChoice, TaskModel
+from bert_jax.models.task_models import TaskModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms.electra import ReplacedToken
@@ -122,10 +122,10 @@ def task_outputs(model: TaskModel, params: Any, inputs: Inputs) -> jax.Array:
 
     They are "logits", or "end_logits" and "start_logits".
     """
-    batch = inputs.fields()
-    if isinstance(model, BertForMultipleChoice):
-        # Every choice has its own row; the logits are compared later.
-        batch = {name: x[:, None] for name, x in batch.items()}
+    # Every choice of an example has its own row; the logits are compared later.
+    batch = {
+        name: x[:, None] if model.fields[name] == 3 else x for name, x in inputs.fields().items()
+    }
     by_name = model.apply({"params": params}, batch, deterministic=True)
     return jnp.stack([by_name[name] for name in sorted(by_name)], axis=1)
 

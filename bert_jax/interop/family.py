@@ -57,11 +57,13 @@ class TaskClass(NamedTuple):
 
     Attributes:
       output: The names of the output layer.
+      pipeline: The `pipeline_tag` of a model card.
       pooler: The names of the pooler's dense layer, if they are not the family's.
     """
 
     name: str
     output: Names
+    pipeline: str
     pooler: Names | None = None
 
     @property
@@ -72,15 +74,22 @@ class TaskClass(NamedTuple):
 
 # The prefixes of an encoder's weights without the pooler.
 WITHOUT_POOLER = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
-# The output layer of the class for each head of fine-tuning.
+# The classes for fine-tuned models, without the family's name and "For", with the names of their
+# output layers in most families.
 _OUTPUTS = {
-    "sequence_classification": "classifier",
-    "token_classification": "classifier",
-    "question_answering": "qa_outputs",
-    "multiple_choice": "classifier",
+    "SequenceClassification": "classifier",
+    "TokenClassification": "classifier",
+    "QuestionAnswering": "qa_outputs",
+    "MultipleChoice": "classifier",
 }
-# The heads for which many families have a class.
-SEQUENCES_AND_TOKENS = ("sequence_classification", "token_classification")
+_PIPELINES = {
+    "SequenceClassification": "text-classification",
+    "TokenClassification": "token-classification",
+    "QuestionAnswering": "question-answering",
+    "MultipleChoice": "multiple-choice",
+}
+# The only such classes of many families.
+SEQUENCES_AND_TOKENS = ("SequenceClassification", "TokenClassification")
 
 
 def masked_lm_class(name: str) -> PreTrainingClass:
@@ -97,27 +106,28 @@ def masked_lm_classes(
 
 def task_classes(
     prefix: str,
-    heads: Iterable[str] = _OUTPUTS,
+    kinds: Iterable[str] = _OUTPUTS,
     outputs: Mapping[str, str] | None = None,
     poolers: Mapping[str, str] | None = None,
 ) -> dict[str, TaskClass]:
-    """Makes the class for each head of fine-tuning.
+    """Makes the classes of a family for fine-tuned models, by their kinds.
 
     Args:
       prefix: The start of the class names: "Bert" in BertForTokenClassification.
-      heads: The heads for which there is a class.
-      outputs: Maps heads to the output layer, if it has another name than in most families.
-      poolers: Maps heads to the pooler's dense layer, for classes where the head
+      kinds: The ends of the class names: "TokenClassification".
+      outputs: Maps kinds to the output layer, if it has another name than in most families.
+      poolers: Maps kinds to the pooler's dense layer, for classes where the head
         has that layer instead of the encoder.
     """
     outputs, poolers = {**_OUTPUTS, **(outputs or {})}, poolers or {}
     return {
-        head: TaskClass(
-            f"{prefix}For{head.title().replace('_', '')}",
-            Names("classifier/", "", f"output dense {outputs[head]}"),
-            Names("bert/pooler/", "", f"dense dense {poolers[head]}") if head in poolers else None,
+        kind: TaskClass(
+            f"{prefix}For{kind}",
+            Names("classifier/", "", f"output dense {outputs[kind]}"),
+            _PIPELINES[kind],
+            Names("bert/pooler/", "", f"dense dense {poolers[kind]}") if kind in poolers else None,
         )
-        for head in heads
+        for kind in kinds
     }
 
 
@@ -149,7 +159,7 @@ class Family:
       other_names: The names of weights that other versions of a program give other tensors.
       pretraining_classes: The first class that fits a model is used. Weights
         without further information are read as a model of the first class.
-      task_classes: The class for each head of fine-tuning.
+      task_classes: The classes for fine-tuned models, by `Head.transformers_class`.
       recipe: The config in configs/ by which the family is trained.
       tokenizer: The tokenizer class of directories that do not name one, a key of
         `tokenizer_files.TOKENIZER_CLASSES`. Exports prefer this class if it fits.

@@ -17,9 +17,10 @@ from safetensors.numpy import save_file
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.heads import builtin_heads, load_head
 from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
-from bert_jax.interop.family import Family, Tensor
+from bert_jax.interop.family import SEQUENCES_AND_TOKENS, Family, TaskClass, Tensor
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import (
     current_keys,
@@ -38,7 +39,6 @@ from bert_jax.interop.tokenizer_files import (
 )
 from bert_jax.interop.weights import POOLER, expected_shapes, head_of, model_shapes
 from bert_jax.models import BertConfig
-from bert_jax.models.task_models import TASK_MODELS, make_task_model
 
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"
@@ -48,6 +48,7 @@ _WEIGHT_FILES = (SAFETENSORS, SAFETENSORS + _INDEX, TORCH, TORCH + _INDEX)
 # Tensors of several versions of `transformers`, which follow from the config.
 _BUFFERS = re.compile(r"(.*\.)?position_ids|.*inv_freq").fullmatch
 _CUSTOM_CODE = "the code that its auto_map names is never run"
+_OF_SEQUENCES = "SequenceClassification"
 _REGRESSION = "regression"
 _SINGLE_LABEL = "single_label_classification"
 _MULTI_LABEL = "multi_label_classification"
@@ -78,10 +79,11 @@ def read_huggingface(path: Path, family_name: str = "", with_weights: bool = Tru
             warnings.append(f"{path}: {problem}: the model is read without its head")
         shapes = expected_shapes(BertConfig(**model), terms)
         if head:
-            names |= foreign_names(family.task_classes[head["head"]].names, "huggingface", 0)
+            record = load_head(head["head"])
+            task_class = family.task_classes[record.transformers_class]
+            names |= foreign_names(task_class.names, "huggingface", 0)
             num_labels = len(head.get("labels", ()))
-            task_model = make_task_model(head["head"], num_labels, BertConfig(**model))
-            task_shapes = model_shapes(task_model)
+            task_shapes = model_shapes(record.make_model(BertConfig(**model), num_labels))
             # A ModernBERT with a task head has part of the masked-LM head.
             heads = {head_of(name) for name in task_shapes} - {""}
             shapes = {n: shape for n, shape in shapes.items() if head_of(n) not in heads}
@@ -135,11 +137,8 @@ def write_huggingface(
     names = foreign_names(family.names, "huggingface", pretrained.model_config.max_blocks)
     keys = write_family_keys(model, family, pretrained.source, pretrained.tokenizer)
     if pretrained.head:
-        _check_head(pretrained, family)
-        task_class = family.task_classes[pretrained.head]
-        is_text = pretrained.head == "sequence_classification"
-        pipeline = "text-classification" if is_text else pretrained.head.replace("_", "-")
-        class_name = task_class.name
+        task_class = _task_class(pretrained, family)
+        class_name, pipeline = task_class.name, task_class.pipeline
         names |= foreign_names(task_class.names, "huggingface", 0)
     else:
         chosen = family.pretraining_class(model["causal"], pretrained.terms)
@@ -171,23 +170,25 @@ def write_huggingface(
     files.write_json(path / CONFIG, config)
 
 
-def _check_head(pretrained: Pretrained, family: Family) -> None:
-    problem = ""
-    if pretrained.model["causal"] and TASK_MODELS[pretrained.head].POOLED:
+def _task_class(pretrained: Pretrained, family: Family) -> TaskClass:
+    """Finds the class for the head of a model."""
+    head, problem = load_head(pretrained.head), ""
+    if pretrained.model["causal"] and head.model_class.POOLED:
         problem = "is causal and pools the last token"
-    elif pretrained.head not in family.task_classes:
+    elif head.transformers_class not in family.task_classes:
         problem = f"is a {family.title} with a head for {pretrained.head}"
     if problem:
         raise UserError(f"{pretrained.source} {problem}, which no class of transformers supports")
+    return family.task_classes[head.transformers_class]
 
 
 def _head_config(pretrained: Pretrained) -> dict[str, Any]:
-    head, labels = pretrained.head, pretrained.labels
-    config: dict[str, Any] = {"classifier_dropout": TASK_MODELS[head].DROPOUT}
-    if head == "sequence_classification":
+    head, labels = load_head(pretrained.head), pretrained.labels
+    config: dict[str, Any] = {"classifier_dropout": head.model_class.DROPOUT}
+    if head.transformers_class == _OF_SEQUENCES:
         kind = _MULTI_LABEL if pretrained.multi_label else _SINGLE_LABEL
         config["problem_type"] = kind if labels else _REGRESSION
-    if head.endswith("classification"):
+    if head.transformers_class in SEQUENCES_AND_TOKENS:
         # Regression has one label.
         names = labels or ("LABEL_0",)
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
@@ -200,34 +201,38 @@ def _read_head(
 ) -> dict[str, Any]:
     """Reads the head that a config and its tensors describe, as attributes of a `Pretrained`."""
     named = config.get("architectures") or [""]
-    head = next((h for h, c in family.task_classes.items() if c.name == named[0]), "")
-    if not head:
+    kind = next((k for k, c in family.task_classes.items() if c.name == named[0]), "")
+    if not kind:
         return {}
-    if TASK_MODELS[head].POOLED and causal:
+    head, record = next(
+        (name, x) for name, x in builtin_heads().items() if x.transformers_class == kind
+    )
+    is_pooled = record.model_class.POOLED
+    if is_pooled and causal:
         raise UserError(
             "its head pools the first token, which attends to no other token in a causal model"
         )
-    task_class = family.task_classes[head]
+    task_class = family.task_classes[kind]
     output = [t.name for t in foreign_names([task_class.output], "huggingface", 0).values()]
     needed = list(output)
-    if TASK_MODELS[head].POOLED:
+    if is_pooled:
         names = foreign_names([*family.names, *task_class.names], "huggingface", 0)
         needed += [theirs.name for ours, theirs in names.items() if head_of(ours) == POOLER]
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise UserError(f"its {named[0]} has no {', '.join(missing)}")
     width = tensors[output[0]].shape[0]
-    if head.endswith("classification"):
-        return {"head": head, **_labels(config, head, width)}
+    if kind in SEQUENCES_AND_TOKENS:
+        return {"head": head, **_labels(config, kind, width)}
     return {"head": head}
 
 
-def _labels(config: Mapping[str, Any], head: str, num_labels: int) -> dict[str, Any]:
+def _labels(config: Mapping[str, Any], kind: str, num_labels: int) -> dict[str, Any]:
     """Reads the labels; missing keys follow from the number of labels, as in `transformers`."""
-    kind = config.get("problem_type") if head == "sequence_classification" else _SINGLE_LABEL
-    if kind is None:
-        kind = _SINGLE_LABEL if num_labels > 1 else _REGRESSION
-    if kind == _REGRESSION:
+    problem = config.get("problem_type") if kind == _OF_SEQUENCES else _SINGLE_LABEL
+    if problem is None:
+        problem = _SINGLE_LABEL if num_labels > 1 else _REGRESSION
+    if problem == _REGRESSION:
         if num_labels > 1:
             raise UserError(f"its head predicts {num_labels} numbers at once")
         return {}
@@ -238,7 +243,7 @@ def _labels(config: Mapping[str, Any], head: str, num_labels: int) -> dict[str, 
     keys = [str(i) for i in range(num_labels)]
     if not isinstance(names, dict) or sorted(names) != sorted(keys):
         raise UserError(f"id2label in its config does not name the {num_labels} labels")
-    return {"labels": tuple(str(names[k]) for k in keys), "multi_label": kind == _MULTI_LABEL}
+    return {"labels": tuple(str(names[k]) for k in keys), "multi_label": problem == _MULTI_LABEL}
 
 
 def _with_current_names(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:

@@ -15,15 +15,14 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.config.stage_keys import OWN_MODEL_KEYS
+from bert_jax.heads import load_head
 from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS, read_terms
 from bert_jax.interop.pretrained import Pretrained, read_training, write_training
 from bert_jax.interop.weights import ENCODER, flatten, unflatten
 from bert_jax.models import BertConfig
-from bert_jax.models.embedding_model import EmbeddingModel
 from bert_jax.models.pretraining_model import PreTrainingModel
-from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
 from bert_jax.text.named_sources import join_inputs, split_inputs
 from bert_jax.training import workdir
@@ -52,18 +51,17 @@ def read_native(
         return described
     model_config = BertConfig(**config.model)
     model: nn.Module = PreTrainingModel(model_config, make_terms(described.terms))
-    if config.get("head") == "embedding":
-        model = EmbeddingModel(model_config, config.embedding.pooling, len(config.labels))
-    elif described.head:
-        model = make_task_model(described.head, len(described.labels), model_config)
+    is_finetuned = workdir.is_finetuning(config)
+    if is_finetuned:
+        model = load_head(config.head).make_model(model_config, len(config.labels), config)
     abstract = nn.unbox(abstract_params(model))
     with closing(Checkpointer(folder, read_only=True)) as checkpoints:
         step, params = checkpoints.restore_params(abstract, step)
     weights, own_keys = flatten(params, model_config), {}
-    if config.get("head") == "embedding":
-        # The layer of the loss softmax is only for training.
+    if is_finetuned and not described.head:
+        # A layer beside the encoder is only for training.
         weights = {name: x for name, x in weights.items() if name.startswith(ENCODER)}
-    if not workdir.is_finetuning(config):
+    if not is_finetuned:
         own_keys = dict(model_keys(resolve_stages(config), step))
     has_tokenizer = (directory / workdir.TOKENIZER).exists()
     return dataclasses.replace(
@@ -80,24 +78,11 @@ def _described(
 ) -> Pretrained:
     values = config_lib.to_dict(config)
     head: dict[str, Any] = {}
-    if workdir.is_finetuning(config) and config.head == "embedding":
-        own = config.embedding
-        embedding = Embedding(
-            own.pooling,
-            own.normalize,
-            config.data.max_seq_length,
-            include_prompt=own.include_prompt,
-        )
-        prompts = {"query": own.query_prompt, "document": own.document_prompt}
-        embedding = embedding.with_prompts(**prompts)
-        if own.query_prompt and own.query_prompt == own.document_prompt:
-            # All texts of training had it.
-            library = {**embedding.library, "default_prompt_name": "query"}
-            embedding = embedding._replace(prompt=own.query_prompt, library=library)
-        head = {"embedding": embedding}
-    elif workdir.is_finetuning(config):
+    if workdir.is_finetuning(config):
         multi_label = config.task == "table" and config.table.multi_label
         head = {"head": config.head, "labels": tuple(config.labels), "multi_label": multi_label}
+        if embedding := load_head(config.head).embedding:
+            head = {"embedding": Embedding(**embedding(config))}
     is_converted = not (directory / workdir.CORPUS).exists()
     return Pretrained(
         source=str(path),

@@ -42,7 +42,7 @@ class Pretrained:
         `results`, as in the files of a work directory. Every format keeps it.
       family: The family, as `config.family` names it.
       terms: The terms of pre-training, as `config.objective.terms` names them.
-      head: The head of a fine-tuned model, a key of `models.task_models.TASK_MODELS`.
+      head: The head of a fine-tuned model, as `config.head` names it.
       labels: The names of the head's labels, in the order of the logits.
       multi_label: Whether an example may have any number of labels.
     """

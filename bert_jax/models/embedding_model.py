@@ -17,7 +17,7 @@ class EmbeddingModel(nn.Module):
 
     Attributes:
       pooling: "mean" for the mean over all tokens with [CLS] and [SEP], or "cls" for the first.
-      num_labels: The classes of the loss softmax, whose layer is only for training; else 0.
+      num_outputs: The classes of the loss softmax, whose layer is only for training; else 0.
     """
 
     # See `TaskModel`.
@@ -26,12 +26,12 @@ class EmbeddingModel(nn.Module):
 
     config: BertConfig
     pooling: str = "mean"
-    num_labels: int = 0
+    num_outputs: int = 0
 
     def setup(self):
         self.bert = BertEncoder(self.config, has_pooler=False)
-        if self.num_labels:
-            self.classifier = OutputLayer(self.config, self.num_labels)
+        if self.num_outputs:
+            self.classifier = OutputLayer(self.config, self.num_outputs)
 
     def __call__(
         self, batch: Mapping[str, jax.Array], *, deterministic: bool
@@ -46,7 +46,7 @@ class EmbeddingModel(nn.Module):
         ids_NxL, types_NxL, mask_NxL = (batch[name] for name in self.INPUTS)
         is_token_NxL = (mask_NxL > 0).astype(mask_NxL.dtype)
         hidden_NxLxD, _ = self.bert(ids_NxL, types_NxL, is_token_NxL, deterministic=deterministic)
-        if self.num_labels and self.is_initializing():
+        if self.num_outputs and self.is_initializing():
             self.classify(hidden_NxLxD[:, 0], hidden_NxLxD[:, 0])
         return {"embeddings": pooled(hidden_NxLxD, mask_NxL == 1, self.pooling)}
 
@@ -56,7 +56,7 @@ class EmbeddingModel(nn.Module):
         return dict.fromkeys(self.INPUTS, 2)
 
     def classify(self, first_NxD: jax.Array, second_NxD: jax.Array) -> jax.Array:
-        """Returns the logits of pairs, float32 [N, num_labels] (Reimers and Gurevych 2019)."""
+        """Returns the logits of pairs, float32 [N, num_outputs] (Reimers and Gurevych 2019)."""
         difference_NxD = jnp.abs(first_NxD - second_NxD)
         return self.classifier(jnp.concatenate([first_NxD, second_NxD, difference_NxD], axis=-1))
 

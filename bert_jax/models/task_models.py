@@ -1,7 +1,7 @@
 """The encoder with the heads of fine-tuning (paper, section 4)."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -133,22 +133,13 @@ class BertForMultipleChoice(TaskModel):
     POOLED: ClassVar[bool] = True
 
     def __call__(self, batch: Mapping[str, jax.Array], *, deterministic: bool) -> Outputs:
-        """Returns float32 `logits` [B, C]; the fields of `INPUTS` are [B, C, L]."""
+        """Returns float32 `logits` [B, C]; see `fields`."""
         shape = batch["input_ids"].shape
         inputs = tuple(batch[name].reshape(-1, shape[-1]) for name in self.INPUTS)
         scores_Nx1 = self.classifier(self.encoded(inputs, deterministic))
         return {"logits": scores_Nx1.reshape(shape[:-1])}
 
-
-TASK_MODELS: dict[str, type[TaskModel]] = {
-    "sequence_classification": BertForSequenceClassification,
-    "token_classification": BertForTokenClassification,
-    "question_answering": BertForQuestionAnswering,
-    "multiple_choice": BertForMultipleChoice,
-}
-
-
-def make_task_model(head: str, num_labels: int, config: BertConfig) -> Any:
-    """Builds the model of a head (a key of TASK_MODELS); `num_labels` 0 means regression."""
-    fixed = {"question_answering": 2, "multiple_choice": 1}
-    return TASK_MODELS[head](config, fixed.get(head, max(1, num_labels)))
+    @property
+    def fields(self) -> dict[str, int]:
+        """Every batch field that the model is called with, [B, C, L], and its number of axes."""
+        return dict.fromkeys(self.INPUTS, 3)

@@ -120,13 +120,10 @@ def _cross_entropy(
     return jnp.sum(losses * is_label), jnp.sum(correct & is_label, dtype=jnp.float32)
 
 
-def make_task_loss(
-    head: str, num_labels: int, multi_label: bool = False, class_weights: Sequence[float] = ()
+def label_loss(
+    num_labels: int, multi_label: bool = False, class_weights: Sequence[float] = ()
 ) -> TaskLoss:
-    """Makes the loss of a head (a key of `models.task_models.TASK_MODELS`)."""
-    if head == "question_answering":
-        return Span()
+    """Makes the loss of sequences with a label, any number of labels, or a number (no labels)."""
     if multi_label:
         return LabelSets()
-    is_number = head == "sequence_classification" and not num_labels
-    return Number() if is_number else Labels(class_weights)
+    return Labels(class_weights) if num_labels else Number()

@@ -2,26 +2,17 @@
 
 from ml_collections import ConfigDict
 
-from bert_jax.tasks.embedding import EmbeddingTask
-from bert_jax.tasks.glue import SPECS, GlueTask
-from bert_jax.tasks.multiple_choice import MultipleChoiceTask
-from bert_jax.tasks.ner import NerTask
-from bert_jax.tasks.squad import SquadTask
-from bert_jax.tasks.table import TableTask
+from bert_jax.base.parts import load_part, trust
+from bert_jax.config.task_sections import TASKS
 from bert_jax.tasks.task import Task
 from bert_jax.tokenizers import Tokenizer
-
-TASKS: dict[str, type[Task]] = {
-    **dict.fromkeys(SPECS, GlueTask),
-    "table": TableTask,
-    "squad": SquadTask,
-    "ner": NerTask,
-    "multiple_choice": MultipleChoiceTask,
-    "embedding": EmbeddingTask,
-}
 
 
 def make_task(
     config: ConfigDict, source: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
 ) -> Task:
-    return TASKS[config.task](config, source, tokenizer, labels)
+    """Makes the task that `config.task` names; see `Task`."""
+    kind = load_part(config.task, TASKS, "config.task")
+    # Whoever names the task means its head too.
+    trust(kind.head)
+    return kind(config, source, tokenizer, labels)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
+from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
@@ -120,6 +121,11 @@ class TupleRows(TokenRows):
     def __len__(self) -> int:
         return len(self._queries_N)
 
+    def described(self) -> str:
+        number = self.num_documents
+        others = f": its positive and {number - 1:,} negatives" if number > 1 else ""
+        return f"each anchor has {number:,} document{'s' * (number > 1)}{others}"
+
     def truncated(self) -> str:
         return " and ".join(filter(None, (super().truncated(), self.documents.truncated())))
 
@@ -186,6 +192,7 @@ class EmbeddingTask(Task):
     """
 
     head = "embedding"
+    is_scored_before = True
     file_names = {split: FILE_NAMES[split] for split in ("train", "validation")}
 
     def __init__(self, *args: Any):
@@ -224,6 +231,36 @@ class EmbeddingTask(Task):
                 "set for validation: set config.embedding.sts or config.embedding.retrieval"
             )
         return sources
+
+    def check(self, config: ConfigDict) -> list[str]:
+        own, model, warnings = config.embedding, config.model, []
+        width, batch_size = model.hidden_size, config.train.batch_size
+        if model.num_decoder_layers or model.causal and own.pooling == "cls":
+            raise UserError(
+                f"config.init_from is {config.init_from}, which has a decoder, or whose first "
+                "token attends to no other (for this, set config.embedding.pooling=mean)"
+            )
+        if any(dim > width for dim in own.dims):
+            raise UserError(
+                f"config.embedding.dims is {own.dims!r}, but the vectors of {config.init_from} "
+                f"have {width} values"
+            )
+        if not {0, width} & {*own.dims}:
+            warnings.append(
+                f"config.embedding.dims is {own.dims!r}, without 0 or {width}: the loss has no "
+                "whole vectors"
+            )
+        if own.query_prompt != own.document_prompt and (own.sts or own.loss in NUMBER_LOSSES):
+            warnings.append(
+                "correlations are those of texts without the prompts, as in evaluate --sts"
+            )
+        num_positives = self.rows("train").num_positives
+        if own.loss == "mnr" and num_positives < batch_size:
+            warnings.append(
+                f"config.train.batch_size is {batch_size:,}, but there are only {num_positives:,} "
+                "different positives: many rows of a batch have equal texts, which are no negatives"
+            )
+        return warnings
 
     def find_labels(self) -> tuple[str, ...]:
         if self._options["loss"] != "softmax" or "train" not in self.sources:

@@ -23,9 +23,11 @@ class ExampleTask(Task):
     Attributes:
       multi_label: Whether an example may have any number of labels.
       threshold: The probability from which such a label is predicted.
+      has_choices: Whether the label is the place of one of the texts of an example.
     """
 
     multi_label = False
+    has_choices = False
     threshold = 0.5
 
     @abc.abstractmethod
@@ -33,8 +35,7 @@ class ExampleTask(Task):
         """Yields the examples of a file; see `read`."""
 
     def read(self, source: epath.Path, split: str, bad_rows: BadRecords) -> ExampleRows:
-        has_choices = self.head == "multiple_choice"
-        is_class = (self.labels or has_choices) and not self.multi_label
+        is_class = (self.labels or self.has_choices) and not self.multi_label
         label_type = np.int32 if is_class else np.float32
         examples = self.examples(source, split, bad_rows)
         rows = ExampleRows(
@@ -42,7 +43,7 @@ class ExampleTask(Task):
             self._tokenizer,
             self._max_seq_length,
             label_type,
-            has_choices,
+            self.has_choices,
             self._long_texts == "windows",
         )
         self.check_not_empty(source, split, rows)
@@ -70,12 +71,12 @@ class ExampleTask(Task):
         self, rows: ExampleRows, outputs: dict[str, np.ndarray]
     ) -> list[dict[str, Any]]:
         """See `scores.class_table`; empty without classes."""
-        if not self.labels or self.head == "multiple_choice":
+        if not self.labels or self.has_choices:
             return []
         return scores.class_table(self._right(rows), self.predictions(outputs), self.labels)
 
     def class_counts(self) -> dict[str, int]:
-        if not self.labels or self.head == "multiple_choice":
+        if not self.labels or self.has_choices:
             return {}
         labels = self._right(self.rows("train"))
         counts_C = scores.count(labels, labels, len(self.labels)).support_C

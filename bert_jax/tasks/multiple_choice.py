@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from etils import epath
+from ml_collections import ConfigDict
 from scipy.special import softmax
 
 from bert_jax.base import files
@@ -19,6 +20,7 @@ from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords, reading_fields
 from bert_jax.text.readers import suffix_of
 from bert_jax.text.tables import read_rows
+from bert_jax.tokenizers import Tokenizer
 
 _SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
@@ -35,6 +37,7 @@ class MultipleChoiceTask(ExampleTask):
     """
 
     head = "multiple_choice"
+    has_choices = True
     metric = "accuracy"
     file_names = split_files(
         "csv",
@@ -46,6 +49,12 @@ class MultipleChoiceTask(ExampleTask):
         validation=("dev_rand_split.jsonl",),
         test=("test_rand_split_no_answers.jsonl",),
     )
+
+    def __init__(
+        self, config: ConfigDict, source: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
+    ):
+        # Each file names its choices.
+        super().__init__(config, source, tokenizer)
 
     def find_labels(self) -> tuple[str, ...]:
         # Reading the first question sets them.

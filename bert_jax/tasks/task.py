@@ -144,8 +144,8 @@ class Task(abc.ABC):
 
     Attributes:
       name: The value of `config.task`, such as "mrpc".
-      head: "sequence_classification", "token_classification", "question_answering",
-        "multiple_choice" or "embedding".
+      head: The name of its head: a key of `heads.HEADS`, or MODULE:NAME.
+      is_scored_before: Whether the model is scored before training too, which may make it worse.
       labels: The label names in the order of the logits. Empty for regression and question
         answering.
       metric: The score that selects the best checkpoint. Higher is better.
@@ -162,6 +162,7 @@ class Task(abc.ABC):
     labels: tuple[str, ...] = ()
     metric: str
     settings: str = ""
+    is_scored_before = False
     file_names: Mapping[str, Sequence[str]]
 
     def __init__(
@@ -205,6 +206,10 @@ class Task(abc.ABC):
             bad_rows = self._bad_rows[split] = self.new_bad_rows(split)
             self._rows[split] = self.read(self.sources[split], split, bad_rows)
         return self._rows[split]
+
+    def check(self, config: ConfigDict) -> list[str]:
+        """Checks a completed config beside the training rows; returns warnings, as sentences."""
+        return []
 
     def class_counts(self) -> dict[str, int]:
         """Counts the training examples of each class; empty without classes."""

@@ -50,6 +50,10 @@ class TokenRows:
         """The number of examples in the file, of which each may have several rows."""
         return len(self)
 
+    def described(self) -> str:
+        """Says what an example has beside a text or a pair; empty if nothing."""
+        return ""
+
     def truncated(self) -> str:
         """Says how many sequences lost tokens; empty if none did."""
         if not self.num_cut:

@@ -10,10 +10,13 @@ from ml_collections import ConfigDict
 from bert_jax import config as config_lib
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.base.parts import load_part
 from bert_jax.base.progress import terminal
 from bert_jax.commands.weights import read_teacher
 from bert_jax.config.finetuning import filled_in
+from bert_jax.config.task_sections import TASKS
 from bert_jax.finetuning import task_setup
+from bert_jax.heads import load_head
 from bert_jax.interop.formats import describe
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import make_trainer
@@ -54,7 +57,7 @@ def check(
     refuse_too_large(stage, compiled, topology)
 
 
-def check_embedding(
+def check_finetuning(
     config: ConfigDict,
     topology: Topology,
     price_per_chip_hour: float | None,
@@ -69,20 +72,31 @@ def check_embedding(
       with_plan: Reads the weights and the data, which decide the number of steps and of negatives,
         and prints what the whole run takes if all texts have the full length.
     """
+    name = load_part(config.task, TASKS, "config.task").head
+    head = load_head(name)
+    if not head.batch_fields:
+        raise UserError(
+            f"config.task is {config.task}; of fine-tuning, only the step of embeddings is compiled"
+        )
     devices = topologies.devices(topology)
     if with_plan:
         setup = task_setup.open_task_setup(config)
-        config = filled_in(config, setup.model, "embedding", setup.task.labels, setup.family)
+        config = filled_in(config, setup.model, name, setup.task.labels, setup.family)
         stage = task_setup.make_stage(config, setup.task.rows("train"))
     else:
         described = describe(config.init_from)
         # The width of a layer for classes is of no account.
         labels = ("0", "1", "2") if config.embedding.loss == "softmax" else ()
-        config = filled_in(config, described.model, "embedding", labels, described.family)
+        config = filled_in(config, described.model, name, labels, described.family)
         # An anchor, a positive and the negatives.
         stage = task_setup.stage_of(config, 1, 2 + len(config.embedding.negative_columns))
     trainer = task_setup.make_trainer(config, stage, devices=devices)
-    batch = task_setup.abstract_embedding_batch(config, stage, trainer)
+    batch = {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=trainer.layout.batch)
+        for name, (shape, dtype) in head.batch_fields(
+            config, stage.batch_size // config.train.batch_size
+        ).items()
+    }
     compiled = compile_trainer(trainer, batch, topology, stage)
     results = step_results(stage, compiled, topology)
     if with_plan:

@@ -18,7 +18,8 @@ Expected: with BERT-base, the paper's table 1 (test: CoLA 52.1, SST-2 93.5, MRPC
 """
 
 from bert_jax.config import check_argument, finetune_config
-from bert_jax.config.finetuning import ALL, GLUE_TASKS
+from bert_jax.config.finetuning import ALL
+from bert_jax.config.task_sections import GLUE_TASKS
 
 
 def get_config(arg: str = "mrpc"):

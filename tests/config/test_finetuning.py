@@ -7,13 +7,13 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, finetune_config, to_dict
 from bert_jax.config.finetuning import (
-    TASKS,
     check_sweep_flags,
     filled_in,
     from_dict,
     user_config,
     validate,
 )
+from bert_jax.config.task_sections import TASKS
 
 
 def changed(task, /, **values):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.finetuning.batches import cut, predict, rows_of_step, training_batches
-from bert_jax.models.task_models import make_task_model
+from bert_jax.heads import load_head
 from bert_jax.objectives.task_losses import Labels
 from bert_jax.tasks.ner import TaggedRows
 from bert_jax.tasks.token_rows import TokenRows
@@ -65,7 +65,7 @@ def make_trainer(head, num_labels):
     return Trainer.create(
         config,
         layout,
-        make_task_model(head, num_labels, make_model_config(config, layout)),
+        load_head(head).make_model(make_model_config(config, layout), num_labels),
         Labels(),
         resolve_stages(config),
     )

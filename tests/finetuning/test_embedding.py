@@ -366,7 +366,7 @@ def test_models_and_rows_that_do_not_fit(bert, pairs):
     def check(model=None, **values):
         filled = filled_in(given, setup.model | (model or {}), "embedding", ())
         filled.update_from_flattened_dict(values)
-        return task_setup.check_embedding(filled, rows)
+        return setup.task.check(filled)
 
     assert check() == [
         f"config.train.batch_size is 128, but there are only {rows.num_positives} different "

@@ -4,14 +4,14 @@ import flax.linen as nn
 import numpy as np
 
 from bert_jax.finetuning.layer_rates import layer_factors
+from bert_jax.heads import load_head
 from bert_jax.models import BertConfig
-from bert_jax.models.task_models import make_task_model
 from bert_jax.training.state import abstract_params
 from tests.small import flat
 
 
 def test_factors_fall_from_the_head_to_the_embeddings():
-    model = make_task_model("sequence_classification", 2, BertConfig(50, 24, 2, 4, 40))
+    model = load_head("sequence_classification").make_model(BertConfig(50, 24, 2, 4, 40), 2)
     factors = flat(layer_factors(nn.unbox(abstract_params(model)), 2, 0.5))
     expected = {
         "bert/embeddings/word_embeddings": 0.125,

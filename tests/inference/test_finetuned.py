@@ -10,11 +10,11 @@ import pytest
 
 import bert_jax
 from bert_jax.base.errors import UserError
-from bert_jax.inference.bert import TASK_METHODS
-from bert_jax.inference.finetuned import METHODS, FineTuned, TaggedWord, word_spans
+from bert_jax.heads import builtin_heads, load_head
+from bert_jax.heads.token_classification import TaggedWord, entities_of, word_spans
+from bert_jax.inference.finetuned import FineTuned
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
-from bert_jax.models.task_models import make_task_model
 from bert_jax.tokenizers import CONVENTIONS
 from bert_jax.tokenizers.protein import ESM_TOKENS, ProteinTokenizer
 from tests.interop import small_bert
@@ -38,7 +38,7 @@ def logits(pretrained, words, num_first=None):
         "attention_mask": np.ones((1, len(ids)), np.int32),
     }
     config = pretrained.model_config
-    model = make_task_model(pretrained.head, len(pretrained.labels), config)
+    model = load_head(pretrained.head).make_model(config, len(pretrained.labels))
     params = unflatten(pretrained.weights, config)
     return jax.tree.map(lambda x: np.asarray(x[0, ...]), run(model, params, inputs))
 
@@ -115,12 +115,16 @@ def test_a_choice_is_the_softmax_over_the_choices():
     assert len(several[0]) == 2 and same(several[1], found)
 
 
-@pytest.mark.parametrize(("head", "own"), METHODS.items())
-def test_a_model_has_the_methods_of_its_head(head, own):
+METHODS = {name: tuple(head.methods) for name, head in builtin_heads().items() if head.methods}
+
+
+@pytest.mark.parametrize("head", METHODS)
+def test_a_model_has_the_methods_of_its_head(head):
     bert = FineTuned(make_finetuned(head, LABELS if head.endswith("classification") else ()))
-    able = {name for name in TASK_METHODS if hasattr(bert, name)}
-    assert able == ({"tag", "tag_texts", "entities"} if own == "tag" else {own})
-    assert not hasattr(bert, "fill_mask") and callable(FineTuned.classify)
+    able = {name for names in METHODS.values() for name in names if hasattr(bert, name)}
+    own = METHODS[head][0]
+    assert able == ({"tag", "tag_texts", "entities"} if own == "tag" else {own}) <= {*dir(bert)}
+    assert not hasattr(bert, "fill_mask")
     asked = ("a", ["b", "c"]) if own == "choose" else ("a", "b c d")[: 1 + (own == "answer")]
     again = pickle.loads(pickle.dumps(bert))
     assert getattr(again, own)(*asked) == getattr(bert, own)(*asked)
@@ -173,7 +177,7 @@ def test_answers_are_slices_of_the_text():
 def test_answers_in_a_long_text_and_no_answer():
     bert = FineTuned(make_finetuned("question_answering"))
     # The text is longer than the model's 40 positions.
-    bert._answering["max_answer_length"] = 2
+    bert.trained["squad"] = {"max_answer_length": 2}
     context = " ".join("abcdefghij"[i % 10] for i in range(90))
     found = bert.answer("a", context)
     assert all(context[x.start : x.end] == x.text and len(x.text) <= 3 for x in found)
@@ -265,13 +269,12 @@ def test_tags():
 
 
 def test_entities_are_slices_of_the_text():
-    bert = FineTuned(make_finetuned("token_classification", ("O", "B-X", "I-X", "city")))
-    tags = ["B-X", "I-X", "O", "city", "city", "B-X"]
-    bert._tag = lambda sentences: [
-        [TaggedWord(word, tag, 1 - i / 10) for i, (word, tag) in enumerate(zip(*pair, strict=True))]
-        for pair in zip(sentences, [tags], strict=True)
+    text, tags = "Ann  Lee, New York Bo", ["B-X", "I-X", "O", "city", "city", "B-X"]
+    words = [
+        TaggedWord(text[start:end], tag, 1 - i / 10, start, end)
+        for i, ((start, end), tag) in enumerate(zip(word_spans(text), tags, strict=True))
     ]
-    assert bert.entities("Ann  Lee, New York Bo") == [
+    assert entities_of(text, words) == [
         ("X", "Ann  Lee", 0, 8, 0.9),
         ("city", "New York", 10, 18, 0.6),
         ("X", "Bo", 19, 21, 0.5),

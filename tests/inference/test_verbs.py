@@ -9,9 +9,10 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.base.errors import UserError
+from bert_jax.heads.verb import texts_of
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.finetuned import FineTuned
-from bert_jax.inference.verbs import predict_file, read_examples, texts_of
+from bert_jax.inference.verbs import VERBS, predict_file, read_examples
 from tests.interop.small_bert import make_finetuned, make_pretrained
 
 NAN = float("nan")
@@ -30,7 +31,7 @@ def predict(tmp_path):
     def predict(command, bert, name, content, **options):
         (tmp_path / name).write_text(content)
         output = tmp_path / "out.jsonl"
-        count = predict_file(command, bert, tmp_path / name, output, **options)
+        count = predict_file(VERBS[command], bert, tmp_path / name, output, **options)
         lines = [json.loads(line) for line in output.read_text().splitlines()]
         assert len(lines) == count
         return lines
@@ -87,7 +88,7 @@ def test_a_second_text_that_is_missing_is_none_in_all_formats(tmp_path):
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
     bert = finetuned("sequence_classification", ("no", "yes"))
     for name in ("x.jsonl", "x.csv", "x.parquet"):
-        items = [item for _, item in read_examples("classify", tmp_path / name)]
+        items = [item for _, item in read_examples(tmp_path / name)]
         found = texts_of(bert, items) + texts_of(bert, items[:3], ("text", "text_b"))
         assert [text for text in found if text != "a b"] == [("a b", "c")] * 2
 
@@ -102,7 +103,8 @@ def test_parquet_of_words_and_of_choices_is_read_as_in_training(predict, tmp_pat
         bert = finetuned(*head)
         (expected,) = predict(command, bert, "x.jsonl", jsonl(row))
         parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "x.parquet")
-        assert predict_file(command, bert, tmp_path / "x.parquet", tmp_path / "out.jsonl") == 1
+        paths = tmp_path / "x.parquet", tmp_path / "out.jsonl"
+        assert predict_file(VERBS[command], bert, *paths) == 1
         assert json.loads((tmp_path / "out.jsonl").read_text()) == expected
 
 
@@ -162,7 +164,7 @@ def test_tag_takes_a_file_for_conll_only_if_each_line_ends_in_a_tag(predict):
 def test_examples_of_parquet_have_all_columns(tmp_path):
     columns = {"id": [7, 8], "text": ["a", "b"], "tags": [["x"], []]}
     parquet.write_table(pa.table(columns), tmp_path / "x.parquet")
-    found = [item for _, item in read_examples("classify", tmp_path / "x.parquet")]
+    found = [item for _, item in read_examples(tmp_path / "x.parquet")]
     assert found == [{"id": "7", "text": "a", "tags": ["x"]}, {"id": "8", "text": "b", "tags": []}]
 
 
@@ -221,4 +223,4 @@ def test_masks_pairs_and_scores(predict, tmp_path):
         task.denoise("a")
     for output, words in (("x.tsv", "must be FILE.jsonl"), ("x.jsonl", "would be overwritten")):
         with pytest.raises(UserError, match=words):
-            predict_file("score", bert, tmp_path / "x.jsonl", tmp_path / output)
+            predict_file(VERBS["score"], bert, tmp_path / "x.jsonl", tmp_path / output)

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from bert_jax.heads import load_head
 from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.names import export_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import expected_shapes, model_shapes
 from bert_jax.models import BertConfig
-from bert_jax.models.task_models import make_task_model
 from bert_jax.tokenizers.base import CONVENTIONS, SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
@@ -150,7 +150,7 @@ def make_finetuned(
 ) -> Pretrained:
     """Makes a model as `make_pretrained` does, but with a task head."""
     values = MODEL | FAMILIES[family] | model
-    task_model = make_task_model(head, len(labels), BertConfig(**values))
+    task_model = load_head(head).make_model(BertConfig(**values), len(labels))
     weights = _random(model_shapes(task_model), seed)
     return _pretrained(weights, values, family, head=head, labels=labels)
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from bert_jax.base.errors import UserError
+from bert_jax.heads import load_head
 from bert_jax.interop import formats
 from bert_jax.interop.families import FAMILIES, load_family
 from bert_jax.interop.model_keys import TRAINING_ONLY
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
-from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
 
 torch = pytest.importorskip("torch")
@@ -206,7 +206,7 @@ def our_logits(pretrained, batch):
     config = pretrained.model_config
     params = {"params": unflatten(pretrained.weights, config)}
     if pretrained.head:
-        model = make_task_model(pretrained.head, len(pretrained.labels), config)
+        model = load_head(pretrained.head).make_model(config, len(pretrained.labels))
         (logits,) = model.apply(params, batch, deterministic=True).values()
         return np.asarray(logits)
     positions = np.tile(np.arange(LENGTH), (3, 1))

@@ -9,9 +9,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.base.errors import UserError
+from bert_jax.heads import load_head
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
-from bert_jax.models.task_models import make_task_model
 from tests.golden.inputs import read_golden, section
 from tests.interop.small_bert import (
     HEADS,
@@ -151,7 +151,7 @@ def test_logits_of_a_bart_with_a_head_are_those_of_transformers(name, tmp_path):
     config |= {"model_type": "bart", "architectures": [name]}
     (path / "config.json").write_text(json.dumps(config))
     pretrained = formats.read(path)
-    model = make_task_model(pretrained.head, len(pretrained.labels), pretrained.model_config)
+    model = load_head(pretrained.head).make_model(pretrained.model_config, len(pretrained.labels))
     params = unflatten(pretrained.weights, pretrained.model_config)
     batch = section(golden, "inputs")
     batch["token_type_ids"] = np.zeros_like(batch["input_ids"])

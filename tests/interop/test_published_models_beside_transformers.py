@@ -12,12 +12,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.base.errors import UserError
+from bert_jax.heads import load_head
 from bert_jax.interop import formats
 from bert_jax.interop.families import FAMILIES, load_family
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.bert import BertEncoder
 from bert_jax.models.pretraining_model import PreTrainingModel
-from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers.protein import ESM_TOKENS
 from tests.interop.small_bert import edit_tensors, make_pretrained, same_weights
@@ -269,8 +269,10 @@ def assert_same(model, pretrained):
         theirs = model(**{n: torch.tensor(batch[n]) for n in names})[0].numpy()
     params = unflatten(pretrained.weights, config)
     if pretrained.head:
-        ours = make_task_model(pretrained.head, len(pretrained.labels), config).apply(
-            {"params": params}, batch, deterministic=True
+        ours = (
+            load_head(pretrained.head)
+            .make_model(config, len(pretrained.labels))
+            .apply({"params": params}, batch, deterministic=True)
         )
         (ours,) = ours.values()
     elif "mlm" in params:

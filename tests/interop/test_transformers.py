@@ -13,13 +13,13 @@ from safetensors.numpy import load_file
 
 from bert_jax import convert
 from bert_jax.base.errors import UserError
+from bert_jax.heads import load_head
 from bert_jax.interop import formats
 from bert_jax.interop.families import FAMILIES, load_family
 from bert_jax.interop.model_keys import current_keys, read_family_keys
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel
-from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers import CONVENTIONS
 from bert_jax.tokenizers.protein import ESM_TOKENS, ProteinTokenizer
@@ -499,8 +499,10 @@ def test_fine_tuned_models_have_the_same_logits_and_labels(
     if head == "multiple_choice":
         batch = {name: np.stack([x, x[::-1]], axis=1) for name, x in batch.items()}
     output, config = their_outputs(theirs, batch), pretrained.model_config
-    ours = make_task_model(head, len(labels), config).apply(
-        {"params": unflatten(weights, config)}, batch, deterministic=True
+    ours = (
+        load_head(head)
+        .make_model(config, len(labels))
+        .apply({"params": unflatten(weights, config)}, batch, deterministic=True)
     )
     per_token = head in ("token_classification", "question_answering")
     real = batch["attention_mask"].astype(bool) if per_token else ...

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.heads import load_head
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
 from bert_jax.models.heads import pooled_token
-from bert_jax.models.task_models import make_task_model
 from tests.small import random_params
 
 CONFIG = BertConfig(
@@ -31,7 +31,7 @@ INPUTS = {"input_ids": IDS_BxL, "token_type_ids": TYPES_BxL, "attention_mask": M
 def built(head, num_labels=3, **changes):
     """Returns a model and its weights, which are random (biases too)."""
     config = dataclasses.replace(CONFIG, **changes)
-    model = make_task_model(head, num_labels, config)
+    model = load_head(head).make_model(config, num_labels)
     return model, random_params(model, seed=1, scale=0.1)
 
 

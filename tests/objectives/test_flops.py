@@ -6,9 +6,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.heads import load_head
 from bert_jax.models import BertConfig
 from bert_jax.models.layers import Projection, matrices, matrix_init
-from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.flops import (
     pretraining_flops_per_sequence,
     products_per_token,
@@ -35,7 +35,7 @@ def test_pretraining_by_hand():
     # FlauBERT's head is the decoder alone, and its classifier has no pooler.
     flaubert = dataclasses.replace(small, head_transform=False, pooler_act="none")
     assert pretraining_flops_per_sequence(flaubert, masked_lm, 2, 1) == 3 * (112 + 32 + 20)
-    model = make_task_model("sequence_classification", 5, flaubert)
+    model = load_head("sequence_classification").make_model(flaubert, 5)
     assert task_flops_per_sequence(model, 2) == 3 * (112 + 32 + 20)
     # In the left-to-right model, every position is predicted.
     next_token = make_terms(("next_token",))
@@ -53,9 +53,9 @@ def test_shared_heads_and_late_pooling_by_hand():
     found = pretraining_flops_per_sequence(config, make_terms(("masked_lm",)), 2, 1)
     assert found == 3 * (block + 2 * 4 * 5)
     # The dense layer of a classifier of sequences reads both tokens; that of tokens has none.
-    model = make_task_model("sequence_classification", 5, config)
+    model = load_head("sequence_classification").make_model(config, 5)
     assert task_flops_per_sequence(model, 2) == 3 * (block + 2 * 2 * 4 * 4 + 2 * 4 * 5)
-    model = make_task_model("token_classification", 5, config)
+    model = load_head("token_classification").make_model(config, 5)
     assert task_flops_per_sequence(model, 2) == 3 * (block + 2 * 2 * 4 * 5)
 
 
@@ -66,7 +66,7 @@ def test_shared_layers_and_narrow_embeddings_by_hand():
     terms = make_terms(("masked_lm", "sentence_order"))
     found = pretraining_flops_per_sequence(albert, terms, 2, 1)
     assert found == 3 * (3 * 144 + 56 + 98 + 8)
-    model = make_task_model("sequence_classification", 5, albert)
+    model = load_head("sequence_classification").make_model(albert, 5)
     assert task_flops_per_sequence(model, 2) == 3 * (3 * 144 + 56 + 8 + 20)
 
 

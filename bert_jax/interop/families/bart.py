@@ -35,7 +35,7 @@ _SELF = _attention("attention", "self_attn")
 _CROSS = _attention("cross_attention", "encoder_attn")
 
 # The heads that `transformers` has classes for.
-TASKS = ("sequence_classification", "question_answering")
+TASKS = ("SequenceClassification", "QuestionAnswering")
 
 # The decoder has the encoder's sizes.
 _SAME_SIZES = {
@@ -77,8 +77,8 @@ BART = Family(
     task_classes=task_classes(
         "Bart",
         TASKS,
-        outputs={"sequence_classification": "classification_head.out_proj"},
-        poolers={"sequence_classification": "classification_head.dense"},
+        outputs={"SequenceClassification": "classification_head.out_proj"},
+        poolers={"SequenceClassification": "classification_head.dense"},
     ),
     tokenizer="BartTokenizer",
     config_keys={

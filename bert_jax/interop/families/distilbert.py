@@ -48,7 +48,7 @@ DISTILBERT = Family(
     # `pre_classifier` is the dense layer of our pooler, with another activation.
     task_classes=task_classes(
         "DistilBert",
-        poolers=dict.fromkeys(("sequence_classification", "multiple_choice"), "pre_classifier"),
+        poolers=dict.fromkeys(("SequenceClassification", "MultipleChoice"), "pre_classifier"),
     ),
     tokenizer="DistilBertTokenizer",
     config_keys=_CONFIG_KEYS,

@@ -43,11 +43,11 @@ ELECTRA = Family(
     ),
     task_classes=task_classes(
         "Electra",
-        outputs={"sequence_classification": "classifier.out_proj"},
+        outputs={"SequenceClassification": "classifier.out_proj"},
         # The encoder has no pooler; some task heads have a dense layer instead.
         poolers={
-            "sequence_classification": "classifier.dense",
-            "multiple_choice": "sequence_summary.summary",
+            "SequenceClassification": "classifier.dense",
+            "MultipleChoice": "sequence_summary.summary",
         },
     ),
     tokenizer="ElectraTokenizer",

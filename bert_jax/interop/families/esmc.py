@@ -28,7 +28,7 @@ norm layer_norm layer_norm
 table output_embeddings decoder.weight
 vector output_bias decoder.bias
 """
-_OUTPUTS = {"sequence_classification": "classifier.out_proj", "token_classification": "score"}
+_OUTPUTS = {"SequenceClassification": "classifier.out_proj", "TokenClassification": "score"}
 
 ESMC = Family(
     title="ESM-C",
@@ -48,7 +48,7 @@ ESMC = Family(
     ),
     pretraining_classes=masked_lm_classes("Esmc"),
     task_classes=task_classes(
-        "Esmc", SEQUENCES_AND_TOKENS, _OUTPUTS, {"sequence_classification": "classifier.dense"}
+        "Esmc", SEQUENCES_AND_TOKENS, _OUTPUTS, {"SequenceClassification": "classifier.dense"}
     ),
     tokenizer="EsmcTokenizer",
     config_keys=rotary.LLAMA_KEYS,

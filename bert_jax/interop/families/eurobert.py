@@ -22,7 +22,7 @@ vector output_layer_norm/scale post_attention_layernorm.weight
 """
 _classes = task_classes("EuroBert", SEQUENCES_AND_TOKENS)
 # The layer before the output layer, which only the class for sequences has.
-_classes["sequence_classification"] = _classes["sequence_classification"]._replace(
+_classes["SequenceClassification"] = _classes["SequenceClassification"]._replace(
     pooler=Names("mlm/", "", "dense transform dense")
 )
 

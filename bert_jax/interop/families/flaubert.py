@@ -41,11 +41,11 @@ _CONFIG_KEYS = {
 _classes = task_classes(
     "Flaubert",
     # FlaubertForMultipleChoice has two output layers.
-    (*SEQUENCES_AND_TOKENS, "question_answering"),
-    outputs={"sequence_classification": "sequence_summary.summary"},
+    (*SEQUENCES_AND_TOKENS, "QuestionAnswering"),
+    outputs={"SequenceClassification": "sequence_summary.summary"},
 )
 # FlaubertForQuestionAnswering predicts the end of an answer from its start.
-_classes["question_answering"] = _classes["question_answering"]._replace(
+_classes["QuestionAnswering"] = _classes["QuestionAnswering"]._replace(
     name="FlaubertForQuestionAnsweringSimple"
 )
 

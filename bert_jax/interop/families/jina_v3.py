@@ -59,7 +59,7 @@ JINA_V3 = dataclasses.replace(
     ),
     pretraining_classes=masked_lm_classes("JinaEmbeddingsV3"),
     task_classes=task_classes(
-        "JinaEmbeddingsV3", (*SEQUENCES_AND_TOKENS, "question_answering"), **TWO_LAYERS
+        "JinaEmbeddingsV3", (*SEQUENCES_AND_TOKENS, "QuestionAnswering"), **TWO_LAYERS
     ),
     tokenizer="XLMRobertaTokenizer",
     config_keys={**BERT_KEYS, **rotary.ROTARY_KEYS},

@@ -119,7 +119,7 @@ MODERNBERT = Family(
         Names("mlm/", "", _LANGUAGE_MODEL),
     ),
     pretraining_classes=masked_lm_classes("ModernBert"),
-    task_classes=task_classes("ModernBert", outputs={"question_answering": "classifier"}),
+    task_classes=task_classes("ModernBert", outputs={"QuestionAnswering": "classifier"}),
     tokenizer="ModernBertTokenizer",
     config_keys={
         **same_keys(_SAME_KEYS),

@@ -36,8 +36,8 @@ _ENCODER = tuple(
 
 # The class for sequences has the pooler's dense layer, which its encoder lacks.
 TWO_LAYERS = {
-    "outputs": {"sequence_classification": "classifier.out_proj"},
-    "poolers": {"sequence_classification": "classifier.dense"},
+    "outputs": {"SequenceClassification": "classifier.out_proj"},
+    "poolers": {"SequenceClassification": "classifier.dense"},
 }
 
 

@@ -1,0 +1,83 @@
+"""A vector for a text: `bert.encode`, which every model has."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bert_jax.heads.head import Head
+
+
+def _model_options(config: ConfigDict) -> dict[str, Any]:
+    # Only the loss softmax has labels.
+    return {"pooling": config.embedding.pooling, "num_outputs": len(config.labels)}
+
+
+def _loss_options(config: ConfigDict, class_counts: Mapping[str, int]) -> dict[str, Any]:
+    own, options = config.embedding, {}
+    if own.loss in ("mnr", "cosent", "angle"):
+        options["scale"] = own.scale
+    if own.loss == "mnr":
+        options |= {"symmetric": own.symmetric, "same_side": own.same_side}
+    if own.margin and own.loss in ("contrastive", "triplet"):
+        options["margin"] = own.margin
+    return {
+        "loss_name": own.loss,
+        "options": options,
+        "dims": tuple(dim or config.model.hidden_size for dim in own.dims if any(own.dims)),
+        "dim_weights": own.dim_weights * (len(own.dims) // len(own.dim_weights)),
+        "mask_duplicates": own.mask_duplicates,
+        "num_chunks": config.train.gradient_accumulation_steps,
+    }
+
+
+def _embedding(config: ConfigDict) -> dict[str, Any]:
+    own = config.embedding
+    # All texts of training had a prompt that both sides have.
+    is_same = bool(own.query_prompt) and own.query_prompt == own.document_prompt
+    return {
+        "pooling": own.pooling,
+        "normalize": own.normalize,
+        "max_length": config.data.max_seq_length,
+        "include_prompt": own.include_prompt,
+        "prompt": own.query_prompt if is_same else "",
+        "library": {
+            "prompts": {"query": own.query_prompt, "document": own.document_prompt},
+            "default_prompt_name": "query" if is_same else None,
+            "similarity_fn_name": "cosine",
+        },
+    }
+
+
+def _batch_fields(config: ConfigDict, texts: int) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Describes what `tasks.embedding.TupleRows` gives for an anchor and its documents."""
+    rows, length = config.train.batch_size, config.data.max_seq_length
+    documents = rows, texts - 1
+    inputs = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (rows, length))
+    shapes = inputs | dict.fromkeys(("document_ids", "document_mask"), (*documents, length))
+    shapes |= {"query_numbers": (rows,), "document_numbers": documents}
+    label_type = np.int32 if config.labels else np.float32
+    return {name: (shape, np.int32) for name, shape in shapes.items()} | {
+        "labels": ((rows,), label_type)
+    }
+
+
+HEAD = Head(
+    model="bert_jax.models.embedding_model:EmbeddingModel",
+    loss="bert_jax.objectives.contrastive:Contrastive",
+    model_options=_model_options,
+    loss_options=_loss_options,
+    # Negatives come from the whole batch.
+    divides_batch=True,
+    task="embedding",
+    embedding=_embedding,
+    batch_fields=_batch_fields,
+    advice={
+        "compute vectors": "predict --model={path} features --input=FILE.txt --output=FILE.npz",
+        "score them on retrieval": "evaluate --model={path} --retrieval=FOLDER",
+        "load it in sentence-transformers": (
+            "convert --model={path} --output=DIR --to=sentence_transformers"
+        ),
+    },
+)
