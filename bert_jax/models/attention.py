@@ -1,5 +1,7 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2)."""
 
+from typing import NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,23 @@ from bert_jax.models.sliced_attention import sliced_attention
 _KERNELS = {"tpu": fused_attention, "gpu": gpu_attention}
 # Rows up to this length have all their scores in memory at once.
 _MAX_WHOLE_LENGTH = 512
+
+
+class AttentionMask(NamedTuple):
+    """Which positions a query may attend to, in each of the forms that attention reads.
+
+    Attributes:
+      bias_Bx1xQxL: float32 from `attention_bias`; Q is 1 or L. It includes the window. None if
+        attention is computed in parts.
+      ends_BxP: int32 from `sequence_ends`, if the sequences of a row are all that the bias keeps
+        apart. The kernel for TPUs reads it.
+      numbers_BxL: int32, the number of its sequence at each token, 0 at padding. The kernel for
+        GPUs reads it instead of the bias, and so does attention in parts.
+    """
+
+    bias_Bx1xQxL: jax.Array | None
+    ends_BxP: jax.Array | None = None
+    numbers_BxL: jax.Array | None = None
 
 
 class SelfAttention(nn.Module):
@@ -34,35 +53,29 @@ class SelfAttention(nn.Module):
     def __call__(
         self,
         hidden_BxLxD: jax.Array,
-        bias_Bx1xQxL: jax.Array | None,
+        mask: AttentionMask,
         deterministic: bool,
-        ends_BxP: jax.Array | None = None,
-        numbers_BxL: jax.Array | None = None,
         source_BxSxD: jax.Array | None = None,
     ) -> jax.Array:
         """Returns [B, L, D] in `config.dtype`.
 
         Args:
-          bias_Bx1xQxL: float32 from `attention_bias`; Q is 1 or L. It includes the window.
           deterministic: True turns off the dropout of probabilities.
-          ends_BxP: int32 from `sequence_ends`, if the sequences of a row are all that the bias
-            keeps apart.
-          numbers_BxL: int32, the number of its sequence at each token, 0 at padding. The kernel for
-            GPUs reads it instead of the bias, and so does attention in parts, if the bias is None.
           source_BxSxD: The states to attend to instead of the block's own, with a bias
             [B, 1, 1, S]: cross-attention.
         """
         c = self.config
         hidden_BxLxD = hidden_BxLxD.astype(c.dtype)
+        bias_Bx1xQxL = mask.bias_Bx1xQxL
         # The kernel for TPUs masks the same keys for all queries, or keeps sequences apart.
         is_for_all = bias_Bx1xQxL is not None and bias_Bx1xQxL.shape[2] == 1
-        mask = bias_Bx1xQxL if is_for_all else ends_BxP
+        of_kernel = bias_Bx1xQxL if is_for_all else mask.ends_BxP
         if c.fused_attention == "gpu":
-            mask = None if c.causal else numbers_BxL
-        fused = c.fused_attention and c.dtype == jnp.bfloat16 and mask is not None
+            of_kernel = None if c.causal else mask.numbers_BxL
+        fused = c.fused_attention and c.dtype == jnp.bfloat16 and of_kernel is not None
         fused = fused and source_BxSxD is None
         if fused and _KERNELS[c.fused_attention].fits(c, hidden_BxLxD.shape[1]):
-            return self._fused(hidden_BxLxD, mask, deterministic)
+            return self._fused(hidden_BxLxD, of_kernel, deterministic)
 
         keyed = hidden_BxLxD if source_BxSxD is None else source_BxSxD.astype(c.dtype)
         query_BxAxLxK, key_BxAxLxK, value_BxAxLxK = (
@@ -81,14 +94,12 @@ class SelfAttention(nn.Module):
             key_BxAxLxK = rotate(key_BxAxLxK, *angles)
         query_BxAxLxK *= jnp.asarray(c.head_depth**-0.5, c.dtype)
         key_BxAxLxK, value_BxAxLxK = self._for_all(key_BxAxLxK, 1), self._for_all(value_BxAxLxK, 1)
-        attend, mask = self._whole, bias_Bx1xQxL
+        heads = query_BxAxLxK, key_BxAxLxK, value_BxAxLxK
+        rate = 0.0 if deterministic else c.attention_probs_dropout_prob
         if bias_Bx1xQxL is None:
-            attend, mask = self._in_parts, numbers_BxL
-        context_BxAxLxK = attend(
-            (query_BxAxLxK, key_BxAxLxK, value_BxAxLxK),
-            mask,
-            0.0 if deterministic else c.attention_probs_dropout_prob,
-        )
+            context_BxAxLxK = self._in_parts(heads, mask.numbers_BxL, rate)
+        else:
+            context_BxAxLxK = self._whole(heads, bias_Bx1xQxL, rate)
         kernel_AxKxD, bias_D = self._output_projection()
         output_BxLxD = jnp.einsum("BAQK,AKD->BQD", context_BxAxLxK, kernel_AxKxD.astype(c.dtype))
         return output_BxLxD if bias_D is None else add_bias(output_BxLxD, bias_D)
@@ -167,7 +178,7 @@ class SelfAttention(nn.Module):
         return x if repeats == 1 else jnp.repeat(x, repeats, axis)
 
     def _for_all_heads(self, x_BxLxD: jax.Array) -> jax.Array:
-        """Does the same where heads lie side by side."""
+        """Repeats the heads of keys or values where heads lie side by side; see `_for_all`."""
         x_BxLxAxK = x_BxLxD.reshape(*x_BxLxD.shape[:2], -1, self.config.head_depth)
         return self._for_all(x_BxLxAxK, 2).reshape(*x_BxLxD.shape[:2], -1)
 

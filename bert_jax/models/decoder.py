@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax
 
-from bert_jax.models.attention import attention_bias
+from bert_jax.models.attention import AttentionMask, attention_bias
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.encoder import TransformerBlock, rematerialized
@@ -47,13 +47,9 @@ class Decoder(nn.Module):
         hidden_BxTxD = nn.with_logical_constraint(hidden_BxTxD, ("batch", None, None))
         hidden_BxTxD = LayerNorm(c, name="layer_norm")(hidden_BxTxD)
         hidden_BxTxD = Dropout(c.hidden_dropout_prob)(hidden_BxTxD, deterministic)
-        inputs = (
-            attention_bias(attention_mask_BxT, causal=True),
-            None,
-            source_BxLxD,
-            attention_bias(source_mask_BxL),
-        )
+        mask = AttentionMask(attention_bias(attention_mask_BxT, causal=True))
+        source = source_BxLxD, AttentionMask(attention_bias(source_mask_BxL))
         block = rematerialized(TransformerBlock, c.remat)
         for i in range(c.num_decoder_layers):
-            hidden_BxTxD = block(c, deterministic, name=f"layer_{i}")(hidden_BxTxD, *inputs)
+            hidden_BxTxD = block(c, deterministic, name=f"layer_{i}")(hidden_BxTxD, mask, *source)
         return hidden_BxTxD

@@ -5,7 +5,13 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from bert_jax.models.attention import SelfAttention, attends_in_parts, attention_bias, sequence_ends
+from bert_jax.models.attention import (
+    AttentionMask,
+    SelfAttention,
+    attends_in_parts,
+    attention_bias,
+    sequence_ends,
+)
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.fused_attention import on_each_device
@@ -34,18 +40,16 @@ class TransformerBlock(nn.Module):
     def __call__(
         self,
         hidden_BxLxD: jax.Array,
-        bias_Bx1xQxL: jax.Array | None,
-        ends_BxP: jax.Array | None = None,
+        mask: AttentionMask,
         source_BxSxD: jax.Array | None = None,
-        source_bias_Bx1x1xS: jax.Array | None = None,
-        numbers_BxL: jax.Array | None = None,
+        source_mask: AttentionMask | None = None,
         states_BxSxD: jax.Array | None = None,
     ) -> jax.Array:
         """Returns hidden_BxLxD.
 
         Args:
+          source_BxSxD, source_mask: The encoder's output and its mask, in a decoder.
           states_BxSxD: The states that the first attention reads instead of the block's own.
-          source_BxSxD, source_bias_Bx1x1xS: The encoder's output and its mask, in a decoder.
         """
         c = self.config
 
@@ -68,10 +72,8 @@ class TransformerBlock(nn.Module):
 
         attended_BxLxD = SelfAttention(c, c.is_local(self.layer), name="attention")(
             hidden_BxLxD if is_normalized else attention_norm(hidden_BxLxD),
-            bias_Bx1xQxL,
+            mask,
             self.deterministic,
-            ends_BxP,
-            numbers_BxL,
             states_BxSxD,
         )
         hidden_BxLxD = hidden_BxLxD + scaled(dropout(attended_BxLxD, attention_rate))
@@ -79,7 +81,7 @@ class TransformerBlock(nn.Module):
             hidden_BxLxD = attention_norm(hidden_BxLxD)
         if source_BxSxD is not None:
             attended_BxLxD = SelfAttention(c, name="cross_attention")(
-                hidden_BxLxD, source_bias_Bx1x1xS, self.deterministic, source_BxSxD=source_BxSxD
+                hidden_BxLxD, source_mask, self.deterministic, source_BxSxD
             )
             hidden_BxLxD = LayerNorm(c, name="cross_attention_layer_norm")(
                 hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
@@ -145,7 +147,7 @@ class Encoder(nn.Module):
         for i in range(c.num_hidden_layers):
             group = c.group_of(i)
             seen = local_mask if c.is_local(group) else mask
-            hidden_BxLxD = blocks[group](hidden_BxLxD, *seen)
+            hidden_BxLxD = blocks[group](hidden_BxLxD, seen)
             outputs.append(hidden_BxLxD)
         if c.has_final_norm:
             final_norm = LayerNorm(c, c.has_biases("final_norm"), name="layer_norm")
@@ -175,11 +177,8 @@ def _mask(
     sequences_per_row: int,
     window: int | None,
     in_parts: bool,
-) -> tuple[jax.Array | None, ...]:
-    """Returns the arguments of a block after the first, for layers with some window, or None.
-
-    The bias is None if attention is computed in parts.
-    """
+) -> AttentionMask:
+    """Makes the mask of all layers with some window, or with none."""
     is_shared = sequences_per_row > 1
     bias = None
     if not in_parts:
@@ -192,7 +191,7 @@ def _mask(
     ends = None
     if is_shared and not config.causal and window is None:
         ends = sequence_ends(attention_mask_BxL, sequences_per_row)
-    return bias, ends, None, None, attention_mask_BxL
+    return AttentionMask(bias, ends, attention_mask_BxL)
 
 
 def rematerialized(block: type[nn.Module], policy: str) -> type[nn.Module]:

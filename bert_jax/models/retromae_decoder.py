@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.attention import AttentionMask
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.encoder import TransformerBlock
 
@@ -39,4 +40,4 @@ class RetroMaeDecoder(nn.Module):
         query_BxLxD = (positions_LxD + sentence_Bx1xD).astype(self.config.dtype)
         bias_Bx1xLxL = jnp.where(visible_BxLxL[:, None], 0.0, jnp.finfo(jnp.float32).min)
         block = TransformerBlock(self.config, deterministic, name="layer")
-        return block(query_BxLxD, bias_Bx1xLxL, states_BxSxD=states_BxLxD)
+        return block(query_BxLxD, AttentionMask(bias_Bx1xLxL), states_BxSxD=states_BxLxD)

@@ -3,11 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
 
 from bert_jax.models import BertConfig
+from bert_jax.models.attention import AttentionMask
 from bert_jax.models.encoder import TransformerBlock
 from bert_jax.models.layers import matrices
 from bert_jax.models.task_models import TaskModel
@@ -71,13 +73,13 @@ def _block(
 @functools.cache
 def _products_of_block(config: BertConfig, layer: int) -> float:
     hidden_1x1xD = jax.ShapeDtypeStruct((1, 1, config.hidden_size), config.dtype)
-    bias_1x1x1x1 = jax.ShapeDtypeStruct((1, 1, 1, 1), "float32")
+    mask = AttentionMask(jax.ShapeDtypeStruct((1, 1, 1, 1), "float32"))
     return products_per_token(
-        TransformerBlock(config, deterministic=True, layer=layer), hidden_1x1xD, bias_1x1x1x1
+        TransformerBlock(config, deterministic=True, layer=layer), hidden_1x1xD, mask
     )
 
 
-def products_per_token(module: nn.Module, *inputs: jax.ShapeDtypeStruct) -> float:
+def products_per_token(module: nn.Module, *inputs: Any) -> float:
     """Computes how many products of two numbers a module's matrices take for a token, forward.
 
     Args:

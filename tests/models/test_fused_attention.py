@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.models import BertConfig, gpu_attention
 from bert_jax.models import fused_attention as tpu_attention
-from bert_jax.models.attention import SelfAttention, attention_bias, sequence_ends
+from bert_jax.models.attention import AttentionMask, SelfAttention, attention_bias, sequence_ends
 from bert_jax.models.dropout import keeps, mask_keys
 from tests.small import ones_in_norms, randomized
 
@@ -119,14 +119,14 @@ def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch, platform
     unfused = BertConfig(10, 256, 1, 4, 64, **options)
     fused = dataclasses.replace(unfused, fused_attention=platform)
     hidden = jnp.asarray(np.random.default_rng(1).normal(size=(2, 128, 256)), jnp.bfloat16)
-    bias, numbers = jnp.zeros((2, 1, 1, 128)), jnp.ones((2, 128), jnp.int32)
-    weights = initial_weights(unfused, hidden, bias)
+    numbers = jnp.ones((2, 128), jnp.int32)
+    mask = AttentionMask(jnp.zeros((2, 1, 1, 128)), numbers_BxL=numbers)
+    weights = initial_weights(unfused, hidden, mask)
 
     @functools.partial(jax.jit, static_argnums=0)
     def output(config):
         rngs = {"dropout": jax.random.key(3)}
-        inputs = (hidden, bias, False, None, numbers)
-        return SelfAttention(config).apply(weights, *inputs, rngs=rngs)
+        return SelfAttention(config).apply(weights, hidden, mask, False, rngs=rngs)
 
     assert relative(output(fused), output(unfused)) < 2**-6
     assert kernel.call_count == 1
@@ -141,29 +141,30 @@ def test_the_kernels_keep_the_sequences_of_a_row_apart(monkeypatch, platform, ke
     monkeypatch.setattr(kernels, "fused_attention", kernel)
     unfused = BertConfig(10, 128, 1, 2, 64, attention_probs_dropout_prob=rate, dtype=jnp.bfloat16)
     fused = dataclasses.replace(unfused, fused_attention=platform)
-    mask = np.zeros((2, length), np.int32)
-    mask[0, :90], mask[0, 50:90], mask[1] = 1, 2, 1
-    bias = attention_bias(jnp.asarray(mask), segment_ids_BxL=jnp.asarray(mask))
-    ends = sequence_ends(jnp.asarray(mask), 3)
+    numbers = np.zeros((2, length), np.int32)
+    numbers[0, :90], numbers[0, 50:90], numbers[1] = 1, 2, 1
+    bias = attention_bias(jnp.asarray(numbers), segment_ids_BxL=jnp.asarray(numbers))
+    ends = sequence_ends(jnp.asarray(numbers), 3)
+    mask = AttentionMask(bias, ends, jnp.asarray(numbers))
     assert ends.tolist() == [[50, 90, 90], [length] * 3]
     rng = np.random.default_rng(1)
     hidden = jnp.asarray(rng.normal(size=(2, length, 128)), jnp.bfloat16)
-    weights = initial_weights(unfused, hidden, bias)
+    weights = initial_weights(unfused, hidden, mask)
     # Nothing reads the outputs at padding.
-    upstream = rng.normal(size=hidden.shape) * (mask > 0)[..., None]
+    upstream = rng.normal(size=hidden.shape) * (numbers > 0)[..., None]
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(config, hidden):
         def loss(hidden):
             rngs = {"dropout": jax.random.key(3)}
             attention = SelfAttention(config)
-            output = attention.apply(weights, hidden, bias, not rate, ends, mask, rngs=rngs)
+            output = attention.apply(weights, hidden, mask, not rate, rngs=rngs)
             return jnp.sum(output.astype(jnp.float32) * upstream), output
 
         return jax.grad(loss, has_aux=True)(hidden)
 
     for one, other in zip(run(fused, hidden), run(unfused, hidden), strict=True):
-        assert relative(one[mask > 0], other[mask > 0]) < 2**-6
+        assert relative(one[numbers > 0], other[numbers > 0]) < 2**-6
     # Another sequence in the row changes nothing.
     before = run(fused, hidden)[1]
     gradient, output = run(fused, hidden.at[0, 50:90].add(1))

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.models import attention as attention_module
 from bert_jax.models import splash_attention
-from bert_jax.models.attention import SelfAttention
+from bert_jax.models.attention import AttentionMask, SelfAttention
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.rope import rotate
@@ -81,11 +81,12 @@ def test_dropout_of_slices_keeps_the_mean(monkeypatch, is_local):
     config = dataclasses.replace(CONFIG, attention_probs_dropout_prob=0.3)
     numbers, attend = make_rows(), SelfAttention(config, is_local)
     hidden = jax.random.normal(jax.random.key(1), (2, LENGTH, 32))
-    params = initial(attend, hidden, None, numbers_BxL=numbers)
+    mask = AttentionMask(None, numbers_BxL=numbers)
+    params = initial(attend, hidden, mask)
     params = jax.tree.map(lambda x: x * 20, params)
     run = jax.jit(
         lambda key, deterministic: attend.apply(
-            params, hidden, None, deterministic, None, numbers, rngs={"dropout": key}
+            params, hidden, mask, deterministic, rngs={"dropout": key}
         ),
         static_argnums=1,
     )
