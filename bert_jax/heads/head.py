@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from bert_jax.base.parts import import_name
 from bert_jax.heads.verb import Verb
 from bert_jax.tokenizers import Tokenizer, TokenRow
-from bert_jax.tokenizers.texts import Text
+from bert_jax.tokenizers.given_texts import Text
 
 
 class LoadedModel(Protocol):

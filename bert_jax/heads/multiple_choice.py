@@ -11,7 +11,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.heads.head import Head, LoadedModel
 from bert_jax.heads.verb import Item, Verb, value_of
 from bert_jax.tasks.multiple_choice import commonsense_qa, swag
-from bert_jax.tokenizers.texts import as_texts, one_or_all
+from bert_jax.tokenizers.given_texts import as_texts, one_or_all
 
 
 class Choice(NamedTuple):

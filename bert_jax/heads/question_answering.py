@@ -15,7 +15,7 @@ from bert_jax.tasks.squad_answers import Answer, rank_answers
 from bert_jax.tasks.squad_data import Context, Question, Windows, read_file
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.text.readers import suffix_of
-from bert_jax.tokenizers.texts import as_texts, one_or_all
+from bert_jax.tokenizers.given_texts import as_texts, one_or_all
 
 
 def answer(
@@ -115,7 +115,7 @@ def _questions(path: epath.Path) -> Iterator[tuple[str, Item]]:
 
 HEAD = Head(
     model="bert_jax.models.task_models:BertForQuestionAnswering",
-    loss="bert_jax.objectives.task_losses:Span",
+    loss="bert_jax.objectives.task_losses:AnswerSpan",
     num_outputs=2,
     task="squad",
     transformers_class="QuestionAnswering",

@@ -13,7 +13,7 @@ from bert_jax.heads.head import Head, LoadedModel
 from bert_jax.heads.verb import TEXT_OR_PAIR, Item, Verb, texts_of
 from bert_jax.tasks.glue import SPECS
 from bert_jax.tasks.token_rows import windows
-from bert_jax.tokenizers.texts import SecondTexts, Texts, as_texts, one_or_all
+from bert_jax.tokenizers.given_texts import SecondTexts, Texts, as_texts, one_or_all
 
 
 class Label(NamedTuple):

@@ -14,7 +14,7 @@ from bert_jax.heads.verb import TEXT, FileFormat, Item, Verb, objects, value_of,
 from bert_jax.tasks import ner_tags
 from bert_jax.tasks.ner import WORD_FIELDS, TaggedRows, is_conll, read_file
 from bert_jax.text.bad_records import BadRecords
-from bert_jax.tokenizers.texts import as_texts
+from bert_jax.tokenizers.given_texts import as_texts
 
 
 class TaggedWord(NamedTuple):

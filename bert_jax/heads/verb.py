@@ -12,7 +12,7 @@ from etils import epath
 
 from bert_jax.base.errors import UserError
 from bert_jax.text.tables import as_text
-from bert_jax.tokenizers.texts import Text
+from bert_jax.tokenizers.given_texts import Text
 
 Item = dict[str, Any]
 

@@ -23,7 +23,7 @@ from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.denoising import denoised, longest_text
 from bert_jax.tasks.retrieval import similarities
 from bert_jax.tokenizers import MASK, TokenRow
-from bert_jax.tokenizers.texts import SecondTexts, Text, Texts, as_texts, one_or_all
+from bert_jax.tokenizers.given_texts import SecondTexts, Text, Texts, as_texts, one_or_all
 
 # The length of a pair of single tokens: [CLS] a [SEP] b [SEP].
 _MIN_LENGTH = 5

@@ -25,7 +25,7 @@ from bert_jax.inference.bert import Bert
 from bert_jax.inference.verbs import read_examples
 from bert_jax.interop.embedding import Embedding
 from bert_jax.tokenizers import Tokenizer, TokenRow
-from bert_jax.tokenizers.texts import Text
+from bert_jax.tokenizers.given_texts import Text
 
 # The limits of a window, of which the second counts every text with the longest length.
 _WINDOW_TEXTS = 4096

@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_jax.base.errors import UserError
 from bert_jax.models import BertConfig
-from bert_jax.models.bert import BertEncoder
+from bert_jax.models.bert_encoder import BertEncoder
 from bert_jax.models.embedding_model import pooled
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import TaskModel

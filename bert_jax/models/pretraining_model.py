@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 
-from bert_jax.models.bert import BertEncoder
 from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.bert_encoder import BertEncoder
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.models.layers import Projection

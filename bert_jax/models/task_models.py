@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.bert import BertEncoder
 from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.bert_encoder import BertEncoder
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.heads import HeadTransform, OutputLayer, pooled_token
 

@@ -92,7 +92,7 @@ class Number(TaskLoss):
         return {"loss": jnp.sum((outputs["logits"][:, 0] - batch["labels"]) ** 2)}
 
 
-class Span(TaskLoss):
+class AnswerSpan(TaskLoss):
     """The mean cross-entropy of both ends, each over all L positions (run_squad.py).
 
     `accuracy` is the fraction of correct positions among all starts and ends.

@@ -16,7 +16,7 @@ from bert_jax.heads import load_head
 from bert_jax.interop import formats
 from bert_jax.interop.families import FAMILIES, load_family
 from bert_jax.interop.weights import unflatten
-from bert_jax.models.bert import BertEncoder
+from bert_jax.models.bert_encoder import BertEncoder
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers.protein import ESM_TOKENS

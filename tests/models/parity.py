@@ -19,7 +19,7 @@ from bert_jax.interop.model_keys import current_keys, read_family_keys, read_ter
 from bert_jax.interop.names import ForeignTensor, export_weights, foreign_names, names_in_file
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.models import BertConfig
-from bert_jax.models.bert import BertEncoder
+from bert_jax.models.bert_encoder import BertEncoder
 from bert_jax.models.encoder import TransformerBlock
 from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.models.pretraining_model import PreTrainingModel

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.models.attention import attention_bias
-from bert_jax.models.bert import BertEncoder
+from bert_jax.models.bert_encoder import BertEncoder
 from tests.models.common import PLAIN
 
 MASK_BxL = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]])

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.heads import load_head
 from bert_jax.models import BertConfig
-from bert_jax.models.bert import BertEncoder
+from bert_jax.models.bert_encoder import BertEncoder
 from bert_jax.models.heads import pooled_token
 from tests.small import random_params
 

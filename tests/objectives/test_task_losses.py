@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.objectives.task_losses import Labels, LabelSets, Number, Span
+from bert_jax.objectives.task_losses import AnswerSpan, Labels, LabelSets, Number
 
 RNG = np.random.default_rng(0)
 
@@ -62,7 +62,7 @@ def test_numbers():
 def test_spans():
     start, end = RNG.normal(size=(2, 5, 7)).astype(np.float32)
     batch = {"start_positions": RNG.integers(0, 7, 5), "end_positions": RNG.integers(0, 7, 5)}
-    result = means(Span(), {"start_logits": start, "end_logits": end}, batch)
+    result = means(AnswerSpan(), {"start_logits": start, "end_logits": end}, batch)
     losses = [
         -log_softmax(logits)[np.arange(5), batch[name]].mean()
         for logits, name in ((start, "start_positions"), (end, "end_positions"))

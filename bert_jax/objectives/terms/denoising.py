@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from bert_jax.base.batch import DENOISING_FIELDS
 from bert_jax.base.errors import UserError
 from bert_jax.models import BertConfig
-from bert_jax.models.bert import BertEncoder
+from bert_jax.models.bert_encoder import BertEncoder
 from bert_jax.models.heads import vocabulary_bias
 from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.objectives.cross_entropy import DecoderInputs, TextPrediction

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.models import BertConfig
-from bert_jax.models.bert import BertEncoder
+from bert_jax.models.bert_encoder import BertEncoder
 from bert_jax.models.layers import ACTIVATIONS, LayerNorm, weight_init
 from tests.models.common import (
     ODD,
