@@ -47,6 +47,9 @@ class BatchField(NamedTuple):
 
 
 BatchFields = Mapping[str, BatchField]
+# The rows of a batch on a host, by the names of their fields. On the devices it is a `Batch`
+# (`objectives.objective`).
+HostBatch = dict[str, np.ndarray]
 
 # The inputs of the encoder; every row builder produces them.
 ENCODER_FIELDS: BatchFields = {

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bert_jax.base.batch import host_rows
-from bert_jax.batches.stream import Batch, Stream, StreamSpec, corruption_of, row_builder
+from bert_jax.base.batch import HostBatch, host_rows
+from bert_jax.batches.stream import Stream, StreamSpec, corruption_of, row_builder
 
 # No other seed affects the pairs and masks of an evaluation.
 EVALUATION_SEED = 12345
@@ -22,7 +22,7 @@ def evaluation_batches(
     keeps_size: bool = False,
     shards: Sequence[int] = (0,),
     num_shards: int = 1,
-) -> Iterator[Batch]:
+) -> Iterator[HostBatch]:
     """Yields one epoch of a split, with the same rows and masks in every call.
 
     Masks are those that the corruption has for held-out rows (`corruption.held_out`), and each

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.base.batch import BatchFields, shared_row_fields, weights_name
+from bert_jax.base.batch import BatchFields, HostBatch, shared_row_fields, weights_name
 from bert_jax.batches.random_keys import CORRUPTION_TAG, ROW_ORDER_TAG, keyed_generator, random_key
 from bert_jax.batches.rows.windows import WindowedRows, occurrences, select_rows
 
-Batch = dict[str, np.ndarray]
 # Single sequences are padded to the length of a row before they are packed, which takes about 60
 # bytes for each position: 250 MB for this many.
 _POSITIONS_AT_ONCE = 2**22
@@ -77,8 +76,8 @@ class SharedRows:
         return SharedPlan(np.full(len(size_R), packed, object), first_R, size_R)
 
     def build(
-        self, plan: SharedPlan, make_sequences: Callable[[Any, np.ndarray, int], Batch]
-    ) -> Batch:
+        self, plan: SharedPlan, make_sequences: Callable[[Any, np.ndarray, int], HostBatch]
+    ) -> HostBatch:
         """Makes consecutive rows.
 
         Args:
@@ -102,7 +101,7 @@ class SharedRows:
             parts.append(self._share(batch, size_R))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _share(self, batch: Batch, size_R: np.ndarray) -> Batch:
+    def _share(self, batch: HostBatch, size_R: np.ndarray) -> HostBatch:
         """Copies a batch of single sequences into rows with `size_R` consecutive ones each."""
         spec, num_rows = self._spec, len(size_R)
         sizes = spec.max_seq_length, spec.max_predictions_per_seq, spec.max_pairs_per_row
@@ -132,7 +131,7 @@ class SharedRows:
         return shared
 
     def _share_predictions(
-        self, batch: Batch, shared: Batch, row_N: np.ndarray, start_N: np.ndarray
+        self, batch: HostBatch, shared: HostBatch, row_N: np.ndarray, start_N: np.ndarray
     ) -> None:
         """Copies the predictions of the sequences, one after another, up to M in a row.
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from bert_jax.base.batch import BatchFields, host_rows, shared_row_fields
+from bert_jax.base.batch import BatchFields, HostBatch, host_rows, shared_row_fields
 from bert_jax.base.parts import load_part
 from bert_jax.batches.corruption import CORRUPTIONS
 from bert_jax.batches.examples import Examples, Window
@@ -23,7 +23,6 @@ from bert_jax.batches.random_keys import CORRUPTION_TAG, random_key
 from bert_jax.batches.rows import PAIRS, ROWS
 from bert_jax.batches.rows.windows import select_rows
 
-Batch = dict[str, np.ndarray]
 # The shape and the dtype of each array.
 Signature = Mapping[str, tuple[tuple[int, ...], str]]
 # The number of batches that are kept ready in host memory.
@@ -139,7 +138,7 @@ class Stream:
 
     def batches(
         self, first_step: int, num_steps: int, position: dict[str, int] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[HostBatch]:
         """Returns this host's rows of `num_steps` batches.
 
         Args:
@@ -159,13 +158,13 @@ class Stream:
         }
         return BatchIterator(functools.partial(self.make_batches, first_step, num_steps), signature)
 
-    def build(self, plan: Any, first_example: int) -> Batch:
+    def build(self, plan: Any, first_example: int) -> HostBatch:
         """Makes consecutive rows, the first numbered `first_example`."""
         if self._shared_rows:
             return self._shared_rows.build(plan, self._sequences)
         return self._sequences(plan, self._key, first_example)
 
-    def _sequences(self, plan: Any, key: np.ndarray, first_example: int) -> Batch:
+    def _sequences(self, plan: Any, key: np.ndarray, first_example: int) -> HostBatch:
         """Assembles and corrupts consecutive examples, the first numbered `first_example`."""
         batch = self.rows.assemble(plan)
         marks = {
@@ -173,11 +172,11 @@ class Stream:
         }
         return batch | self._corruption.corrupt(batch | marks, key, first_example)
 
-    def make_batches(self, first_step: int, num_steps: int) -> Iterator[Batch]:
+    def make_batches(self, first_step: int, num_steps: int) -> Iterator[HostBatch]:
         """Yields the arrays of `batches` without tf.data."""
         return prefetch(self._makers(first_step * self.spec.batch_size, num_steps), self.spec)
 
-    def _makers(self, first: int, num_batches: int) -> Iterator[Callable[[], Batch]]:
+    def _makers(self, first: int, num_batches: int) -> Iterator[Callable[[], HostBatch]]:
         """Yields functions that each make a batch; they may run concurrently, in any order."""
         if num_batches < 1:
             return
@@ -188,7 +187,7 @@ class Stream:
         for number, plan in spans:
             yield functools.partial(self._host_rows, plan, number)
 
-    def _host_rows(self, plan: Any, first_example: int) -> Batch:
+    def _host_rows(self, plan: Any, first_example: int) -> HostBatch:
         """Builds the host's rows; `plan` covers all rows from its first to its last."""
         offset_R = self._row_R - self._row_R[0]
         runs = np.split(offset_R, np.flatnonzero(np.diff(offset_R) > 1) + 1)
@@ -199,7 +198,7 @@ class Stream:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterator[Batch]:
+def prefetch(makers: Iterable[Callable[[], HostBatch]], spec: StreamSpec) -> Iterator[HostBatch]:
     """Calls functions ahead of time, in a few threads, and yields their results in order."""
     waiting: deque = deque()
     pool = ThreadPoolExecutor(max(1, spec.num_threads), thread_name_prefix="batches")
@@ -226,7 +225,7 @@ def corruption_of(name: Any) -> Any:
     return load_part(name, CORRUPTIONS, "config.data.corruption")
 
 
-class BatchIterator(Iterator[Batch]):
+class BatchIterator(Iterator[HostBatch]):
     """Iterates over batches through tf.data, and raises errors of `make_batches` unchanged.
 
     If TensorFlow cannot be imported, the batches come from `make_batches` without it.
@@ -240,15 +239,17 @@ class BatchIterator(Iterator[Batch]):
         and after the exit that call would never return.
     """
 
-    def __init__(self, make_batches: Callable[[], Iterator[Batch]], signature: Signature):
+    def __init__(self, make_batches: Callable[[], Iterator[HostBatch]], signature: Signature):
         self._elements = _elements(make_batches, signature)
         self.close = weakref.finalize(self, self._elements.close)
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> HostBatch:
         return next(self._elements)
 
 
-def _elements(make_batches: Callable[[], Iterator[Batch]], signature: Signature) -> Iterator[Batch]:
+def _elements(
+    make_batches: Callable[[], Iterator[HostBatch]], signature: Signature
+) -> Iterator[HostBatch]:
     try:
         # Importing TensorFlow takes seconds.
         from bert_jax.base.lean_tensorflow import hide_accelerators, tf
@@ -260,7 +261,7 @@ def _elements(make_batches: Callable[[], Iterator[Batch]], signature: Signature)
     specs = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in signature.items()}
     errors: list[Exception] = []
 
-    def until_error() -> Iterator[Batch]:
+    def until_error() -> Iterator[HostBatch]:
         # tf.data would replace an error with its own. Instead, the data ends, and the error is
         # raised below.
         try:

@@ -7,10 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.task_models import Outputs
 from bert_jax.objectives.flops import task_flops_per_sequence
 from bert_jax.objectives.objective import Batch, Metrics, apply
-
-Outputs = dict[str, jax.Array]
 
 
 class TaskLoss(abc.ABC):

@@ -17,7 +17,7 @@ from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.terms import make_terms
 from bert_jax.reports.curves import LOWEST, has_points, panel_svg, write_curves
 from bert_jax.reports.html import render
-from bert_jax.reports.record import Run, best_of, cost, read_runs, with_prefix
+from bert_jax.reports.record import RunRecord, best_of, cost, read_runs, with_prefix
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, CLASSES, EVALUATION_PREFIX, OTHER_TEXT
 from bert_jax.training.state import num_parameters
@@ -47,13 +47,13 @@ def write_pages(directory: epath.PathLike) -> None:
     files.write_whole(path / workdir.REPORT, page(runs).encode())
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[RunRecord]) -> str:
     """Writes the HTML of a page about these runs, the best first."""
     main, runs = ranked(runs)
     names = names_of(run.directory for run in runs)
     facts = [facts_of(run, runs) for run in runs]
 
-    def each(content: Callable[[Run], Any]) -> list[tuple[str, Any]]:
+    def each(content: Callable[[RunRecord], Any]) -> list[tuple[str, Any]]:
         """Lists the content of each run that has any, by the name of the run."""
         found = [(name, content(run)) for name, run in zip(names, runs, strict=True)]
         return [(name, data) for name, data in found if data]
@@ -89,7 +89,7 @@ def names_of(directories: Iterable[epath.Path]) -> list[str]:
     return names if len({*names}) == len(names) else [*map(str, paths)]
 
 
-def ranked(runs: Sequence[Run]) -> tuple[str, list[Run]]:
+def ranked(runs: Sequence[RunRecord]) -> tuple[str, list[RunRecord]]:
     """Returns the label of the main result, and the runs, the best first.
 
     Runs without this result come last.
@@ -103,7 +103,7 @@ def ranked(runs: Sequence[Run]) -> tuple[str, list[Run]]:
     return main, scored + [run for run in runs if main not in run.metrics]
 
 
-def _lead(names: Sequence[str], runs: Sequence[Run], main: str) -> str:
+def _lead(names: Sequence[str], runs: Sequence[RunRecord], main: str) -> str:
     """Describes the main result of the page in a sentence or two."""
     scored = [run for run in runs if main in run.metrics]
     if not scored:
@@ -131,11 +131,11 @@ def _lead(names: Sequence[str], runs: Sequence[Run], main: str) -> str:
     return text
 
 
-def settings_of(runs: Sequence[Run], main: str) -> tuple[list[str], list[list[str]]]:
+def settings_of(runs: Sequence[RunRecord], main: str) -> tuple[list[str], list[list[str]]]:
     """Returns headers and rows of the scores of sweeps over seeds, the best sweep first."""
     headers, rows = [], []
     # A run of a sweep is in SWEEP/runs/NAME.
-    first: dict[epath.Path, Run] = {}
+    first: dict[epath.Path, RunRecord] = {}
     for run in runs:
         first.setdefault(run.directory.parent.parent, run)
     for name, (directory, run) in zip(names_of(first), first.items(), strict=True):
@@ -151,13 +151,13 @@ def settings_of(runs: Sequence[Run], main: str) -> tuple[list[str], list[list[st
     return headers, rows
 
 
-def _step(run: Run) -> str:
+def _step(run: RunRecord) -> str:
     if not run.results:
         return f"{max((line['step'] for line in run.lines), default=0):,} steps (running)"
     return f"{run.results['step']:,} steps"
 
 
-def _plot(title: str, runs: Sequence[Run]) -> dict[str, str] | None:
+def _plot(title: str, runs: Sequence[RunRecord]) -> dict[str, str] | None:
     """Draws a figure of the runs that have a panel of this title; None if none has a value."""
     panels = [run.panels[title] for run in runs if title in run.panels]
     # Only what all runs have in common is marked.
@@ -169,7 +169,7 @@ def _plot(title: str, runs: Sequence[Run]) -> dict[str, str] | None:
     return {"title": title, "full": f"{panel.full:g}", "svg": panel_svg(panel, lines)}
 
 
-def facts_of(run: Run, runs: Sequence[Run]) -> dict[str, Cell]:
+def facts_of(run: RunRecord, runs: Sequence[RunRecord]) -> dict[str, Cell]:
     """Returns the scores and the cost of one of the runs by their labels."""
     facts = {}
     for label, metric in run.metrics.items():
@@ -190,7 +190,7 @@ def facts_of(run: Run, runs: Sequence[Run]) -> dict[str, Cell]:
     return facts | {label: Cell(text) for label, text in cost(run).items()}
 
 
-def _masks(run: Run) -> list[list[tuple[str, dict[str, Any]]]]:
+def _masks(run: RunRecord) -> list[list[tuple[str, dict[str, Any]]]]:
     """Lists held-out texts, each with the guesses of a few evaluations, the last one among them.
 
     The texts and their masks depend on the sequence length; the last evaluation's are shown.
@@ -205,7 +205,7 @@ def _masks(run: Run) -> list[list[tuple[str, dict[str, Any]]]]:
     return [[(f"{step:,}", filled[step][i]) for step in steps] for i in range(len(last))]
 
 
-def _before(run: Run) -> list[list[str]]:
+def _before(run: RunRecord) -> list[list[str]]:
     """Makes a table of both texts, held-out and other, before and after the training."""
     columns = {
         f"{text}, {when}": (values, prefix)
@@ -221,7 +221,7 @@ def _before(run: Run) -> list[list[str]]:
     return [["", *columns], *rows] if len(columns) > 1 else []
 
 
-def _sources(run: Run) -> list[list[str | Cell]]:
+def _sources(run: RunRecord) -> list[list[str | Cell]]:
     by_source = run.results.get(BY_SOURCE, {})
     # Not each result is one of a source: the length of its tokens, for example, is unknown.
     metrics = {
@@ -240,7 +240,7 @@ def _sources(run: Run) -> list[list[str | Cell]]:
     return [["source", *metrics], *rows] if rows else []
 
 
-def _classes(run: Run) -> list[list[str]]:
+def _classes(run: RunRecord) -> list[list[str]]:
     """Makes a table of the scores of each class; with few classes, of the confusions too."""
     classes = run.results.get(CLASSES, [])
     if not classes:
@@ -255,7 +255,7 @@ def _classes(run: Run) -> list[list[str]]:
     return rows
 
 
-def _corpus(run: Run) -> dict[str, Any]:
+def _corpus(run: RunRecord) -> dict[str, Any]:
     reports = run.results.get("corpus")
     if not reports:
         return {}
@@ -266,7 +266,7 @@ def _corpus(run: Run) -> dict[str, Any]:
     return {"tables": tables, "warnings": corpus_report.warnings(reports)}
 
 
-def _differences(runs: Sequence[Run]) -> list[list[str]]:
+def _differences(runs: Sequence[RunRecord]) -> list[list[str]]:
     values = [dict(config_lib.flatten(config_lib.to_dict(run.config))) for run in runs]
     # A run of a sweep has the values of one point as its own sweep.
     keys = {key for flat in values for key in flat if not key.startswith("sweep.")}

@@ -30,7 +30,7 @@ _EARLIER = "before_"
 _OTHER = OTHER_TEXT.removesuffix("_")
 
 
-class Run(NamedTuple):
+class RunRecord(NamedTuple):
     """What a work directory holds about its run.
 
     Attributes:
@@ -63,7 +63,7 @@ class Run(NamedTuple):
         return self.values.get(self.metrics[label].baseline)
 
 
-def read_runs(directory: epath.PathLike) -> list[Run]:
+def read_runs(directory: epath.PathLike) -> list[RunRecord]:
     """Reads a work directory, or those of all runs of a sweep or of all tasks of GLUE."""
     path = epath.Path(directory)
     if (path / workdir.GLUE).exists():
@@ -75,7 +75,7 @@ def read_runs(directory: epath.PathLike) -> list[Run]:
     return [read_run(config.parent) for config in sorted(configs)] or [read_run(directory)]
 
 
-def read_run(directory: epath.PathLike) -> Run:
+def read_run(directory: epath.PathLike) -> RunRecord:
     config, path = workdir.load_config(directory), epath.Path(directory)
     lines = read_metrics(path)
     results = files.read_json(path / workdir.RESULTS, optional=True)
@@ -125,7 +125,7 @@ def read_run(directory: epath.PathLike) -> Run:
     # ELECTRA's generator has the same metrics as a masked-LM term.
     shown = {metric.label: metric for metric in metrics if metric.name in values}
     titled = {panel.title: panel for panel in panels}
-    return Run(path, config, results, lines, values, shown, titled)
+    return RunRecord(path, config, results, lines, values, shown, titled)
 
 
 def best_of(metric: Metric) -> Callable[..., float]:
@@ -133,7 +133,7 @@ def best_of(metric: Metric) -> Callable[..., float]:
     return max if metric.kind in _KINDS else min
 
 
-def totals(run: Run) -> tuple[float, int, float]:
+def totals(run: RunRecord) -> tuple[float, int, float]:
     """Adds up the seconds of training, the sequences and the FLOPs over the log lines."""
     lines = [line for line in run.lines if "loss" in line]
     steps = [line["step"] for line in lines]
@@ -151,7 +151,7 @@ def totals(run: Run) -> tuple[float, int, float]:
     return seconds, sequences, flops
 
 
-def cost(run: Run) -> dict[str, str]:
+def cost(run: RunRecord) -> dict[str, str]:
     """Formats the cost of a run by label; {} if no log line has a speed."""
     seconds, sequences, flops = totals(run)
     if not seconds:

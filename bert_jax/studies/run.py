@@ -17,7 +17,7 @@ from bert_jax.base.progress import empty_table, say, terminal
 from bert_jax.config import cli
 from bert_jax.reports.curves import LOWEST
 from bert_jax.reports.page import Cell, facts_of, names_of, page, ranked, settings_of
-from bert_jax.reports.record import Run, read_runs
+from bert_jax.reports.record import RunRecord, read_runs
 from bert_jax.studies.scores import with_scores
 from bert_jax.training import workdir
 from bert_jax.training.start import check_no_run
@@ -87,7 +87,7 @@ def _is_finished(run: epath.Path) -> bool:
     return any((run / name).exists() for name in _RESULTS)
 
 
-def _report(runs: Sequence[Run], path: epath.Path) -> None:
+def _report(runs: Sequence[RunRecord], path: epath.Path) -> None:
     console = terminal()
     if not console.is_terminal:
         console = terminal(width=_FILE_WIDTH)
@@ -100,7 +100,7 @@ def _report(runs: Sequence[Run], path: epath.Path) -> None:
         print(f"report       {output}")
 
 
-def table(runs: Sequence[Run], title: str) -> Table:
+def table(runs: Sequence[RunRecord], title: str) -> Table:
     """Makes a table of runs, the best first; of sweeps, with their scores over seeds."""
     main, runs = ranked(runs)
     headers, rows = settings_of(runs, main)
@@ -116,7 +116,7 @@ def table(runs: Sequence[Run], title: str) -> Table:
     return made
 
 
-def _main_results(run: Run) -> list[str]:
+def _main_results(run: RunRecord) -> list[str]:
     """Lists the loss, accuracy and perplexity of a run, and its scores; the page has all results.
 
     Of a fine-tuning, it is the score that selects the best checkpoint.

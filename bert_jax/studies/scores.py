@@ -8,14 +8,14 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.objectives.term import Metric
 from bert_jax.reports.curves import HIGHEST, LOWEST, Panel
-from bert_jax.reports.record import Run
+from bert_jax.reports.record import RunRecord
 from bert_jax.training import workdir
 from bert_jax.training.metrics import EVALUATION_PREFIX
 
 _RANDOM = "random weights"
 
 
-def with_scores(runs: Sequence[Run]) -> list[Run]:
+def with_scores(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Returns the runs of a study, in which a pre-training has a result for each task."""
     scored, tuned = [], defaultdict(list)
     for run in runs:
@@ -30,7 +30,7 @@ def with_scores(runs: Sequence[Run]) -> list[Run]:
     return [*scored, *(run for run in runs if workdir.is_finetuning(run.config))]
 
 
-def _with_score(run: Run, label: str, tuned: Sequence[Run]) -> Run:
+def _with_score(run: RunRecord, label: str, tuned: Sequence[RunRecord]) -> RunRecord:
     """Gives a pre-training a result: the score of the fine-tuning that begins with its weights.
 
     If fine-tunings begin with several steps, the result is that of the last, and a panel plots all.
@@ -69,7 +69,7 @@ def _with_score(run: Run, label: str, tuned: Sequence[Run]) -> Run:
     )
 
 
-def _score(run: Run) -> tuple[float, float, float]:
+def _score(run: RunRecord) -> tuple[float, float, float]:
     """Returns the median, lowest and highest score over seeds, at the best setting of a sweep."""
     main, sweep = next(iter(run.metrics)), run.directory.parent.parent / workdir.SWEEP
     if not sweep.exists():
