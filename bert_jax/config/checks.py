@@ -98,11 +98,6 @@ def model_rules(config: ConfigDict) -> Iterator[Rule]:
         ("model.embedding_size", "model.head_transform"),
         "without that layer the embeddings must have the width hidden_size",
     )
-    yield Rule(
-        model.head_transform or not model.generator_size,
-        ("model.generator_size", "model.head_transform"),
-        "a generator needs that layer",
-    )
 
 
 def tokenizer_rules(data: ConfigDict) -> Iterator[Rule]:
@@ -169,11 +164,6 @@ def data_rules(config: ConfigDict) -> Iterator[Rule]:
         not names or (not data.language and data.input in ((), DATA["input"].default)),
         ("data.sources", "data.input", "data.language"),
         "the sources name their texts and languages; leave the others out",
-    )
-    yield Rule(
-        data.sampling_exponent == 1 or not data.source_weights,
-        ("data.sampling_exponent", "data.source_weights"),
-        "set the exponent to 1, or leave the weights out",
     )
     yield from tokenizer_rules(data)
 

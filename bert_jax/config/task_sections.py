@@ -62,6 +62,7 @@ TASK_SECTIONS: dict[str, Section] = {
             "of training rows, with a mean of 1 over these rows, so that rare classes count as "
             "much as common ones. If empty, all rows count the same.",
             choices=("", "balanced"),
+            only_with=("table.multi_label", False),
         ),
         "metric": Field(
             "",
@@ -176,6 +177,7 @@ TASK_SECTIONS: dict[str, Section] = {
             (),
             "Columns of hard negatives for mnr and triplet, each of a text or a list of texts. If "
             "empty, those named negative, negatives, neg and negative_1, negative_2, ...",
+            only_with=("embedding.loss", "mnr", "triplet"),
         ),
         "label_column": Field("label", "Column of the number or the class, for losses with one."),
         "label_divisor": Field(
@@ -229,11 +231,6 @@ def table_rules(config: ConfigDict) -> Iterator[Rule]:
         ("table.regression", "table.multi_label", "table.class_weights", "table.labels"),
         "a number has no labels; leave the last three out",
     )
-    yield Rule(
-        not own.multi_label or not own.class_weights,
-        ("table.multi_label", "table.class_weights"),
-        "several labels of a row are independent; leave the weights empty",
-    )
 
 
 def squad_rules(config: ConfigDict) -> Iterator[Rule]:
@@ -260,11 +257,6 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
         not own.symmetric or not own.same_side,
         ("embedding.symmetric", "embedding.same_side"),
         "same_side includes the other; set only it",
-    )
-    yield Rule(
-        not own.negative_columns or own.loss in ("mnr", "triplet"),
-        ("embedding.negative_columns", "embedding.loss"),
-        "this loss has no negatives",
     )
     yield Rule(
         own.loss == "mnr" or own.positive_column,

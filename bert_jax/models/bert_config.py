@@ -293,6 +293,7 @@ class BertConfig:
         "Width of ELECTRA's generator as a fraction of hidden_size. The generator has a head for "
         "every 64 units, a feed-forward layer of four times its width, and all num_hidden_layers. "
         "0 for a model without a generator.",
+        only_with=("model.head_transform", True),
         at_least=0,
         at_most=1,
         of_weights=False,

@@ -349,7 +349,7 @@ def test_twenty_steps_are_those_of_sentence_transformers():
         ),
         (
             {"embedding.negative_columns": ("n",), "embedding.loss": "cosent"},
-            "'cosent': this loss has no negatives",
+            "'cosent': the former has no effect unless the latter is mnr or triplet",
         ),
     ],
 )

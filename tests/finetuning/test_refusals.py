@@ -37,7 +37,7 @@ def test_bad_rows_with_their_line(bert, data, tmp_path):
         ),
         (
             {"table.multi_label": True, "table.class_weights": "balanced"},
-            "config.table.class_weights is 'balanced': several labels of a row are independent",
+            "config.table.class_weights is 'balanced' and .* unless the latter is False",
         ),
         ({"table.metric": "recall"}, "config.table.metric is 'recall'"),
         ({"table.text_column": "sentence"}, "named 'sentence'; the columns are: text, label"),
