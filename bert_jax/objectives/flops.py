@@ -13,7 +13,6 @@ from bert_jax.models.attention import AttentionMask
 from bert_jax.models.encoder import TransformerBlock
 from bert_jax.models.layers import matrices
 from bert_jax.models.task_models import TaskModel
-from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.term import Term
 
 
@@ -50,13 +49,13 @@ def pretraining_flops_per_sequence(
 def encoder_flops(config: BertConfig, length: float, mean_square: float | None) -> float:
     """Computes the FLOPs of all blocks and of the projection of embeddings, forward."""
     layers, width = range(config.num_hidden_layers), config.embedding_width
-    flops = sum(_block(config, length, mean_square, layer) for layer in layers)
+    flops = sum(block_flops(config, length, mean_square, layer) for layer in layers)
     if width != config.hidden_size:
         flops += 2 * length * width * config.hidden_size
     return flops
 
 
-def _block(
+def block_flops(
     config: BertConfig, length: float, mean_square: float | None = None, layer: int = 0
 ) -> float:
     """Computes the FLOPs of a block, forward. Only scores inside a window count."""
@@ -87,6 +86,18 @@ def products_per_token(module: nn.Module, *inputs: Any) -> float:
     """
     boxed = jax.eval_shape(functools.partial(module.init, jax.random.key(0)), *inputs)["params"]
     return sum(box.share * box.value.size for box in matrices(boxed).values())
+
+
+def decoder_flops(config: BertConfig, source_length: float, target_length: float) -> float:
+    """Computes the FLOPs of a decoder with its logits at all positions, forward.
+
+    For S tokens of the source and T of the target, cross-attention adds 4 (T + S) H^2 + 4 T S H to
+    each block.
+    """
+    width, s, t = config.hidden_size, source_length, target_length
+    cross = 4 * (t + s) * width**2 + 4 * t * s * width
+    blocks = config.num_decoder_layers * (block_flops(config, t) + cross)
+    return blocks + 2 * t * width * config.vocab_size
 
 
 def task_flops_per_sequence(model: TaskModel, length: int) -> float:

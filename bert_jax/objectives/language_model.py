@@ -78,19 +78,6 @@ def _label_logits(logits_BxMxW: jax.Array, ids_BxM: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(logits_BxMxW, ids_BxM, cuda=compared, default=gathered)
 
 
-def decoder_flops(config: BertConfig, source_length: float, target_length: float) -> float:
-    """Computes the FLOPs of a decoder with its logits at all positions, forward.
-
-    For N decoder blocks, S tokens of the source and T of the target, this is
-    N [2 T (4 H^2 + 2 H F) + 4 T^2 H + 4 (T + S) H^2 + 4 T S H] + 2 T H V: self-attention and
-    feed-forward, then cross-attention, then the output.
-    """
-    width, inner, s, t = config.hidden_size, config.intermediate_size, source_length, target_length
-    block = 2 * t * (4 * width**2 + 2 * width * inner) + 4 * t**2 * width
-    cross = 4 * (t + s) * width**2 + 4 * t * s * width
-    return config.num_decoder_layers * (block + cross) + 2 * t * width * config.vocab_size
-
-
 def language_model_head_flops(config: BertConfig) -> int:
     """Computes the FLOPs of a language-model head for one prediction, forward."""
     width = config.embedding_width

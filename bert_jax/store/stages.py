@@ -166,7 +166,7 @@ def _tokenize(part: _Part) -> Tokenized:
         for document in tokenized(
             part.corpus, part.marked(), tokenizer, part.num_processes, part.data, counts
         ):
-            split = SPLITS[document.is_heldout]
+            split = "heldout" if document.is_heldout else "train"
             if split not in writers:
                 writer = SplitWriter(directory / paths[split], vocab_size)
                 writers[split] = stack.enter_context(writer)

@@ -10,11 +10,11 @@ from bert_jax.heads import load_head
 from bert_jax.models import BertConfig
 from bert_jax.models.layers import Projection, matrices, matrix_init
 from bert_jax.objectives.flops import (
+    decoder_flops,
     pretraining_flops_per_sequence,
     products_per_token,
     task_flops_per_sequence,
 )
-from bert_jax.objectives.language_model import decoder_flops
 from bert_jax.objectives.terms import make_terms
 
 BASE = BertConfig(30522, 768, 12, 12, 3072)

@@ -14,7 +14,8 @@ from bert_jax.models.bert_encoder import BertEncoder
 from bert_jax.models.heads import vocabulary_bias
 from bert_jax.models.input_embeddings import vocabulary_logits
 from bert_jax.objectives.cross_entropy import DecoderInputs, TextPrediction
-from bert_jax.objectives.language_model import decoder_flops, language_model_metrics
+from bert_jax.objectives.flops import decoder_flops
+from bert_jax.objectives.language_model import language_model_metrics
 from bert_jax.objectives.term import example_weights
 
 

@@ -11,6 +11,7 @@ from bert_jax.models.dropout import keeps, mask_keys
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.models.retromae_decoder import RetroMaeDecoder
 from bert_jax.objectives.cross_entropy import TextPrediction, decoder_inputs
+from bert_jax.objectives.flops import block_flops
 from bert_jax.objectives.language_model import (
     DENOMINATOR_EPSILON,
     language_model_head_flops,
@@ -96,9 +97,7 @@ class RetroMAE(TextPrediction):
         return original_ids(batch), text_weights(batch) * example_weights(batch)[:, None]
 
     def head_flops(self, config, length, num_predictions):
-        width, inner = config.hidden_size, config.intermediate_size
-        block = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
-        return block + length * language_model_head_flops(config)
+        return block_flops(config, length) + length * language_model_head_flops(config)
 
 
 def text_weights(batch: dict[str, jax.Array]) -> jax.Array:
