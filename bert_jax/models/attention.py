@@ -1,4 +1,11 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2)."""
+"""Multi-head attention (Vaswani et al. 2017, section 3.2), in one of five ways.
+
+* `tpu_attention`, `gpu_attention`: kernels of ours for bfloat16, with dropout inside. They compute
+  what fits them (`fits`) on the device that `config.fused_attention` names.
+* `splash_attention`: JAX's kernel for TPUs, for rows longer than 512 in bfloat16, without dropout.
+* `sliced_attention`: all other rows longer than 512 of models with rotary positions.
+* `SelfAttention._whole`: everything else, with all scores of a row in memory.
+"""
 
 from typing import NamedTuple
 
@@ -6,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models import fused_attention, gpu_attention, splash_attention
+from bert_jax.models import gpu_attention, splash_attention, tpu_attention
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.layers import LayerNorm, add_bias, matrix_init, zeros_init
@@ -14,7 +21,7 @@ from bert_jax.models.rope import rotate
 from bert_jax.models.sliced_attention import sliced_attention
 
 # The module of the attention kernel of each kind of device.
-_KERNELS = {"tpu": fused_attention, "gpu": gpu_attention}
+_KERNELS = {"tpu": tpu_attention, "gpu": gpu_attention}
 # Rows up to this length have all their scores in memory at once.
 _MAX_WHOLE_LENGTH = 512
 
@@ -93,7 +100,7 @@ class SelfAttention(nn.Module):
             query_BxAxLxK = rotate(query_BxAxLxK, *angles)
             key_BxAxLxK = rotate(key_BxAxLxK, *angles)
         query_BxAxLxK *= jnp.asarray(c.head_depth**-0.5, c.dtype)
-        key_BxAxLxK, value_BxAxLxK = self._for_all(key_BxAxLxK, 1), self._for_all(value_BxAxLxK, 1)
+        key_BxAxLxK, value_BxAxLxK = self._repeat(key_BxAxLxK, 1), self._repeat(value_BxAxLxK, 1)
         heads = query_BxAxLxK, key_BxAxLxK, value_BxAxLxK
         rate = 0.0 if deterministic else c.attention_probs_dropout_prob
         if bias_Bx1xQxL is None:
@@ -141,7 +148,7 @@ class SelfAttention(nn.Module):
                 heads_BxLxD[i] = self._norm(name)(heads_BxLxD[i])
         if c.rope_theta:
             heads_BxLxD[:2] = [self._rotated(x_BxLxD) for x_BxLxD in heads_BxLxD[:2]]
-        heads_BxLxD = [self._for_all_heads(x_BxLxD) for x_BxLxD in heads_BxLxD]
+        heads_BxLxD = [self._repeat_side_by_side(x_BxLxD) for x_BxLxD in heads_BxLxD]
         shape = (hidden_BxLxD.shape[0], c.num_attention_heads)
         rate = 0.0 if deterministic else c.attention_probs_dropout_prob
         keys = Dropout(rate).keys(shape) if rate else (jnp.zeros(shape, jnp.int32),) * 2
@@ -172,15 +179,15 @@ class SelfAttention(nn.Module):
         x_BxLxD = self._norm(name)(x_BxLxAxK.reshape(*x_BxLxAxK.shape[:2], -1))
         return x_BxLxD.reshape(x_BxLxAxK.shape).swapaxes(1, 2)
 
-    def _for_all(self, x: jax.Array, axis: int) -> jax.Array:
+    def _repeat(self, x: jax.Array, axis: int) -> jax.Array:
         """Repeats the heads of keys or values for the heads of queries that share them."""
         repeats = self.config.num_attention_heads // x.shape[axis]
         return x if repeats == 1 else jnp.repeat(x, repeats, axis)
 
-    def _for_all_heads(self, x_BxLxD: jax.Array) -> jax.Array:
-        """Repeats the heads of keys or values where heads lie side by side; see `_for_all`."""
+    def _repeat_side_by_side(self, x_BxLxD: jax.Array) -> jax.Array:
+        """Repeats the heads of keys or values where heads lie side by side; see `_repeat`."""
         x_BxLxAxK = x_BxLxD.reshape(*x_BxLxD.shape[:2], -1, self.config.head_depth)
-        return self._for_all(x_BxLxAxK, 2).reshape(*x_BxLxD.shape[:2], -1)
+        return self._repeat(x_BxLxAxK, 2).reshape(*x_BxLxD.shape[:2], -1)
 
     def _projections(self):
         """Yields kernel [D, A, K] and bias [A, K] or None: of query, key and value, in turn.

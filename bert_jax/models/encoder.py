@@ -14,8 +14,8 @@ from bert_jax.models.attention import (
 )
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.fused_attention import on_each_device
 from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection
+from bert_jax.models.on_devices import on_each_device
 
 # The logical axes of hidden states.
 _ROWS = ("batch", None, None)

@@ -23,15 +23,8 @@ from jax.experimental import pallas as pl
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import keeps
-from bert_jax.models.fused_attention import (
-    ALL_HEADS,
-    COLUMNS,
-    EACH_HEAD,
-    ROWS,
-    dot,
-    num_head_shards,
-    on_each_device,
-)
+from bert_jax.models.on_devices import ALL_HEADS, EACH_HEAD, num_head_shards, on_each_device
+from bert_jax.models.tpu_attention import COLUMNS, ROWS, dot
 
 
 class Tiling(NamedTuple):
@@ -156,7 +149,7 @@ def fused_attention(
 ) -> jax.Array:
     """Returns softmax(query key^T / sqrt(depth) + mask) after dropout, times value.
 
-    The arguments are those of the TPU kernel, `fused_attention.fused_attention`, with these
+    The arguments are those of the TPU kernel, `tpu_attention.fused_attention`, with these
     differences. `query`, `key` and `value` may have any dtype, and L is a multiple of 64. Padding
     sees nothing: its output, which nothing reads, differs from plain attention, and it passes no
     gradients on.

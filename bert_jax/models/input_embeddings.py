@@ -7,7 +7,8 @@ import numpy as np
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.layers import LayerNorm, column_sums, num_shards, weight_init
+from bert_jax.models.layers import LayerNorm, column_sums, weight_init
+from bert_jax.models.on_devices import num_shards
 
 
 class BertEmbeddings(nn.Module):

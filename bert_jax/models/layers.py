@@ -154,13 +154,6 @@ def column_sums(x: jax.Array) -> jax.Array:
     )
 
 
-def num_shards(axes: str | tuple[str, ...] | None) -> int:
-    """Returns the number of devices along axes of the mesh in scope; 1 without a mesh."""
-    shape = jax.sharding.get_abstract_mesh().shape
-    names = (axes,) if isinstance(axes, str) else axes or ()
-    return math.prod(shape.get(name, 1) for name in names)
-
-
 class LayerNorm(nn.Module):
     """LayerNorm or RMSNorm with float32 statistics and parameters, output in `config.dtype`.
 

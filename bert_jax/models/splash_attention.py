@@ -1,13 +1,14 @@
 """JAX's attention kernel for TPUs, which skips the blocks of scores that a window masks.
 
-It has no dropout. Unlike `fused_attention`, it reads keys block by block, so rows can be long.
+It has no dropout. Unlike `tpu_attention`, it reads keys block by block, so rows can be long.
 """
 
 import jax
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from bert_jax.models.bert_config import BertConfig
-from bert_jax.models.fused_attention import LANES, num_head_shards, on_each_device
+from bert_jax.models.on_devices import num_head_shards, on_each_device
+from bert_jax.models.tpu_attention import LANES
 
 # Positions in a block of queries or keys, at most. With a window, larger blocks would compute more
 # scores that the mask then drops. Not tuned on a TPU.

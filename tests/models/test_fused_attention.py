@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import BertConfig, gpu_attention
-from bert_jax.models import fused_attention as tpu_attention
+from bert_jax.models import BertConfig, gpu_attention, tpu_attention
 from bert_jax.models.attention import AttentionMask, SelfAttention, attention_bias, sequence_ends
 from bert_jax.models.dropout import keeps, mask_keys
 from tests.small import ones_in_norms, randomized

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models import BertConfig, fused_attention, gpu_attention
+from bert_jax.models import BertConfig, gpu_attention, tpu_attention
 from bert_jax.models.encoder import Encoder
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.sharding import Layout
@@ -165,7 +165,7 @@ def main(folder: Path) -> None:
     devices = jax.devices()
     assert len(devices) == 8
     if not (folder / "one").exists():
-        cases = [("tpu", fused_attention, 128), ("gpu", gpu_attention, 256)]
+        cases = [("tpu", tpu_attention, 128), ("gpu", gpu_attention, 256)]
         found = {platform: kernel_on_a_mesh(platform, *case) for platform, *case in cases}
         (folder / "kernel.json").write_text(json.dumps(found))
         return

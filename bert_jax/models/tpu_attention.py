@@ -11,16 +11,14 @@ Arrays here are [B, L, A*K], as the projections write them.
 import functools
 import math
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import PartitionSpec
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import keeps
-from bert_jax.models.layers import num_shards
+from bert_jax.models.on_devices import ALL_HEADS, EACH_HEAD, num_head_shards, on_each_device
 
 LANES = 128
 # The L x L scores of a head must fit in on-chip memory.
@@ -32,8 +30,6 @@ _POSITIONS_A_STEP = 1024
 
 # The axes that a product contracts.
 ROWS, COLUMNS = (0,), (1,)
-# The logical axes of an array [B, L, A*K], and of one value for each head of a sequence.
-ALL_HEADS, EACH_HEAD = ("batch", None, "activation_heads"), ("batch", "activation_heads")
 
 
 def fits(config: BertConfig, length: int) -> bool:
@@ -133,37 +129,6 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
     mask_axes = ("batch",) + (None,) * (inputs[3].ndim - 1)
     axes = [ALL_HEADS] * 3 + [mask_axes, EACH_HEAD, EACH_HEAD, ALL_HEADS]
     return on_each_device(local, inputs, axes[: len(inputs)], [ALL_HEADS] * num_outputs)
-
-
-def on_each_device(function, inputs, in_axes, out_axes):
-    """Calls a function on the part of its inputs that each device has.
-
-    Args:
-      function: Takes arrays; returns a sequence of arrays.
-      inputs: The arrays.
-      in_axes, out_axes: The logical axes of each input and output.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return function(*inputs)
-    return jax.shard_map(
-        function,
-        in_specs=tuple(map(_spec, in_axes)),
-        out_specs=tuple(map(_spec, out_axes)),
-        # The outputs of a kernel do not declare over which axes they vary.
-        check_vma=False,
-    )(*inputs)
-
-
-def _spec(axes: tuple[str | None, ...]) -> PartitionSpec:
-    """Returns the sharding of an array by the logical rules in scope."""
-    spec = nn.logical_to_mesh_axes(axes)
-    return PartitionSpec(*[None] * len(axes)) if spec is None else spec
-
-
-def num_head_shards() -> int:
-    """Returns the number of devices that share the heads of a sequence."""
-    return num_shards(_spec(EACH_HEAD)[1])
 
 
 def _forward_kernel(first, second, mask, query, key, value, output, *, depth, rate):
