@@ -1,1 +1,5 @@
-"""Shows a run: the page, its curves, and what it sees of its corpus."""
+"""Shows runs: `record.py` reads work directories, `curves.py` draws, `page.py` writes report.html.
+
+Commands and fine-tuning call `page.write_pages` at the end of a run. `html.py` fills templates, for
+the pages of other folders too.
+"""

@@ -1,7 +1,7 @@
 """Reads what the work directory of a run or a sweep holds about its results and its cost."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -80,52 +80,69 @@ def read_run(directory: epath.PathLike) -> RunRecord:
     lines = read_metrics(path)
     results = files.read_json(path / workdir.RESULTS, optional=True)
     if workdir.is_finetuning(config):
-        splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
-        baseline = splits.pop(BASELINE, {})
-        validation = [split for split in splits if split.startswith("validation")]
-        # The score that selects the best checkpoint comes first.
-        main, full = results.get("metric") or "", 100.0 if config.task.startswith("squad") else 1.0
-        values, metrics = {}, []
-        earlier = {split: splits.pop(split) for split in [*splits] if split.startswith(_EARLIER)}
-        for split, scores in splits.items():
-            # The weights that an embedding run began with; other runs begin without a head.
-            before, label = earlier.get(f"{_EARLIER}{split}", {}), "before training"
-            if split in validation[:1] and baseline:
-                before, label = baseline, _CONSTANT
-            for name in sorted(scores, key=lambda name: name != main):
-                is_fraction = not any(word in name for word in ("error", "thresh", "total"))
-                metric = Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_fraction])
-                if scores[name] is None:
-                    continue
-                values[metric.name] = scores[name] / (full if is_fraction else 1.0)
-                if before.get(name) is not None:
-                    baseline_name = f"{label} {metric.name}"
-                    metric = metric._replace(baseline=baseline_name, baseline_label=label)
-                    values[baseline_name] = before[name]
-                metrics.append(metric)
-        panels = finetuning_panels(main, validation, full)
+        values, metrics, panels = _of_finetuning(config, results)
     else:
-        terms = make_terms(config.objective.terms, config.objective)
-        texts = [*results.get(BY_SOURCE, {}), *([_OTHER] if config.eval.other_text else [])]
-        lengths = [(stage.first_step, stage.max_seq_length) for stage in resolve_stages(config)]
-        changes = tuple(new for old, new in itertools.pairwise(lengths) if new[1] != old[1])
-        panels = [p._replace(row_lengths=changes) for p in pretraining_panels(terms, texts)]
-        pairs = zip(config.objective.weights, terms, strict=True)
-        terms = [term for _, term in sorted(pairs, key=lambda pair: -pair[0])]
-        # Metrics with a baseline come first.
-        metrics = [metric for term in terms for metric in term.metrics]
-        metrics.sort(key=lambda metric: not metric.baseline)
-        values = {
-            name.removeprefix(EVALUATION_PREFIX): value
-            for line in lines
-            for name, value in line.items()
-            if name.startswith(EVALUATION_PREFIX) and value is not None
-        } | results
+        values, metrics, panels = _of_pretraining(config, results, lines)
     values = {name: value for name, value in values.items() if value == value}
     # ELECTRA's generator has the same metrics as a masked-LM term.
     shown = {metric.label: metric for metric in metrics if metric.name in values}
     titled = {panel.title: panel for panel in panels}
     return RunRecord(path, config, results, lines, values, shown, titled)
+
+
+def _of_finetuning(
+    config: ConfigDict, results: Mapping[str, Any]
+) -> tuple[dict[str, float], list[Metric], Sequence[Panel]]:
+    """Returns the scores of all splits by name, their metrics, and the panels."""
+    splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
+    baseline = splits.pop(BASELINE, {})
+    validation = [split for split in splits if split.startswith("validation")]
+    # The score that selects the best checkpoint comes first.
+    main, full = results.get("metric") or "", 100.0 if config.task.startswith("squad") else 1.0
+    values, metrics = {}, []
+    earlier = {split: splits.pop(split) for split in [*splits] if split.startswith(_EARLIER)}
+    for split, scores in splits.items():
+        # The weights that an embedding run began with; other runs begin without a head.
+        before, label = earlier.get(f"{_EARLIER}{split}", {}), "before training"
+        if split in validation[:1] and baseline:
+            before, label = baseline, _CONSTANT
+        for name in sorted(scores, key=lambda name: name != main):
+            is_fraction = not any(word in name for word in ("error", "thresh", "total"))
+            metric = Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_fraction])
+            if scores[name] is None:
+                continue
+            values[metric.name] = scores[name] / (full if is_fraction else 1.0)
+            if before.get(name) is not None:
+                baseline_name = f"{label} {metric.name}"
+                metric = metric._replace(baseline=baseline_name, baseline_label=label)
+                values[baseline_name] = before[name]
+            metrics.append(metric)
+    return values, metrics, finetuning_panels(main, validation, full)
+
+
+def _of_pretraining(
+    config: ConfigDict, results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], list[Metric], Sequence[Panel]]:
+    """Returns the results by name, or those of the last evaluation; their metrics; and the panels.
+
+    The metrics of the term with the largest weight come first, those with a baseline before others.
+    """
+    terms = make_terms(config.objective.terms, config.objective)
+    texts = [*results.get(BY_SOURCE, {}), *([_OTHER] if config.eval.other_text else [])]
+    lengths = [(stage.first_step, stage.max_seq_length) for stage in resolve_stages(config)]
+    changes = tuple(new for old, new in itertools.pairwise(lengths) if new[1] != old[1])
+    panels = [p._replace(row_lengths=changes) for p in pretraining_panels(terms, texts)]
+    pairs = zip(config.objective.weights, terms, strict=True)
+    terms = [term for _, term in sorted(pairs, key=lambda pair: -pair[0])]
+    metrics = [metric for term in terms for metric in term.metrics]
+    metrics.sort(key=lambda metric: not metric.baseline)
+    values = {
+        name.removeprefix(EVALUATION_PREFIX): value
+        for line in lines
+        for name, value in line.items()
+        if name.startswith(EVALUATION_PREFIX) and value is not None
+    }
+    return values | results, metrics, panels
 
 
 def best_of(metric: Metric) -> Callable[..., float]:

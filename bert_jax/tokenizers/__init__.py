@@ -1,4 +1,8 @@
-"""Tokenizers behind one interface: WordPiece, SentencePiece and three kinds of BPE."""
+"""Tokenizers behind one interface: WordPiece, SentencePiece and three kinds of BPE.
+
+`base.Tokenizer` is the interface. `factory.py` opens a tokenizer and has the modules of its kinds.
+Only the preparation of text trains or extends a vocabulary (`training.py`).
+"""
 
 from bert_jax.tokenizers.base import CONVENTIONS, MASK, SPECIAL_TOKENS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.factory import from_file, load, vocabulary_files

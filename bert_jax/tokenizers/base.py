@@ -131,9 +131,9 @@ CONVENTIONS = {
     ),
 }
 MASK = SPECIAL_TOKENS.mask
-# `tokenizer.json` would be the file of the `tokenizers` library.
 # A vocabulary as the library `tokenizers` writes it.
 LIBRARY_FILE = "tokenizer.json"
+# Our options, beside the vocabulary.
 OPTIONS_FILE = "bert_jax_tokenizer.json"
 _CACHE_WORDS = 2**18
 # The placeholders of BERT's vocabularies: "[unused0]", ...
