@@ -1,28 +1,19 @@
 """Reads a corpus as a stream of documents: files, the built-in corpus, TensorFlow Datasets."""
 
-import functools
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from etils import epath
 
 from bert_jax.base.errors import UserError
-from bert_jax.text import proteins, readers, sequences, tfds, wikipedia
+from bert_jax.text import proteins, sequences, text_documents, tfds, wikipedia
 from bert_jax.text.bad_records import INVALID_UTF8, BadRecord, BadRecords
 from bert_jax.text.document import Document, checked
 from bert_jax.text.guess_format import FormatGuess, format_of
 from bert_jax.text.named_sources import language_of
-from bert_jax.text.readers import (
-    Line,
-    is_multiline_json,
-    open_text,
-    text_lines,
-    without_compression,
-)
-from bert_jax.text.row_documents import ROW_FORMATS, Rows, read_rows
+from bert_jax.text.readers import is_multiline_json, open_text, without_compression
+from bert_jax.text.row_documents import ROW_FORMATS, Rows, read_row_documents
 from bert_jax.text.sources import (
     Piece,
     Place,
@@ -35,7 +26,13 @@ from bert_jax.text.sources import (
 )
 from bert_jax.text.tables import MISSING
 
-_SPLIT_FILE = "split the file, or set data.format=sentences if blank lines separate the documents"
+# The readers of text by format. Tables have one of their own, and so have dumps of Wikipedia.
+_READERS = {
+    "documents": text_documents.read_whole,
+    "sentences": text_documents.read_sentences,
+    "lines": sequences.read_lines,
+    "fasta": sequences.read_fasta,
+}
 # What else to do about a bad document, by reason.
 _ADVICE = {
     INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1, or to "
@@ -157,17 +154,13 @@ class Corpus:
                     f"{size:,} now: start again when it is complete"
                 )
             stored.seek(0)
-            by_format = {
-                "documents": self._read_whole,
-                "sentences": functools.partial(self._read_sentences, piece=piece),
-                "wikipedia": functools.partial(self._read_wikipedia, stored=stored, piece=piece),
-                "lines": functools.partial(sequences.read_lines, piece=piece, bad=self.bad),
-                "fasta": functools.partial(sequences.read_fasta, piece=piece, bad=self.bad),
-            }
-            if guess.format in by_format:
-                found = by_format[guess.format](str(path), stream)
+            if guess.format == "wikipedia":
+                found = text_documents.read_articles(path, stored, stream, piece, self.bad)
+            elif guess.format in _READERS:
+                found = _READERS[guess.format](str(path), stream, piece, self.bad)
             else:
-                found = read_rows(guess.format, str(path), stream, piece, self._rows, self.bad)
+                rows = guess.format, str(path), stream, piece, self._rows
+                found = read_row_documents(*rows, self.bad)
             is_empty, num_bad, read = True, self.bad.dropped.total(), piece.start
             for document in found:
                 is_empty = False
@@ -179,64 +172,6 @@ class Corpus:
                 self.bad.add(BadRecord("empty", "the file has no document"), str(path))
             # The file is read in blocks, and perhaps beyond the piece.
             self.advance(((size if piece.stop is None else piece.stop) - read) / 1e6)
-
-    def _read_whole(self, path: str, stream: BinaryIO) -> Iterator[Document]:
-        content = stream.read(readers.MAX_RECORD_BYTES + 1)
-        if len(content) > readers.MAX_RECORD_BYTES:
-            self.bad.add(_too_long(_SPLIT_FILE), path)
-        elif (text := self._decoded(Place(path, 1), content)) is not None:
-            with self.bad.catching(Place(path, 1)):
-                yield Document(path, 1, checked(text), is_split=False)
-
-    def _read_sentences(self, path: str, stream: BinaryIO, piece: Piece) -> Iterator[Document]:
-        """Yields the documents whose last blank line before them begins in the piece.
-
-        The first document of a file belongs to its first piece.
-        """
-        limit, start, stop = readers.MAX_RECORD_BYTES, piece.start, piece.stop
-        content, size, first = bytearray(), 0, 1
-        is_ours = start == 0
-        for number, line in itertools.chain(text_lines(stream, start), [Line(0, b"")]):
-            if line.strip():
-                if is_ours:
-                    first = first if size else number
-                    size += len(line)
-                    if size <= limit:
-                        content += line
-                elif stream.tell() >= stop:
-                    return
-                continue
-            if size > limit:
-                problem = _too_long("put a blank line after each document")
-                self.bad.add(problem, Place(path, first, start))
-            elif size:
-                text = self._decoded(Place(path, first, start), bytes(content))
-                if text is not None:
-                    yield Document(path, first, text, is_split=True, start=start)
-            if stop is not None and stream.tell() - len(line) >= stop:
-                return
-            content, size, is_ours = bytearray(), 0, True
-
-    def _read_wikipedia(
-        self, path: str, stream: BinaryIO, stored: BinaryIO, piece: Piece
-    ) -> Iterator[Document]:
-        wiki = wikipedia.read_wiki(file := source_path(self.sources[piece.source]))
-        for content in wikipedia.raw_pages(file, stored, stream, piece.start, piece.stop):
-            with self.bad.catching(path):
-                page = wikipedia.read_page(content, wiki)
-                if page.text is None:
-                    continue
-                if len(page.text) < (least := wikipedia.MIN_CHARACTERS):
-                    self.bad.drop(f"fewer than {least} characters", f"{path}: {page.title}")
-                    continue
-                yield Document(
-                    path,
-                    page.number,
-                    page.text,
-                    is_split=False,
-                    language=wiki.language,
-                    id=f"{wiki.name}:{page.number}",
-                )
 
     def _read_tfds(self, source: Source, _: Piece) -> Iterator[Document]:
         name = source["tfds"]
@@ -250,18 +185,3 @@ class Corpus:
         for number, sequence in enumerate(proteins.proteins(), 1):
             self.advance(len(sequence) / 1e6)
             yield Document(proteins.NAME, number, sequences.apart(sequence), is_split=True)
-
-    def _decoded(self, place: Place, content: bytes) -> str | None:
-        """Returns the text; None if it is not UTF-8 and bad documents are skipped."""
-        try:
-            # Only the first line of a file may begin with a byte order mark.
-            return content.decode("utf-8-sig" if place.line == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            line = place.line + content.count(b"\n", 0, error.start)
-            self.bad.add(BadRecord(INVALID_UTF8, "not valid UTF-8"), place._replace(line=line))
-            return None
-
-
-def _too_long(remedy: str) -> BadRecord:
-    limit = f"{readers.MAX_RECORD_BYTES / 2**20:g} MiB"
-    return BadRecord("too long", f"the document is longer than {limit}: {remedy}")

@@ -35,7 +35,7 @@ class Rows(NamedTuple):
         return [self.text, self.document] if self.document else [self.text]
 
 
-def read_rows(
+def read_row_documents(
     format: str, path: str, stream: BinaryIO, piece: Piece, rows: Rows, bad: BadRecords
 ) -> Iterator[Document]:
     """Yields the documents of a table: a row each or, of sentences, one a line."""
