@@ -120,7 +120,6 @@ def host_rows(batch_size: int, shards: Sequence[int], num_shards: int) -> np.nda
     Args:
       batch_size: The number of rows of a global batch, a multiple of `num_shards`.
       shards: The numbers of the shards in ascending order; they need not be adjacent.
-      num_shards: The number of equal shards of the batch.
     """
     size = batch_size // num_shards
     return np.concatenate([np.arange(s * size, (s + 1) * size) for s in shards])

@@ -13,11 +13,7 @@ from bert_jax.models.layers import Projection
 
 
 class BertEncoder(nn.Module):
-    """Embeddings, blocks and pooler: the part that all objectives and tasks share.
-
-    Attributes:
-      has_pooler: Whether the pooler and its parameters exist.
-    """
+    """Embeddings, blocks and pooler: the part that all objectives and tasks share."""
 
     config: BertConfig
     has_pooler: bool = True

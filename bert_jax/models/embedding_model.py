@@ -41,7 +41,6 @@ class EmbeddingModel(nn.Module):
         Args:
           batch: The fields of `INPUTS`, each [N, L]; see `BertEncoder`. The attention mask is 2 at
             tokens of a prompt that the pooling leaves out.
-          deterministic: True for evaluation: no dropout, no "dropout" rng needed.
         """
         ids_NxL, types_NxL, mask_NxL = (batch[name] for name in self.INPUTS)
         is_token_NxL = (mask_NxL > 0).astype(mask_NxL.dtype)

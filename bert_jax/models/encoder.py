@@ -28,7 +28,6 @@ class TransformerBlock(nn.Module):
     called with the encoder's output, to which it attends in between; it is post-LN.
 
     Attributes:
-      deterministic: True turns off dropout.
       layer: The number of the block, or of its group.
     """
 

@@ -109,7 +109,6 @@ class LanguageModelHead(HeadTransform):
         Ids beyond the vocabulary have no probability and give no gradient.
 
         Args:
-          hidden_BxLxD: The encoder's output.
           positions_BxM: int32 positions to predict. They are gathered first, so the head computes
             M positions instead of L.
           table_WxE: The word embeddings.
@@ -185,10 +184,8 @@ class SpanBoundaryHead(nn.Module):
         """Returns float32 logits_BxMxW.
 
         Args:
-          hidden_BxLxD: The encoder's output.
           left_BxM, right_BxM: int32 positions of the tokens beside each prediction's span.
           offsets_BxM: int32 positions of the predictions in their spans, below MAX_SPAN_TARGETS.
-          table_WxE: The word embeddings.
         """
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
         offsets_BxMxO = jax.nn.one_hot(offsets_BxM, MAX_SPAN_TARGETS)

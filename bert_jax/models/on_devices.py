@@ -18,12 +18,9 @@ def num_shards(axes: str | tuple[str, ...] | None) -> int:
 
 
 def on_each_device(function, inputs, in_axes, out_axes):
-    """Calls a function on the part of its inputs that each device has.
+    """Calls a function of arrays on the part of them that each device has.
 
-    Args:
-      function: Takes arrays; returns a sequence of arrays.
-      inputs: The arrays.
-      in_axes, out_axes: The logical axes of each input and output.
+    It returns a sequence of arrays. `in_axes` and `out_axes` have the logical axes of each array.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:

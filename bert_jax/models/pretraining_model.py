@@ -42,7 +42,6 @@ class PreTrainingModel(nn.Module):
 
         Args:
           batch: The fields that the encoder and the terms declare; see `BertEncoder`.
-          deterministic: True for evaluation: no dropout, no "dropout" rng needed.
         """
         for term in self.terms:
             batch = term.prepare(self, batch, deterministic=deterministic)

@@ -14,13 +14,8 @@ def rotate(x: jax.Array, theta: float, scale: float = 1.0, dtype: str = "float32
     if several sequences share it.
 
     Args:
-      x: [..., L, K] of any dtype; computed in float32.
-      theta: `BertConfig.theta`.
-      scale: `BertConfig.rope_scale`.
-      dtype: `BertConfig.rope_dtype`.
-
-    Returns:
-      An array like x.
+      x: [..., L, K] of any dtype, as the result; computed in float32.
+      theta, scale, dtype: `theta`, `rope_scale` and `rope_dtype` of `BertConfig`.
     """
     length, depth = x.shape[-2:]
     frequencies = theta ** (-np.arange(0, depth, 2) / depth)

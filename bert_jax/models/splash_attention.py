@@ -37,8 +37,7 @@ def attention(
 
     Args:
       query_BxAxLxK, key_BxAxLxK, value_BxAxLxK: Heads for which `fits` is true; queries are scaled.
-      numbers_BxL: int32. Tokens attend only to tokens with the same number.
-      window: If not None, position i attends only to positions j with |i - j| <= window.
+      numbers_BxL, window: As in `sliced_attention`.
       interpret: Runs the kernel as plain JAX on any device, for tests.
     """
 

@@ -44,11 +44,9 @@ class TaskModel(nn.Module):
         self.dropout = Dropout(self.DROPOUT)
 
     def __call__(self, batch: Mapping[str, jax.Array], *, deterministic: bool) -> Outputs:
-        """Returns the float32 outputs that the class describes.
+        """Returns the float32 outputs that the class describes; see `BertEncoder`.
 
-        Args:
-          batch: The fields of `INPUTS`, each [B, L]; see `BertEncoder`.
-          deterministic: True for evaluation: no dropout, no "dropout" rng needed.
+        Each field of `INPUTS` is [B, L].
         """
         inputs = tuple(batch[name] for name in self.INPUTS)
         return self.outputs(self.classifier(self.encoded(inputs, deterministic)))

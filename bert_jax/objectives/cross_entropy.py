@@ -40,10 +40,7 @@ def sliced_cross_entropy(
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the sums of weight * -log p(target) and of weight * [target is the top prediction].
 
-    Args:
-      inputs: The decoder's inputs.
-      targets_BxL: int32.
-      weights_BxL: float32, 0 where nothing is predicted.
+    Targets are int32; weights are float32, 0 where nothing is predicted.
     """
 
     def sums(hidden_BxSxE, targets_BxS, weights_BxS):
@@ -59,7 +56,7 @@ def sliced_divergence(
     """Computes the sums of weight * KL(teacher | student) and of weight * [same top prediction].
 
     Args:
-      student, teacher: The decoders' inputs; the widths may differ.
+      student, teacher: The widths may differ.
       weights_BxL: float32.
       temperature: The divisor of both models' logits; at least 1. With less, the logits of
         ids beyond the vocabulary would be infinite.

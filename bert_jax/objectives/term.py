@@ -112,9 +112,7 @@ class Term(abc.ABC):
 
         Args:
           model: The bound model, with the heads as attributes and the encoder as `bert`.
-          hidden_BxLxD: The encoder's output.
           pooled_BxD: The pooler's output; None unless `needs_pooler`.
-          batch: All fields.
         """
 
     @abc.abstractmethod

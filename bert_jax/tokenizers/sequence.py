@@ -75,18 +75,11 @@ class SequenceTemplate:
 def truncated_lengths(
     a_length: np.ndarray | int, b_length: np.ndarray | int, max_num_tokens: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the lengths of pairs after tokens are removed, one by one, from the longer side.
+    """Returns the lengths of pairs after tokens are removed, one by one, from the longer side.
 
-    If both sides are equally long, B loses a token, as in google-research/bert's
-    run_classifier.py. In closed form: first the longer side is cut to the length of the shorter,
-    then both lose tokens in turn, B first.
-
-    Args:
-      a_length, b_length: Integers, or integer arrays of one shape.
-      max_num_tokens: The largest number of tokens of both sides together.
-
-    Returns:
-      Both lengths.
+    Together they then have at most `max_num_tokens`. If both sides are equally long, B loses a
+    token, as in google-research/bert's run_classifier.py. In closed form: first the longer side is
+    cut to the length of the shorter, then both lose tokens in turn, B first.
     """
     excess = np.maximum(a_length + b_length - max_num_tokens, 0)
     a_over = np.minimum(np.maximum(a_length - b_length, 0), excess)

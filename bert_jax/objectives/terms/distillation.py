@@ -15,12 +15,9 @@ from bert_jax.objectives.term import Metric, Term, example_weights, loss_and_acc
 class SoftTargets(Term):
     """Predicts the teacher's distribution over the vocabulary at every real position.
 
-    The loss is the mean of T^2 * KL(teacher | student), where T divides the logits of both
-    (Hinton et al. 2015, arXiv:1503.02531; `Distiller.step` of transformers' distillation
-    project). In evaluation the term also scores the teacher at the masked positions.
-
-    Attributes:
-      temperature: T.
+    The loss is the mean of T^2 * KL(teacher | student), where T, the temperature, divides the
+    logits of both (Hinton et al. 2015, arXiv:1503.02531; `Distiller.step` of transformers'
+    distillation project). In evaluation the term also scores the teacher at the masked positions.
     """
 
     temperature: float = 2.0

@@ -41,12 +41,7 @@ def label_metrics(name: str, label: str) -> tuple[Metric, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class RowLabel(Term):
-    """Predicts a label of each row, or of each sequence of a row, from the pooler.
-
-    Attributes:
-      labels_field: The batch field of the labels.
-      num_labels: The number of labels.
-    """
+    """Predicts a label of each row, or of each sequence of a row, from the pooler."""
 
     needs_pooler = True
     labels_field: ClassVar[str]
