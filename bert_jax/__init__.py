@@ -70,7 +70,7 @@ def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
       The contents of results.json; None if a signal stopped the run before its end.
     """
     from bert_jax.base import cpu_allocator, parts
-    from bert_jax.finetuning.run import finetune
+    from bert_jax.commands.finetune import finetune
 
     config = load_config(config) if isinstance(config, str) else config
     parts.trust(config)

@@ -113,7 +113,7 @@ def main(_) -> None:
             return
         if args.data and _is_fine_tuned(args.model):
             cli.refuse_flags((*_OF_TEXT, "max_sequences"), "on the score of a fine-tuned model")
-            from bert_jax.finetuning.predictions import score_file
+            from bert_jax.commands.score_file import score_file
             from bert_jax.finetuning.summary import print_classes
             from bert_jax.tasks.scores import score_text
             from bert_jax.training.metrics import CLASSES

@@ -27,7 +27,8 @@ def main(_) -> None:
         check_sweep_flags(args.config, source.flags, args.sweep)
     with cli.joined_hosts() as alone:
         workdir = cli.work_directory(alone)
-        from bert_jax.finetuning import run, sweep
+        from bert_jax.commands.finetune import finetune
+        from bert_jax.studies import sweep
         from bert_jax.training.start import print_differences
 
         print_differences(args.config, source)
@@ -36,7 +37,7 @@ def main(_) -> None:
         elif args.sweep:
             sweep.sweep(args.config, workdir)
         else:
-            run.finetune(args.config, workdir, source=source)
+            finetune(args.config, workdir, source=source)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,11 @@ from pathlib import Path
 from tests import cheap
 
 # These imports take seconds in every command.
-_IMPORTS = ("bert_jax.commands.pretrain", "bert_jax.finetuning.run", "bert_jax.inference.finetuned")
+_IMPORTS = (
+    "bert_jax.commands.pretrain",
+    "bert_jax.commands.finetune",
+    "bert_jax.inference.finetuned",
+)
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([*_IMPORTS, "tensorflow"])
 

@@ -16,9 +16,9 @@ from scipy.special import expit
 import bert_jax
 from bert_jax.base import parts
 from bert_jax.base.errors import UserError
+from bert_jax.commands.score_file import score_file
 from bert_jax.config import finetune_config
 from bert_jax.convert import convert
-from bert_jax.finetuning.predictions import score_file
 from bert_jax.heads import Head
 from bert_jax.heads.verb import Verb, value_of
 from bert_jax.objectives.task_losses import TaskLoss

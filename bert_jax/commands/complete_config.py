@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
-from bert_jax.commands.weights import read_teacher
+from bert_jax.commands.weights import read_model, read_teacher
 from bert_jax.config.checks import check_rules, flag_rules
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.pretraining import PRETRAINING
@@ -61,9 +61,7 @@ def complete_config(
         keys = _WEIGHT_KEYS - ({"data.vocab"} & source.flags)
         own(f"the run in {directory} has", {k: v for k, v in stored if k in keys})
     elif config.init_from:
-        from bert_jax.interop.formats import read_pretrained
-
-        pretrained = read_pretrained(config.init_from)
+        pretrained = read_model(config.init_from)
         owned = _of_weights(config, directory, source.flags, pretrained)
         own(f"the weights of {config.init_from} have", owned)
     elif teacher:

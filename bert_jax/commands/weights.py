@@ -1,4 +1,4 @@
-"""The models that a config of pre-training names: what it begins with, and its teacher."""
+"""The models that a config names: what a run begins with, and its teacher."""
 
 from ml_collections import ConfigDict
 
@@ -6,11 +6,16 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.objectives.terms import make_terms
 
 
+def read_model(path: str) -> Pretrained:
+    """Reads a model of any known format, without rows beyond its vocabulary."""
+    from bert_jax.interop.formats import read_pretrained
+
+    return read_pretrained(path)
+
+
 def read_teacher(config: ConfigDict) -> Pretrained | None:
     """Reads the teacher of a config; None if no term needs one, or none is named."""
     terms = make_terms(config.objective.terms)
     if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
         return None
-    from bert_jax.interop.formats import read_pretrained
-
-    return read_pretrained(config.objective.teacher)
+    return read_model(config.objective.teacher)

@@ -1,1 +1,1 @@
-"""Fine-tuning: the setup of a task, single runs, sweeps, and all of GLUE."""
+"""A run of fine-tuning on a task, from its config to its results."""

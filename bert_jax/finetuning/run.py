@@ -1,8 +1,9 @@
 """A run of fine-tuning: its input, first state, batches, evaluations and results."""
 
+import dataclasses
 import functools
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
@@ -10,23 +11,23 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.base.progress import say
-from bert_jax.config.command_line import ConfigSource
-from bert_jax.config.finetuning import filled_in, validate
-from bert_jax.finetuning import task_setup
+from bert_jax.config.finetuning import filled_in
+from bert_jax.finetuning import checks
 from bert_jax.finetuning.batches import predict, training_batches
 from bert_jax.finetuning.best import Best
+from bert_jax.finetuning.build import make_stage, make_trainer
 from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
-from bert_jax.finetuning.task_setup import TaskSetup
+from bert_jax.finetuning.weights import first_state
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.parallel import multihost
-from bert_jax.reports import curves
-from bert_jax.reports.page import write_pages
 from bert_jax.tasks.scores import score_text
+from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
+from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import start, workdir
-from bert_jax.training.engine import run_to_end
 from bert_jax.training.loop import PreemptionGuard
-from bert_jax.training.metrics import BASELINE, CLASSES
+from bert_jax.training.metrics import BASELINE, CLASSES, score_name
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
@@ -38,38 +39,33 @@ from bert_jax.training.trainer import Trainer
 _MAX_UNKNOWN_FRACTION = 0.1
 
 
-def finetune(
-    config: ConfigDict,
-    directory: epath.PathLike,
-    setup: TaskSetup | None = None,
-    source: ConfigSource | None = None,
-) -> dict[str, Any] | None:
-    """Runs or resumes fine-tuning, up to the end of the last epoch.
+@dataclasses.dataclass(frozen=True)
+class TaskSetup:
+    """The weights and data that all runs of a task share.
 
-    Args:
-      directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
-        metrics.jsonl, tensorboard/, and at the end curves.png, results.json and report.html.
-      setup: The result of `task_setup.open_task_setup`, if several runs share it (a sweep).
-
-    Returns:
-      The contents of results.json, or None if the run was stopped before its end.
+    Attributes:
+      model: The model keys of the weights, as in `config.model`.
+      family: The family of the weights, as in `config.family`.
+      read_weights: Returns the weights, which a run that goes on from its own checkpoint needs only
+        if all its checkpoints are damaged.
     """
-    path = epath.Path(directory)
 
-    def open_finetuning() -> FinetuningRun:
-        validate(config)
-        return open_run(config, path, setup or task_setup.open_task_setup(config, path))
+    model: dict[str, Any]
+    family: str
+    tokenizer: Tokenizer
+    task: Task
+    read_weights: Callable[[], Pretrained]
 
-    # With --workdir alone, a finished run opens only its directory.
-    is_alone = source is not None and source.is_stored and not source.flags
-    return run_to_end(
-        open_finetuning,
-        path,
-        opens_nothing=is_alone and not config.eval.predict,
-        # A sweep has its own report and advice.
-        show=functools.partial(show, with_advice=setup is None),
-        write_pages=write_pages,
-    )
+    @functools.cached_property
+    def data_identity(self) -> dict[str, Any]:
+        """The identity of the task's data, which must not change in a work directory."""
+        splits = [split for split in self.task.splits if not split.startswith("test")]
+        return {
+            "task": self.task.name,
+            "rows": {split: len(self.task.rows(split)) for split in splits},
+            "sha256": {split: self.task.rows(split).fingerprint() for split in splits},
+            "tokenizer": self.tokenizer.fingerprint,
+        }
 
 
 def open_run(config: ConfigDict, directory: epath.Path, setup: TaskSetup) -> "FinetuningRun":
@@ -81,13 +77,13 @@ def open_run(config: ConfigDict, directory: epath.Path, setup: TaskSetup) -> "Fi
         dtype = workdir.load_config(directory).dtype
     config = filled_in(config, setup.model, task.head, task.labels, setup.family, dtype=dtype)
     warnings = start.check(directory, config)
-    warnings += task_setup.read_rows(config, task)
+    warnings += checks.read_rows(config, task)
     rows = task.rows("train")
-    task_setup.check_segments(config, rows)
+    checks.check_segments(config, rows)
     warnings += task.check(config)
-    stage = task_setup.make_stage(config, rows)
+    stage = make_stage(config, rows)
     check_installed(config)
-    trainer = task_setup.make_trainer(config, stage, task.class_counts())
+    trainer = make_trainer(config, stage, task.class_counts())
     warnings += warmup_warnings([stage])
     if rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
         is_protein = tokenizer.kind == "protein"
@@ -131,7 +127,7 @@ class FinetuningRun:
 
     def first_state(self) -> tuple[TrainState, dict[str, Any]]:
         """Returns the encoder of the weights with a new head."""
-        return task_setup.first_state(self.config, self.trainer, self.setup), {}
+        return first_state(self.config, self.trainer, self.setup.read_weights), {}
 
     def begin(self, resume: dict[str, Any]) -> None:
         self.best = Best(self.directory, resume.get("best", {}))
@@ -196,7 +192,7 @@ class FinetuningRun:
             self.before = {f"before_{split}": values for split, values in scores.items()}
             self.best.last_step = 0
         line = {
-            curves.score_name(self.splits, split, name): value
+            score_name(self.splits, split, name): value
             for split, values in scores.items()
             for name, value in values.items()
         }

@@ -9,7 +9,7 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.objectives.term import Term
-from bert_jax.training.metrics import EVALUATION_PREFIX
+from bert_jax.training.metrics import EVALUATION_PREFIX, score_name
 
 _NOTE = (
     "Training has the run's own masks and dropout. Held-out values have the same masks in all runs."
@@ -70,14 +70,6 @@ def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[
     scores = (Panel(f"{x} {metric}", score_name(splits, x, metric), full=full) for x in splits)
     accuracy = [] if metric == "accuracy" else [Panel("accuracy", "accuracy", full=1.0)]
     return (*scores, *accuracy, Panel("loss", "loss"), *_OF_ANY_RUN)
-
-
-def score_name(splits: Sequence[str], split: str, name: str) -> str:
-    """Returns the name of a validation split's score in metrics.jsonl.
-
-    Only the scores of the first split have no prefix.
-    """
-    return name if split == splits[0] else f"{split.removeprefix('validation_')}_{name}"
 
 
 def has_points(panel: Panel, lines: Sequence[Mapping[str, Any]]) -> bool:

@@ -1,1 +1,1 @@
-"""Studies: the runs that one config file lists, run one after another and compared."""
+"""Several runs, one after another, and compared: of a study, of a sweep, and on all of GLUE."""

@@ -1,5 +1,7 @@
 """Holds token sequences of unequal lengths in one array and pads them in batches."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -10,6 +12,8 @@ from bert_jax.tokenizers import Tokenizer, TokenRow
 
 # The number of texts that are tokenized together.
 _CHUNK = 2048
+# Fingerprints of rows depend on it.
+_ROWS_AT_ONCE = 4096
 
 
 class TokenRows:
@@ -94,6 +98,17 @@ class TokenRows:
     def of_examples(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs of the examples, from a model's outputs for all sequences."""
         return outputs
+
+    def fingerprint(self) -> str:
+        """Computes the SHA-256 of all arrays and texts."""
+        digest = hashlib.sha256()
+        for first in range(0, len(self), _ROWS_AT_ONCE):
+            batch = self.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(self))))
+            for name in sorted(batch):
+                digest.update(np.ascontiguousarray(batch[name]).tobytes())
+        for text in self.fingerprint_texts():
+            digest.update(json.dumps(text).encode())
+        return digest.hexdigest()
 
     def fingerprint_texts(self) -> Iterator[str]:
         """Yields the ids, answers and texts on which scores and predictions depend."""
@@ -186,6 +201,17 @@ class ExampleRows(TokenRows):
             }
         examples = indices if self._num_choices else self._example_R[indices]
         return batch | {"labels": self.labels_N[examples]}
+
+    def fingerprint(self) -> str:
+        """Computes the SHA-256 of all arrays and texts."""
+        digest = hashlib.sha256()
+        for first in range(0, len(self), _ROWS_AT_ONCE):
+            batch = self.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(self))))
+            for name in sorted(batch):
+                digest.update(np.ascontiguousarray(batch[name]).tobytes())
+        for text in self.fingerprint_texts():
+            digest.update(json.dumps(text).encode())
+        return digest.hexdigest()
 
     def fingerprint_texts(self) -> Iterator[str]:
         return iter(self.ids)

@@ -12,10 +12,11 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.parts import load_part
 from bert_jax.base.progress import terminal
+from bert_jax.commands.finetune import open_task_setup
 from bert_jax.commands.weights import read_teacher
 from bert_jax.config.finetuning import filled_in
 from bert_jax.config.task_sections import TASKS
-from bert_jax.finetuning import task_setup
+from bert_jax.finetuning import build
 from bert_jax.heads import load_head
 from bert_jax.interop.formats import describe
 from bert_jax.parallel.mesh import num_data_shards
@@ -80,17 +81,17 @@ def check_finetuning(
         )
     devices = topologies.devices(topology)
     if with_plan:
-        setup = task_setup.open_task_setup(config)
+        setup = open_task_setup(config)
         config = filled_in(config, setup.model, name, setup.task.labels, setup.family)
-        stage = task_setup.make_stage(config, setup.task.rows("train"))
+        stage = build.make_stage(config, setup.task.rows("train"))
     else:
         described = describe(config.init_from)
         # The width of a layer for classes is of no account.
         labels = ("0", "1", "2") if config.embedding.loss == "softmax" else ()
         config = filled_in(config, described.model, name, labels, described.family)
         # An anchor, a positive and the negatives.
-        stage = task_setup.stage_of(config, 1, 2 + len(config.embedding.negative_columns))
-    trainer = task_setup.make_trainer(config, stage, devices=devices)
+        stage = build.stage_of(config, 1, 2 + len(config.embedding.negative_columns))
+    trainer = build.make_trainer(config, stage, devices=devices)
     batch = {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=trainer.layout.batch)
         for name, (shape, dtype) in head.batch_fields(

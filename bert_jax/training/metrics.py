@@ -228,3 +228,11 @@ class Meter:
     def state(self) -> dict[str, Any]:
         """Returns the state of the averages: `Meter(averaged, **state)` continues them."""
         return {"sums": dict(self._sums), "count": self._count}
+
+
+def score_name(splits: Sequence[str], split: str, name: str) -> str:
+    """Returns the name of a validation split's score in metrics.jsonl.
+
+    Only the scores of the first split have no prefix.
+    """
+    return name if split == splits[0] else f"{split.removeprefix('validation_')}_{name}"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.base.files import read_json
-from bert_jax.finetuning.run import finetune
+from bert_jax.commands.finetune import finetune
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from tests import runs

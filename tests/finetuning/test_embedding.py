@@ -13,10 +13,10 @@ import pytest
 import bert_jax
 from bert_jax import convert
 from bert_jax.base.errors import UserError
+from bert_jax.commands.finetune import finetune, open_task_setup
+from bert_jax.commands.score_file import score_file
 from bert_jax.config.finetuning import filled_in, validate
-from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.predictions import score_file
-from bert_jax.finetuning.run import finetune
+from bert_jax.finetuning import build, weights
 from bert_jax.inference.embeddings import score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.embedding import Embedding
@@ -227,7 +227,7 @@ def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):
     assert found["ndcg@10"] == pytest.approx(results["score"], abs=1e-6)
     # Another run begins with its encoder.
     again = formats.read(trained)
-    (warning,) = task_setup.other_settings(config(trained, "", embedding__query_prompt="a"), again)
+    (warning,) = weights.other_settings(config(trained, "", embedding__query_prompt="a"), again)
     assert warning.startswith("config.embedding.query_prompt is 'a', but 'the ' in ")
     assert not again.head and all(name.startswith("bert/") for name in again.weights)
 
@@ -302,7 +302,7 @@ def test_twenty_steps_are_those_of_sentence_transformers():
     )
     given = filled_in(given, pretrained.model, "embedding", (), dtype="float32")
     stage = Stage(0, 0, 20, 9, 0, 4 * 8, 0.0, 0.01, curve_of_run(given.schedule, 20))
-    trainer = task_setup.make_trainer(given, stage)
+    trainer = build.make_trainer(given, stage)
     names = foreign_names(BERT.names, "huggingface", 3)
     shapes = model_shapes(trainer.model)
     initial = {key: names[key].restore(weights[names[key].name], shapes[key]) for key in shapes}
@@ -360,7 +360,7 @@ def test_configs_that_are_refused(values, words):
 
 def test_models_and_rows_that_do_not_fit(bert, pairs):
     given = config(bert, pairs, train__batch_size=128)
-    setup = task_setup.open_task_setup(given)
+    setup = open_task_setup(given)
     rows = setup.task.rows("train")
 
     def check(model=None, **values):

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.finetuning.run import finetune
+from bert_jax.commands.finetune import finetune
 from tests.finetuning import small
 
 

@@ -18,10 +18,10 @@ import bert_jax
 from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
 from bert_jax.commands.evaluate import evaluate_workdir
+from bert_jax.commands.finetune import finetune, open_task_setup
+from bert_jax.commands.score_file import score_file
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.finetuning import run, task_setup
-from bert_jax.finetuning.predictions import score_file
-from bert_jax.finetuning.run import finetune
+from bert_jax.finetuning import build, run
 from bert_jax.interop import formats
 from bert_jax.tokenizers.base import CONVENTIONS
 from bert_jax.tokenizers.protein import ESM_TOKENS, ProteinTokenizer
@@ -61,7 +61,7 @@ def test_unknown_letters_of_proteins_have_their_own_remedy(tmp_path, case):
     rows = "".join(f"{case('MKTAYIAK')}\t{label}\n" for label in "xy" * 10)
     (tmp_path / "train.tsv").write_text(f"text\tlabel\n{rows}")
     given = small.config(tmp_path / "esm", tmp_path / "train.tsv")
-    found = run.open_run(given, tmp_path / "run", task_setup.open_task_setup(given)).warnings
+    found = run.open_run(given, tmp_path / "run", open_task_setup(given)).warnings
     words = [text for text in found if text.endswith("write proteins in upper case")]
     assert len(words) == len(found) == (case is str.lower)
 
@@ -73,9 +73,9 @@ def results(directory):
 def final_state(directory):
     """Returns the state of the newest checkpoint and the best parameters, as numpy arrays."""
     config = workdir.load_config(directory)
-    setup = task_setup.open_task_setup(config_of(directory), directory)
-    stage = task_setup.make_stage(config, setup.task.rows("train"))
-    trainer = task_setup.make_trainer(config, stage)
+    setup = open_task_setup(config_of(directory), directory)
+    stage = build.make_stage(config, setup.task.rows("train"))
+    trainer = build.make_trainer(config, stage)
     with closing(Checkpointer(directory / workdir.CHECKPOINTS, read_only=True)) as checkpoints:
         state, _ = checkpoints.restore_newest(trainer.abstract_state())
     best = formats.read(directory)
@@ -110,7 +110,7 @@ class TestUninterruptedRun:
         self, uninterrupted, bert, data, tmp_path, monkeypatch
     ):
         given = small.config(bert, data, dtype="auto")
-        setup = task_setup.open_task_setup(given)
+        setup = open_task_setup(given)
         assert run.open_run(given, tmp_path, setup).config.dtype == "float32"
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
         assert run.open_run(given, tmp_path, setup).config.dtype == "bfloat16"

@@ -6,9 +6,9 @@ import random
 import pytest
 
 from bert_jax.base.errors import UserError
+from bert_jax.commands.finetune import finetune
+from bert_jax.commands.score_file import score_file
 from bert_jax.config import finetune_config
-from bert_jax.finetuning.predictions import score_file
-from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from tests.finetuning.small import LETTERS, OVERRIDES
 from tests.interop import small_bert

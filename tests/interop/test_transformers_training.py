@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.commands.finetune import open_task_setup
 from bert_jax.config.finetuning import filled_in, finetune_config
-from bert_jax.finetuning import task_setup
+from bert_jax.finetuning import build, weights
 from bert_jax.finetuning.batches import training_batches
 from bert_jax.interop.weights import flatten
 from bert_jax.models.task_models import TaskModel
@@ -35,13 +36,13 @@ def test_fine_tuning_steps_match_pytorch(tmp_path, monkeypatch):
             "schedule.warmup_steps": float(warmup),
         }
     )
-    setting = task_setup.open_task_setup(config)
+    setting = open_task_setup(config)
     config = filled_in(config, setting.model, setting.task.head, setting.task.labels)
     rows = setting.task.rows("train")
-    num_steps = task_setup.make_stage(config, rows).num_steps
-    stage = task_setup.make_stage(config, rows)
-    trainer = task_setup.make_trainer(config, stage)
-    state = task_setup.first_state(config, trainer, setting)
+    num_steps = build.make_stage(config, rows).num_steps
+    stage = build.make_stage(config, rows)
+    trainer = build.make_trainer(config, stage)
+    state = weights.first_state(config, trainer, setting.read_weights)
 
     theirs = transformers.BertForSequenceClassification.from_pretrained(
         tmp_path / "hf",

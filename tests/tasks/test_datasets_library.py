@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.task_sections import GLUE_TASKS
-from bert_jax.finetuning.sweep import task_config
+from bert_jax.studies.sweep import task_config
 from tests.interop.small_bert import make_tokenizer
 from tests.tasks.conftest import open_task
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from bert_jax import config as config_lib
+from bert_jax.commands.finetune import finetune
 from bert_jax.commands.pretrain import pretrain
-from bert_jax.finetuning.run import finetune
 from bert_jax.training import trainer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import PreemptionGuard, steps_between_lines

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from etils import epath
 
+from bert_jax.commands.finetune import finetune
 from bert_jax.commands.pretrain import pretrain
 from bert_jax.config import default_config
-from bert_jax.finetuning import run as finetuning
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.tracker import Tracker
 from tests import runs
@@ -133,7 +133,7 @@ def test_a_run_of_finetuning(tmp_path, fake):
     config = small.config(
         tmp_path / "bert", tmp_path / "rows", train__num_epochs=1.0, log__wandb=True
     )
-    results = finetuning.finetune(config, tmp_path / "run")
+    results = finetune(config, tmp_path / "run")
     (tracked,) = Fake.runs
     assert [line["eval/accuracy"] for _, line in tracked.lines if "eval/accuracy" in line]
     assert tracked.summary["results/validation.accuracy"] == results["validation"]["accuracy"]

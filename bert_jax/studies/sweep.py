@@ -13,11 +13,12 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, say, terminal
+from bert_jax.commands.finetune import finetune, open_task_setup
 from bert_jax.config import check_batch
 from bert_jax.config.finetuning import finetune_config, validate
 from bert_jax.config.task_sections import GLUE_TASKS
-from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.run import finetune
+from bert_jax.finetuning.build import make_stage
+from bert_jax.finetuning.checks import read_rows
 from bert_jax.finetuning.summary import advise
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh, num_data_shards
@@ -63,13 +64,13 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
         with multihost.agreed():
             stack.enter_context(start.lock(directory))
             start.check_no_run(directory, "a sweep")
-            setup = task_setup.open_task_setup(config)
-            task_setup.read_rows(config, setup.task)
+            setup = open_task_setup(config)
+            read_rows(config, setup.task)
             mesh = make_mesh(config.mesh, sharding=config.sharding)
             for values in grid.values():
                 # Checked now, because a wrong batch size would end the sweep hours later.
                 run_config = _run_config(config, values)
-                task_setup.make_stage(run_config, setup.task.rows("train"))
+                make_stage(run_config, setup.task.rows("train"))
                 check_batch(run_config, num_data_shards(mesh), jax.process_count())
         runs: list[dict[str, Any]] = []
         diverged: list[dict[str, Any]] = []

@@ -9,9 +9,9 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
+from bert_jax.commands.finetune import finetune, open_task_setup
 from bert_jax.config.finetuning import filled_in, finetune_config, validate
-from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.run import finetune
+from bert_jax.finetuning import build, checks, weights
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import TRAINING
 from bert_jax.interop.weights import flatten
@@ -32,11 +32,11 @@ def start(files, **overrides):
     """Returns the setup, the trainer and the state of step 0."""
     config = small.config(files / "hf", files / "data", **overrides)
     validate(config)
-    setup = task_setup.open_task_setup(config)
+    setup = open_task_setup(config)
     config = filled_in(config, setup.model, setup.task.head, setup.task.labels)
-    stage = task_setup.make_stage(config, setup.task.rows("train"))
-    trainer = task_setup.make_trainer(config, stage)
-    return setup, trainer, task_setup.first_state(config, trainer, setup)
+    stage = build.make_stage(config, setup.task.rows("train"))
+    trainer = build.make_trainer(config, stage)
+    return setup, trainer, weights.first_state(config, trainer, setup.read_weights)
 
 
 def weights_of(trainer, state):
@@ -55,7 +55,7 @@ def same(one, other, names):
 
 def test_the_encoder_is_given_and_the_head_drawn_from_the_seed(files):
     setup, weights = begin(files)
-    given = setup.pretrained.weights
+    given = setup.read_weights().weights
     encoder = [name for name in weights if name.startswith("bert/")]
     assert set(weights) - set(encoder) == {"classifier/dense/kernel", "classifier/dense/bias"}
     assert all(same(weights, given, encoder))
@@ -67,7 +67,7 @@ def test_the_encoder_is_given_and_the_head_drawn_from_the_seed(files):
 
 def test_from_scratch_uses_only_shape_and_vocabulary(files):
     setup, weights = begin(files, from_scratch=True)
-    given = setup.pretrained.weights
+    given = setup.read_weights().weights
     kernels = [name for name in weights if name.startswith("bert/") and name.endswith("kernel")]
     assert not any(same(weights, given, kernels))
     assert weights[kernels[0]].shape == given[kernels[0]].shape
@@ -77,7 +77,7 @@ def test_from_scratch_uses_only_shape_and_vocabulary(files):
 def test_sinusoidal_positions_apply_to_weights_drawn_from_the_seed(files):
     table = "bert/embeddings/position_embeddings"
     setup, weights = begin(files, sinusoidal_positions=0.5)
-    assert all(same(weights, setup.pretrained.weights, [table]))
+    assert all(same(weights, setup.read_weights().weights, [table]))
     _, weights = begin(files, sinusoidal_positions=0.5, from_scratch=True)
     np.testing.assert_array_equal(weights[table][0], [0.0] * 12 + [0.5] * 12)
 
@@ -188,7 +188,7 @@ def test_steps_and_epochs(files):
     config.data.max_seq_length = 16
     for epochs, size, steps in ((1.0, 8, 3), (3.0, 16, 4), (0.5, 8, 1)):
         config.train.num_epochs, config.train.batch_size = epochs, size
-        stage = task_setup.make_stage(config, rows)
+        stage = build.make_stage(config, rows)
         assert (stage.num_steps, stage.batch_size) == (steps, size)
         assert stage.max_seq_length == 16
 
@@ -230,10 +230,10 @@ def test_pairs_need_two_token_types_or_none(tmp_path):
         small.write_bert(tmp_path / f"{types}_types", type_vocab_size=types)
         config = small.config(tmp_path / f"{types}_types", tmp_path / "data")
         config.table.text_b_column = "other"
-        setup = task_setup.open_task_setup(config)
+        setup = open_task_setup(config)
         config = filled_in(config, setup.model, setup.task.head, setup.task.labels)
-        task_setup.read_rows(config, setup.task)
-        task_setup.check_segments(config, setup.task.rows("train"))
+        checks.read_rows(config, setup.task)
+        checks.check_segments(config, setup.task.rows("train"))
 
     with pytest.raises(UserError, match="1_types, which has only one token type .* are pairs"):
         check(1)
@@ -275,7 +275,7 @@ def test_every_change_of_scores_or_predictions_changes_the_fingerprint(files, na
     def fingerprint(text):
         path.write_text(text)
         task = open_task(name, both(path), tokenizer, max_seq_length=96)
-        return task_setup.rows_fingerprint(task.rows("validation"))
+        return task.rows("validation").fingerprint()
 
     assert old in text
     assert fingerprint(text) == fingerprint(text) != fingerprint(text.replace(old, new))

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
-from bert_jax.finetuning.sweep import average, best_of, finetune_all, summarized, sweep, task_config
+from bert_jax.studies.sweep import average, best_of, finetune_all, summarized, sweep, task_config
 from bert_jax.training import start
 from tests import runs
 from tests.finetuning import small
@@ -56,7 +56,7 @@ def test_a_setting_is_summarized_over_its_seeds():
 
 def test_a_run_without_a_score_is_reported(tmp_path, monkeypatch):
     scores = iter((None, 0.5))
-    module = "bert_jax.finetuning.sweep"
+    module = "bert_jax.studies.sweep"
     monkeypatch.setattr(
         f"{module}.finetune", lambda *_: {"metric": "spearman", "score": next(scores)}
     )
@@ -75,8 +75,8 @@ def test_numbers_of_epochs_are_an_axis(tmp_path, monkeypatch):
         configs[directory.name] = config
         return {"metric": "accuracy", "score": config.train.num_epochs}
 
-    monkeypatch.setattr("bert_jax.finetuning.sweep.finetune", finetune)
-    monkeypatch.setattr("bert_jax.finetuning.sweep.write_pages", lambda directory: None)
+    monkeypatch.setattr("bert_jax.studies.sweep.finetune", finetune)
+    monkeypatch.setattr("bert_jax.studies.sweep.write_pages", lambda directory: None)
     (tmp_path / "sweep").mkdir()
     config = sweep_config(tmp_path, **{"sweep.epochs": (2, 0.5), "sweep.seeds": (0, 1)})
     summary = sweep(config, tmp_path / "sweep")

@@ -1,0 +1,64 @@
+"""The first state of a run of fine-tuning."""
+
+from collections.abc import Callable
+
+from ml_collections import ConfigDict
+
+from bert_jax.base.progress import say
+from bert_jax.heads import load_head
+from bert_jax.interop.embedding import Embedding
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.weights import complete_weights, unflatten
+from bert_jax.training.state import TrainState
+from bert_jax.training.trainer import Trainer
+
+
+def first_state(
+    config: ConfigDict, trainer: Trainer, read_weights: Callable[[], Pretrained]
+) -> TrainState:
+    """Creates the state of step 0, with the encoder's weights and a head drawn from the seed.
+
+    Weights that are fine-tuned already keep their head if it has the same labels.
+    """
+    if config.from_scratch:
+        return trainer.init_state()
+    pretrained = read_weights()
+    prefixes: tuple[str, ...] = ("bert/",)
+    if (pretrained.head, pretrained.labels) == (config.head, tuple(config.labels)):
+        say(f"the head of {config.init_from} is kept: its labels are those of the task")
+        prefixes += ("classifier/",)
+    elif pretrained.head:
+        pretrained.drop_head()
+    others = other_settings(config, pretrained) if load_head(config.head).embedding else []
+    for warning in pretrained.warnings + others:
+        say(f"warning: {warning}")
+    if config.data.max_seq_length > pretrained.max_length:
+        say(
+            f"warning: config.data.max_seq_length is {config.data.max_seq_length}, but "
+            f"{config.init_from} was trained with sequences of up to {pretrained.max_length} "
+            "tokens: the positions beyond are untrained"
+        )
+    given = {name: x for name, x in pretrained.weights.items() if name.startswith(prefixes)}
+    weights, drawn = complete_weights(trainer.model, given, config.seed)
+    pooler = "bert/pooler/dense/kernel"
+    if pooler in drawn or (pooler in weights and "pooler" in pretrained.untrained_heads):
+        say(f"warning: {config.init_from} has no trained pooler: it is initialized at random")
+    return trainer.state_of(unflatten(weights, trainer.model_config))
+
+
+def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
+    """Lists settings of embeddings in which a config differs from its weights, as sentences."""
+    theirs, own = pretrained.embedding, config.embedding
+    if theirs == Embedding():
+        return []
+    settings = {
+        "pooling": theirs.pooling or own.pooling,
+        "query_prompt": theirs.for_queries().prompt,
+        "document_prompt": theirs.for_documents().prompt,
+        "include_prompt": theirs.include_prompt,
+    }
+    return [
+        f"config.embedding.{key} is {own[key]!r}, but {value!r} in {config.init_from}"
+        for key, value in settings.items()
+        if value != own[key]
+    ]
