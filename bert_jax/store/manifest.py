@@ -118,8 +118,12 @@ def _vocab_hash(data: ConfigDict, known: Mapping[str, Any] | None) -> str:
 
 def _recorded(tokenizer: str) -> list[str]:
     """Returns the keys that a store with this kind of tokenizer records."""
-    conditions = ((), ("data.tokenizer", tokenizer))
-    return [key for key in RECORDED if DATA[key].only_with in conditions]
+
+    def has_effect(key: str) -> bool:
+        other, *values = DATA[key].only_with or ("",)
+        return other != "data.tokenizer" or tokenizer in values
+
+    return list(filter(has_effect, RECORDED))
 
 
 def recorded_options(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -146,6 +146,9 @@ def test_a_given_vocabulary_does_not_depend_on_the_exponent(texts, tmp_path):
     made(texts, tmp_path / "b", vocab=vocab, sampling_exponent=0.1)
     with pytest.raises(UserError, match="made with data.sampling_exponent=0.5, not 0.1"):
         made(texts, tmp_path / "a", sampling_exponent=0.1)
+    made(texts, tmp_path / "d", source_weights=("en=1,de=2",))
+    with pytest.raises(UserError, match=r"made with data.source_weights=\['en=1,de=2'\], not \[\]"):
+        made(texts, tmp_path / "d")
 
 
 def test_a_source_without_text(texts, tmp_path):
