@@ -11,7 +11,7 @@ import pytest
 from bert_jax import tokenizers
 from bert_jax.base import processes
 from bert_jax.base.errors import UserError
-from bert_jax.store import stages, tokenization
+from bert_jax.store import part_stages, tokenization
 from bert_jax.store.heldout import HeldOut
 from bert_jax.store.manifest import say_skipped
 from bert_jax.store.preparation import tokenize_corpus
@@ -78,7 +78,7 @@ def test_bytes_do_not_depend_on_the_number_of_processes(store, speeches, tmp_pat
 
 def test_workers_import_neither_jax_nor_tensorflow(store):
     with processes.worker_processes(1) as pool:
-        pool.submit(stages.run_part, str(store[1]), "count", 0).exception()
+        pool.submit(part_stages.run_part, str(store[1]), "count", 0).exception()
         modules = pool.submit(eval, "sorted(__import__('sys').modules)").result()
     assert "tokenizers" in modules
     assert not {"jax", "tensorflow", "pandas", "pytest"} & set(modules)

@@ -11,8 +11,8 @@ from concurrent.futures import as_completed
 from bert_jax.base.errors import UserError
 from bert_jax.base.processes import worker_processes
 from bert_jax.base.progress import Progress, say
+from bert_jax.store.part_stages import TITLES, run_part
 from bert_jax.store.plan import Directory, Plan, is_written, raise_error, result_name, written
-from bert_jax.store.stages import TITLES, run_part
 
 
 class LocalProcesses:

@@ -1,7 +1,7 @@
 """Turns text into a token store: sentences, vocabulary, tokens.
 
-The work is divided into parts of the input, and `bert_jax.store.stages` says what is done for each.
-Between the stages, one process does what concerns all parts: it chooses what is done with each
+The work is divided into parts of the input; `bert_jax.store.part_stages` says what is done for
+each. Between the stages, one process does what concerns all parts: it chooses what is done with each
 document (`bert_jax.store.choices`), makes the vocabulary, and describes the store. See
 `bert_jax.store.plan` for the files. The written bytes do not depend on the number of processes or
 on who runs them. A store is complete once `metadata.json` exists.
@@ -30,6 +30,15 @@ from bert_jax.store.choices import check_text, choice, choose_documents
 from bert_jax.store.engines import Engine, LocalProcesses, run_stage
 from bert_jax.store.manifest import given_tokenizer, say_skipped, tokenizer_options
 from bert_jax.store.part import write_parts
+from bert_jax.store.part_stages import (
+    VOCABULARY,
+    Sampled,
+    Tokenized,
+    Vocabulary,
+    append,
+    part_name,
+    tokenized,
+)
 from bert_jax.store.plan import (
     UNFINISHED,
     Directory,
@@ -42,15 +51,6 @@ from bert_jax.store.plan import (
     write_record,
 )
 from bert_jax.store.split_writer import SplitWriter
-from bert_jax.store.stages import (
-    VOCABULARY,
-    Sampled,
-    Tokenized,
-    Vocabulary,
-    append,
-    part_name,
-    tokenized,
-)
 from bert_jax.store.texts import check_metadata, open_corpus
 from bert_jax.store.token_store import (
     PARTS_VERSION,

@@ -10,7 +10,7 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.store import engines, plan, preparation, stages
+from bert_jax.store import engines, part_stages, plan, preparation
 from bert_jax.store.engines import Cluster, LocalProcesses
 from bert_jax.store.part import Part
 from bert_jax.store.preparation import prepare
@@ -106,7 +106,7 @@ def test_a_restart_does_only_what_is_missing(store, texts, tmp_path, monkeypatch
         if len(done) in (2, 10, 45):
             done.append("killed")
             raise Killed
-        stages.run_part(output, stage, number, *others)
+        part_stages.run_part(output, stage, number, *others)
         done.append((stage, number))
 
     monkeypatch.setattr(engines, "run_part", run_part)
