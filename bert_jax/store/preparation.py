@@ -1,8 +1,8 @@
 """Turns text into a token store: sentences, vocabulary, tokens.
 
 The work is divided into parts of the input; `bert_jax.store.part_stages` says what is done for
-each. Between the stages, one process does what concerns all parts: it chooses what is done with each
-document (`bert_jax.store.choices`), makes the vocabulary, and describes the store. See
+each. Between the stages, one process does what concerns all parts: it chooses what is done with
+each document (`bert_jax.store.choices`), makes the vocabulary, and describes the store. See
 `bert_jax.store.plan` for the files. The written bytes do not depend on the number of processes or
 on who runs them. A store is complete once `metadata.json` exists.
 """
