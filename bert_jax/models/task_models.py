@@ -38,7 +38,7 @@ class TaskModel(nn.Module):
         has_pooler = self.config.classifier_pooling == "pooler"
         self.bert = BertEncoder(self.config, has_pooler=self.POOLED and has_pooler)
         if not has_pooler and (self.POOLED or self.config.head_transform):
-            # Weights of the masked-LM head are its initial weights.
+            # It begins with the weights of the masked-LM head.
             self.mlm = HeadTransform(self.config)
         self.classifier = OutputLayer(self.config, self.num_outputs)
         self.dropout = Dropout(self.DROPOUT)

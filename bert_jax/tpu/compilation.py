@@ -58,6 +58,7 @@ class Compiled:
 def compile_step(
     config: ConfigDict, topology: Topology, devices: list[jax.Device], stage: Stage
 ) -> Compiled:
+    """Compiles the train step of a stage of pre-training."""
     trainer = make_trainer(config, devices, read_teacher(config))
     hosts = len({device.process_index for device in devices})
     config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
@@ -65,7 +66,7 @@ def compile_step(
 
 
 def compile_trainer(trainer: Trainer, batch: Any, topology: Topology, stage: Stage) -> Compiled:
-    """Compiles the train step of a trainer for an abstract batch; see `compile_step`."""
+    """Compiles the train step of a trainer for an abstract batch of a stage."""
     arguments = trainer.abstract_state(), batch, trainer.abstract_frozen()
     started = time.monotonic()
     try:

@@ -15,6 +15,7 @@ from jax.experimental import topologies as jax_topologies
 from bert_jax.base.errors import UserError
 from bert_jax.parallel.chips import CHIPS, Chip
 
+# The shapes of a slice by its number of chips.
 _TORUS_2D = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16"}
 _TORUS_2D |= {256: "16x16"}
 _TORUS_3D = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8"}

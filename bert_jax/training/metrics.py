@@ -25,7 +25,7 @@ BY_SOURCE = "by_source"
 OTHER_TEXT = "other_"
 # The key of results.json with the results of the initial weights, before the first step.
 BEFORE = "before"
-# Those of fine-tuning with the scores of a constant prediction, and with those of each class.
+# The keys of fine-tuning with the scores of a constant prediction, and with those of each class.
 BASELINE, CLASSES = "baseline", "classes"
 TENSORBOARD_DIRECTORY = "tensorboard"
 # Object storage accepts about one write per second for an object.

@@ -48,7 +48,7 @@ class Trainer:
     Attributes:
       schedule: The learning rate of a step, which counts from 0.
       shardings: The sharding of each array of the state.
-      seed: Of the initial weights and of dropout.
+      seed: The seed of the initial weights and of dropout.
       accumulation_steps: The number of microbatches that a batch is divided into.
       fields: The arrays of a batch, from which `abstract_batch` takes shapes and dtypes. They are
         needed only to compile without data.
