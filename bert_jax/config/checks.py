@@ -165,6 +165,11 @@ def data_rules(config: ConfigDict) -> Iterator[Rule]:
         ("data.sources", "data.input", "data.language"),
         "the sources name their texts and languages; leave the others out",
     )
+    yield Rule(
+        data.sampling_exponent == 1 or not data.source_weights,
+        ("data.sampling_exponent", "data.source_weights"),
+        "set the exponent to 1, or leave the weights out",
+    )
     yield from tokenizer_rules(data)
 
 

@@ -20,7 +20,6 @@ SAMPLING: Section = {
         (),
         "Shares of the sources of data.sources in the rows and in the text of the vocabulary, "
         "instead of data.sampling_exponent: a positive number for each, such as en=0.7,bg=0.3.",
-        only_with=("data.sampling_exponent", 1.0),
     ),
 }
 
