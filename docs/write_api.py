@@ -13,8 +13,11 @@ from bert_jax.heads import Head, builtin_heads
 from bert_jax.heads.multiple_choice import Choice
 from bert_jax.heads.sequence_classification import Label
 from bert_jax.heads.token_classification import Entity, TaggedWord
-from bert_jax.inference.bert import Bert
-from bert_jax.inference.predictions import Attention, Detection, Guess, Score
+from bert_jax.inference.attending import Attention
+from bert_jax.inference.bert import METHODS, Bert
+from bert_jax.inference.detecting import Detection
+from bert_jax.inference.filling import Guess
+from bert_jax.inference.scoring import Score
 from bert_jax.interop.family import Family
 from bert_jax.objectives.term import Metric, Term
 from bert_jax.tasks.squad_answers import Answer
@@ -29,7 +32,7 @@ def with_tables(page: str) -> str:
     """Returns the page with the current tables, one after each of its marks."""
     tables = {
         "functions": _table(_public(bert_jax), "bert_jax."),
-        "Bert": _table(_public(Bert)),
+        "Bert": _table(METHODS | _public(Bert)),
         "FineTuned": _table(
             {name: x for head in builtin_heads().values() for name, x in head.methods.items()}
         ),

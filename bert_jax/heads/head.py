@@ -1,52 +1,13 @@
 """What a head of fine-tuning is: a record that training, conversion and inference read."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from bert_jax.base.parts import import_name
 from bert_jax.heads.verb import Verb
-from bert_jax.tokenizers import Tokenizer, TokenRow
-from bert_jax.tokenizers.given_texts import Text
-
-
-class LoadedModel(Protocol):
-    """What the methods of a head may use of a model in memory; see `inference.finetuned`.
-
-    Attributes:
-      source: The path that the model was read from.
-      max_length: The largest number of tokens in a row.
-      labels: The names of the labels in the order of the outputs.
-      multi_label: Whether the labels are independent: any number of them may be right.
-      threshold: The probability above which `predict` gives such a label.
-      text_columns: The columns of the one or two sentences of a training example; empty if they
-        are not known.
-      trained: The config that the model was trained with; empty if it is not known.
-    """
-
-    source: str
-    tokenizer: Tokenizer
-    max_length: int
-    labels: tuple[str, ...]
-    multi_label: bool
-    threshold: float
-    text_columns: tuple[str, ...]
-    trained: Mapping[str, Any]
-
-    def rows(self, texts: Sequence[Text], *, whole: bool = False) -> list[TokenRow]:
-        """Tokenizes texts and pairs, and cuts them to `max_length` unless they stay `whole`."""
-        ...
-
-    def outputs(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:
-        """Runs the model: its outputs for each row, stacked in the order of their names."""
-        ...
-
-    def require_segments(self) -> None:
-        """Raises UserError if the model takes no pairs."""
-        ...
 
 
 def _nothing(*_: Any) -> dict[str, Any]:
@@ -71,7 +32,8 @@ class Head:
       task: The task that reads labeled files for a model without a config of training.
       transformers_class: The class in `transformers` without the family's name and "For": a key of
         `Family.task_classes`. Empty if there is none.
-      methods: The methods of a loaded model by name. Their first argument is a `LoadedModel`.
+      methods: The methods of a loaded model by name. Their first argument is the model,
+        an `inference.finetuned.FineTuned`, which tokenizes (`rows`) and runs (`outputs`).
       verb: The command of `predict`, if there is one.
       embedding: Takes a completed config; returns the arguments of `Embedding` for a head that is
         no layer of its own, but the way in which the encoder's states become a vector.
@@ -92,9 +54,7 @@ class Head:
     methods: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     verb: Verb | None = None
     embedding: Callable[[ConfigDict], Mapping[str, Any]] | None = None
-    batch_fields: Callable[[ConfigDict, int], Mapping[str, tuple[tuple[int, ...], Any]]] | None = (
-        None
-    )
+    batch_fields: Callable[[ConfigDict, int], Mapping[str, Any]] | None = None
     advice: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

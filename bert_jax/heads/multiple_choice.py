@@ -2,16 +2,19 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 
 from bert_jax.base.errors import UserError
-from bert_jax.heads.head import Head, LoadedModel
+from bert_jax.heads.head import Head
 from bert_jax.heads.verb import Item, Verb, value_of
 from bert_jax.tasks.multiple_choice import commonsense_qa, swag
 from bert_jax.tokenizers.given_texts import as_texts, one_or_all
+
+if TYPE_CHECKING:
+    from bert_jax.inference.finetuned import FineTuned
 
 
 class Choice(NamedTuple):
@@ -23,7 +26,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    bert: LoadedModel,
+    bert: "FineTuned",
     context: str | Sequence[str],
     choices: Sequence[str] | Sequence[Sequence[str]],
 ) -> list[Choice] | list[list[Choice]]:
@@ -51,7 +54,7 @@ def choose(
     return one_or_all(context, found)
 
 
-def _predict(bert: LoadedModel, items: list[Item]) -> list[Item]:
+def _predict(bert: "FineTuned", items: list[Item]) -> list[Item]:
     contexts, choices, names = [], [], []
     for item in items:
         if "sent1" in item:

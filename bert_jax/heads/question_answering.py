@@ -3,13 +3,13 @@
 import inspect
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.task_sections import TASK_SECTIONS
-from bert_jax.heads.head import Head, LoadedModel
+from bert_jax.heads.head import Head
 from bert_jax.heads.verb import FileFormat, Item, Verb, values_of
 from bert_jax.tasks.squad_answers import Answer, rank_answers
 from bert_jax.tasks.squad_data import Context, Question, Windows, read_file
@@ -17,9 +17,12 @@ from bert_jax.text.bad_records import BadRecords
 from bert_jax.text.readers import suffix_of
 from bert_jax.tokenizers.given_texts import as_texts, one_or_all
 
+if TYPE_CHECKING:
+    from bert_jax.inference.finetuned import FineTuned
+
 
 def answer(
-    bert: LoadedModel,
+    bert: "FineTuned",
     question: str | Sequence[str],
     context: str | Sequence[str],
     *,
@@ -86,7 +89,7 @@ def answer(
     return one_or_all(question, found)
 
 
-def _settings(bert: LoadedModel) -> dict[str, Any]:
+def _settings(bert: "FineTuned") -> dict[str, Any]:
     """Returns `config.squad` of the training; that of configs/finetune/squad.py without one."""
     defaults = {key: field.default for key, field in TASK_SECTIONS["squad"].items()} | {
         "doc_stride": min(128, bert.max_length // 4),
@@ -96,7 +99,7 @@ def _settings(bert: LoadedModel) -> dict[str, Any]:
     return defaults | bert.trained.get("squad", {})
 
 
-def _predict(bert: LoadedModel, items: list[Item], **options: Any) -> list[Item]:
+def _predict(bert: "FineTuned", items: list[Item], **options: Any) -> list[Item]:
     found = answer(bert, values_of(items, "question"), values_of(items, "context"), **options)
     keys = ("text", "start", "end", "probability")
     return [

@@ -2,18 +2,21 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 from scipy.special import expit, softmax
 
 from bert_jax.base.errors import UserError
-from bert_jax.heads.head import Head, LoadedModel
+from bert_jax.heads.head import Head
 from bert_jax.heads.verb import TEXT_OR_PAIR, Item, Verb, texts_of
 from bert_jax.tasks.glue import SPECS
 from bert_jax.tasks.token_rows import windows
 from bert_jax.tokenizers.given_texts import SecondTexts, Texts, as_texts, one_or_all
+
+if TYPE_CHECKING:
+    from bert_jax.inference.finetuned import FineTuned
 
 
 class Label(NamedTuple):
@@ -26,7 +29,7 @@ class Label(NamedTuple):
     probability: float
 
 
-def classify(bert: LoadedModel, text: Texts, text_b: SecondTexts = None) -> Any:
+def classify(bert: "FineTuned", text: Texts, text_b: SecondTexts = None) -> Any:
     """Ranks the classes of a sentence or a pair, the likeliest first: a list of `Label`.
 
     A model with one output (regression) gives that number instead. A list of sentences or pairs
@@ -48,7 +51,7 @@ def classify(bert: LoadedModel, text: Texts, text_b: SecondTexts = None) -> Any:
     return one_or_all(text, [_classes(bert, logits_C) for logits_C in logits])
 
 
-def _classes(bert: LoadedModel, logits_C: np.ndarray) -> list[Label] | float:
+def _classes(bert: "FineTuned", logits_C: np.ndarray) -> list[Label] | float:
     if not bert.labels:
         return float(logits_C[0])
     probs_C = (expit if bert.multi_label else softmax)(logits_C.astype(np.float64))
@@ -68,7 +71,7 @@ def text_columns(trained: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _predict(
-    bert: LoadedModel,
+    bert: "FineTuned",
     items: list[Item],
     text_columns: tuple[str, ...] = (),
     threshold: float | None = None,

@@ -2,19 +2,22 @@
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from etils import epath
 from scipy.special import softmax
 
 from bert_jax.base.errors import UserError
-from bert_jax.heads.head import Head, LoadedModel
+from bert_jax.heads.head import Head
 from bert_jax.heads.verb import TEXT, FileFormat, Item, Verb, objects, value_of, values_of
 from bert_jax.tasks import ner_tags
 from bert_jax.tasks.ner import WORD_FIELDS, TaggedRows, is_conll, read_file
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.tokenizers.given_texts import as_texts
+
+if TYPE_CHECKING:
+    from bert_jax.inference.finetuned import FineTuned
 
 
 class TaggedWord(NamedTuple):
@@ -38,7 +41,7 @@ class Entity(NamedTuple):
 
 
 def tag(
-    bert: LoadedModel, text: str | Sequence[str] | Sequence[Sequence[str]]
+    bert: "FineTuned", text: str | Sequence[str] | Sequence[Sequence[str]]
 ) -> list[TaggedWord] | list[list[TaggedWord]]:
     """Tags every word.
 
@@ -55,12 +58,12 @@ def tag(
     return _tag(bert, [as_texts(words)])[0]
 
 
-def entities(bert: LoadedModel, text: str) -> list[Entity]:
+def entities(bert: "FineTuned", text: str) -> list[Entity]:
     """Finds the entities of a text: neighboring words whose tags belong together."""
     return entities_of(text, tag(bert, text))
 
 
-def tag_texts(bert: LoadedModel, texts: Sequence[str]) -> list[list[TaggedWord]]:
+def tag_texts(bert: "FineTuned", texts: Sequence[str]) -> list[list[TaggedWord]]:
     """Tags every word of each text; see `tag`."""
     texts = as_texts(texts)
     by_letter = bert.tokenizer.kind == "protein"
@@ -83,7 +86,7 @@ def entities_of(text: str, words: Sequence[TaggedWord]) -> list[Entity]:
     return found
 
 
-def _tag(bert: LoadedModel, sentences: list[list[str]]) -> list[list[TaggedWord]]:
+def _tag(bert: "FineTuned", sentences: list[list[str]]) -> list[list[TaggedWord]]:
     if not all(
         words and all(isinstance(word, str) and word.strip() for word in words)
         for words in sentences
@@ -127,7 +130,7 @@ def word_spans(text: str, *, by_letter: bool = False) -> list[tuple[int, int]]:
     return spans
 
 
-def _predict(bert: LoadedModel, items: list[Item]) -> list[Item]:
+def _predict(bert: "FineTuned", items: list[Item]) -> list[Item]:
     fields = [name for name in WORD_FIELDS if all(name in item for item in items)]
     if fields:
         found = tag(bert, [value_of(item, fields[0], list) for item in items])

@@ -1,4 +1,4 @@
-"""Inference with a trained BERT: masked words, next sentences, features, attention, tasks."""
+"""A trained model in memory (`bert.py`, `finetuned.py`), and what it does with texts."""
 
 # The features of a text: the hidden state of the first token, the mean over all tokens, or the
 # states of all tokens.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.heads import builtin_heads, load_head
+from bert_jax.heads import load_head
 from bert_jax.heads.sequence_classification import text_columns
 from bert_jax.inference import forward
 from bert_jax.inference.bert import Bert
@@ -37,16 +37,11 @@ class FineTuned(Bert):
         self.trained: dict[str, Any] = pretrained.training.get("config") or {}
         self.text_columns = text_columns(self.trained)
         self.threshold = self.trained.get("table", {}).get("threshold", 0.5)
-        record = load_head(self.head)
-        self.methods = record.methods
-        problem = f"{self.source} is fine-tuned for {self.head}: use {next(iter(self.methods))}"
-        for head in builtin_heads().values():
-            self.missing |= dict.fromkeys(head.methods, problem)
 
     def outputs(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:
         """Computes the outputs of the head for each row, stacked in the order of their names."""
         model = load_head(self.head).make_model(self.config, len(self.labels))
-        return self.run(rows, partial(forward.task_outputs, model, self._params))
+        return self.run(rows, partial(forward.task_outputs, model, self.params))
 
 
 def load_bert(path: str, step: int | None = None) -> Bert:

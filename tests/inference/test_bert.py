@@ -15,7 +15,7 @@ import pytest
 
 import bert_jax
 from bert_jax.base.errors import UserError
-from bert_jax.inference import bert as bert_module
+from bert_jax.inference import encoding
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.embeddings import embed
 from bert_jax.interop import formats
@@ -197,8 +197,8 @@ def test_search_finds_the_most_similar_vectors_in_chunks(monkeypatch, tmp_path):
     corpus[17] = corpus[31] = corpus[5]
     queries = np.concatenate([rng.standard_normal((6, 12)).astype(np.float32), corpus[5:6]])
     np.save(tmp_path / "corpus.npy", corpus)
-    monkeypatch.setattr(bert_module, "_SEARCH_QUERIES", 3)
-    monkeypatch.setattr(bert_module, "_SEARCH_ROWS", 8)
+    monkeypatch.setattr(encoding, "_SEARCH_QUERIES", 3)
+    monkeypatch.setattr(encoding, "_SEARCH_ROWS", 8)
     for kind in ("cosine", "dot", "euclidean", "manhattan"):
         bert.embedding = bert.embedding._replace(similarity=kind)
         similarity = bert.similarity(queries, corpus)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.inference import bert as bert_module
+from bert_jax.inference import attending
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.embeddings import score_retrieval
 from bert_jax.inference.finetuned import FineTuned
@@ -85,7 +85,7 @@ def test_slices_give_the_values_of_whole_attention(values_of, family, monkeypatc
 
 def test_attention_that_would_not_fit_is_refused(monkeypatch):
     bert = Bert(make_pretrained(family="modernbert", **SIZES))
-    monkeypatch.setattr(bert_module, "_MAX_PROBABILITIES", 6 * 20**2)
+    monkeypatch.setattr(attending, "_MAX_PROBABILITIES", 6 * 20**2)
     assert bert.attention(text_of(20)).probabilities_NxAxLxL.shape == (2, 3, 20, 20)
     with pytest.raises(UserError, match="has 21 tokens, .*; give max_length=20 or less"):
         bert.attention(text_of(21))

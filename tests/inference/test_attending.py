@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.inference.bert import Attention, Bert, Guess
+from bert_jax.inference.attending import Attention
+from bert_jax.inference.bert import Bert
+from bert_jax.inference.filling import Guess
 from tests.interop.small_bert import make_pretrained
 from tests.test_predict import run
 
