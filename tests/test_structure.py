@@ -140,6 +140,14 @@ def test_nothing_stored_is_executed_and_tensorflow_is_imported_in_two_places():
         assert "allow_pickle=True" not in path.read_text(), path
 
 
+def test_no_two_classes_have_one_name():
+    files = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                assert files.setdefault(node.name, path) == path, node.name
+
+
 def test_every_extra_that_is_named_can_be_installed():
     """Checks extras such as `.[tpu]` in messages and documentation."""
     setup = ast.parse((ROOT / "setup.py").read_text())

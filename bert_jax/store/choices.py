@@ -38,7 +38,7 @@ class Counted(NamedTuple):
     hashes: list[int]  # Of the words; empty without data.duplicates=exact.
 
 
-class Choice(NamedTuple):
+class ChosenDocuments(NamedTuple):
     """What is done with the documents of a part, by their numbers in the part."""
 
     heldout: list[int]
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
 
 
 def choose_documents(output: Directory, plan: Plan, data: ConfigDict) -> None:
-    """Writes the `Choice` of each part, in order, after the stage `count`."""
+    """Writes the `ChosenDocuments` of each part, in order, after the stage `count`."""
     heldout, num_bytes = {}, {}
     for name in plan.source_names:
         heldout[name], num_bytes[name] = _choose_in_source(output, plan, data, name)
@@ -66,13 +66,13 @@ def choose_documents(output: Directory, plan: Plan, data: ConfigDict) -> None:
         stop = index + len(counted.num_bytes)
         first, end = np.searchsorted(sample_N, (index, stop))
         sample = (sample_N[first:end] - index).tolist()
-        chosen = Choice(heldout_numbers, heldout[name].end_fraction, sample, copies)
+        chosen = ChosenDocuments(heldout_numbers, heldout[name].end_fraction, sample, copies)
         write_record(output, result_name("choice", number), chosen)
         index = stop
 
 
-def choice(output: Directory, number: int) -> Choice:
-    return read_record(output, result_name("choice", number), Choice)
+def choice(output: Directory, number: int) -> ChosenDocuments:
+    return read_record(output, result_name("choice", number), ChosenDocuments)
 
 
 def _counted(output: Directory, number: int) -> Counted:

@@ -14,7 +14,7 @@ OUTSIDE = "O"
 _BILOU = {"L": "E", "U": "S"}
 
 
-class Entity(NamedTuple):
+class TaggedEntity(NamedTuple):
     """An entity of a sentence: the words from `first` to `last`."""
 
     type: str
@@ -22,16 +22,16 @@ class Entity(NamedTuple):
     last: int
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
+def entities(tags: Sequence[str]) -> list[TaggedEntity]:
     """Finds the entities of a sentence. A tag is O, or B, I, E or S with "-TYPE"."""
-    found: list[Entity] = []
+    found: list[TaggedEntity] = []
     previous, previous_type = OUTSIDE, ""
     for index, tag in enumerate(tags):
         prefix, _, type_ = tag.partition("-")
         if previous in "BI" and prefix in "IE" and type_ == previous_type:
             found[-1] = found[-1]._replace(last=index)
         elif prefix != OUTSIDE:
-            found.append(Entity(type_, index, index))
+            found.append(TaggedEntity(type_, index, index))
         previous, previous_type = prefix, type_
     return found
 
