@@ -3,8 +3,8 @@
     DIR/unfinished/             removed when the store is finished
         plan.json               see `Plan`
         count-00000.json ...    the result of a stage for a part of the input
-        choice-00000.json ...   what is done with the documents of a part, see `choices.ChosenDocuments`
-        vocabulary.json         see `stages.Vocabulary`
+        choice-00000.json ...   what is done with its documents, see `choices.ChosenDocuments`
+        vocabulary.json         see `part_stages.Vocabulary`
         *.error.json            instead of a result: why there is none
     DIR/train/ ...              files of the store, as they become complete
 
