@@ -30,9 +30,9 @@ from bert_jax.interop.family import Family
 from bert_jax.interop.tokenizer_json import added_tokens, to_library
 from bert_jax.tokenizers import CONVENTIONS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.added import described, read_added, token_of
-from bert_jax.tokenizers.base import OPTIONS_FILE, require_special_tokens, tokens_by_id
-from bert_jax.tokenizers.bpe import LIBRARY_FILE
+from bert_jax.tokenizers.base import OPTIONS_FILE
 from bert_jax.tokenizers.bpe import VOCABULARY_FILE as BPE_FILE
+from bert_jax.tokenizers.vocabularies import LIBRARY_FILE, require_special_tokens, tokens_by_id
 from bert_jax.tokenizers.wordpiece import VOCABULARY_FILE, WordPieceTokenizer, read_vocabulary
 
 CONFIG_FILE = "tokenizer_config.json"

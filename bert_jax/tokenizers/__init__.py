@@ -4,9 +4,10 @@
 Only the preparation of text trains or extends a vocabulary (`training.py`).
 """
 
-from bert_jax.tokenizers.base import CONVENTIONS, MASK, SPECIAL_TOKENS, SpecialTokens, Tokenizer
+from bert_jax.tokenizers.base import Tokenizer
 from bert_jax.tokenizers.factory import from_file, load, vocabulary_files
 from bert_jax.tokenizers.sequence import TokenRow
+from bert_jax.tokenizers.special_tokens import CONVENTIONS, MASK, SPECIAL_TOKENS, SpecialTokens
 
 __all__ = [
     "CONVENTIONS",

@@ -4,7 +4,7 @@ import abc
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -16,129 +16,12 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.added import ADDED_FILE, AddedTokenFinder, added_content
 from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
+from bert_jax.tokenizers.special_tokens import CONVENTIONS, MASK, SPECIAL_TOKENS, SpecialTokens
+from bert_jax.tokenizers.vocabularies import is_placeholder
 
-
-class SpecialTokens(NamedTuple):
-    """The special tokens of a vocabulary; BERT's are the defaults.
-
-    Attributes:
-      pad, unk, cls, sep, mask: The spellings of the five special tokens.
-      num_separators: The number of `sep` between the two texts of a pair.
-      num_segments: 2 if the second text of a pair has token type 1; 1 if all types are 0.
-      mask_takes_space: Whether the space before a mask belongs to the mask. In SentencePiece,
-        the text after the mask then begins a word (`lstrip` in `transformers`).
-      first, last: The first and last tokens of a trained vocabulary. If `last` is not empty,
-        `first` and `last` are also added around the pieces of a SentencePiece model, as in fairseq.
-    """
-
-    pad: str = "[PAD]"
-    unk: str = "[UNK]"
-    cls: str = "[CLS]"
-    sep: str = "[SEP]"
-    mask: str = "[MASK]"
-    num_separators: int = 1
-    num_segments: int = 2
-    mask_takes_space: bool = False
-    first: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    last: tuple[str, ...] = ()
-
-    @property
-    def spellings(self) -> tuple[str, str, str, str, str]:
-        return self.pad, self.unk, self.cls, self.sep, self.mask
-
-    @property
-    def names(self) -> frozenset[str]:
-        """All tokens that a vocabulary may have for this convention."""
-        return frozenset({*self.spellings, *self.first, *self.last})
-
-
-SPECIAL_TOKENS = SpecialTokens()
-_FAIRSEQ = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-_ROBERTA = SpecialTokens(
-    *_FAIRSEQ,
-    num_separators=2,
-    num_segments=1,
-    mask_takes_space=True,
-    first=("<s>", "<pad>", "</s>", "<unk>"),
-    last=("<mask>",),
-)
-# The choices of config.data.special_tokens.
-CONVENTIONS = {
-    "bert": SPECIAL_TOKENS,
-    # RoBERTa, XLM-R and PhoBERT: the dictionary of fairseq.
-    "roberta": _ROBERTA,
-    # The same with the first five rows of the released CamemBERT. <s> and </s> are pieces of its
-    # SentencePiece model.
-    "camembert": _ROBERTA._replace(
-        first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
-    ),
-    # The dictionary of XLM and FlauBERT. transformers opens a sequence with <s>, the authors with
-    # </s>.
-    "xlm": SpecialTokens(
-        *_FAIRSEQ[:4],
-        "<special1>",
-        num_segments=1,
-        first=("<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))),
-    ),
-    # The ids of HerBERT; pairs have BERT's form.
-    "herbert": SpecialTokens(*_FAIRSEQ, first=("<s>", "<pad>", "</s>", "<unk>", "<mask>")),
-    # The last tokens before the placeholders in the vocabulary of ModernBERT and Ettin.
-    "modernbert": SPECIAL_TOKENS._replace(
-        num_segments=1,
-        mask_takes_space=True,
-        first=(),
-        last=("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"),
-    ),
-    # mmBERT, with the tokenizer of Gemma 2.
-    "gemma": SpecialTokens(
-        "<pad>",
-        "<unk>",
-        "<bos>",
-        "<eos>",
-        "<mask>",
-        num_segments=1,
-        first=("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"),
-    ),
-    # EuroBERT pads with the token that ends a text. It has no token for unknown text, which no text
-    # of bytes needs; one that no text has stands for it.
-    "eurobert": SpecialTokens(
-        "<|end_of_text|>",
-        "<|parallel_sep|>",
-        "<|begin_of_text|>",
-        "<|end_of_text|>",
-        "<|mask|>",
-        num_segments=1,
-        mask_takes_space=True,
-        first=(),
-        last=("<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "<|parallel_sep|>"),
-    ),
-    # ESM-2 and ESM-C.
-    "esm": SpecialTokens(
-        "<pad>",
-        "<unk>",
-        "<cls>",
-        "<eos>",
-        "<mask>",
-        num_segments=1,
-        first=("<cls>", "<pad>", "<eos>", "<unk>"),
-        last=("<mask>",),
-    ),
-    "albert": SPECIAL_TOKENS._replace(
-        pad="<pad>",
-        unk="<unk>",
-        mask_takes_space=True,
-        first=("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
-    ),
-}
-MASK = SPECIAL_TOKENS.mask
-# A vocabulary as the library `tokenizers` writes it.
-LIBRARY_FILE = "tokenizer.json"
 # Our options, beside the vocabulary.
 OPTIONS_FILE = "bert_jax_tokenizer.json"
 _CACHE_WORDS = 2**18
-# The placeholders of BERT's vocabularies: "[unused0]", ...
-_UNUSED = "[unused"
-_MOST_PLACEHOLDERS = 2**16
 
 
 class WordCache(dict):
@@ -421,51 +304,6 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Converts ids to text, with special tokens spelled out."""
-
-
-def is_placeholder(token: str) -> bool:
-    """Returns whether a token stands for an id that text never produces: "[unused0]"."""
-    return token.startswith(_UNUSED)
-
-
-def vocabulary_lines(path: epath.PathLike) -> list[str]:
-    """Reads the lines of a vocabulary.
-
-    Only "\\n" ends a line, because other line separators occur as tokens. A byte order mark is no
-    part of the first.
-    """
-    return files.read_whole(path).decode("utf-8-sig").removesuffix("\n").split("\n")
-
-
-def read_merges(path: epath.PathLike) -> list[tuple[str, str]]:
-    """Reads the pairs of pieces that a BPE joins, a line each, maybe with a count after them."""
-    lines = vocabulary_lines(path)
-    if lines[0].startswith("#version"):
-        del lines[0]
-    parts = [line.split() for line in lines]
-    return [(first, second) for first, second, *_ in filter(None, parts)]
-
-
-def tokens_by_id(ids: Mapping[str, int], size: int = 0) -> list[str]:
-    """Sorts the tokens of a vocabulary by their ids.
-
-    An id without a token gets a placeholder. A model has a row for it, but no text produces it. The
-    result has at least `size` tokens. Raises ValueError for an id far above their number, for which
-    the result would fill the memory.
-    """
-    highest = max(ids.values(), default=0)
-    if highest > 2 * len(ids) + _MOST_PLACEHOLDERS:
-        raise ValueError(f"a vocabulary of {len(ids):,} tokens has the id {highest:,}")
-    by_id = {i: token for token, i in ids.items()}
-    size = max([size, *(i + 1 for i in by_id)])
-    return [by_id.get(i, f"{_UNUSED}_{i}]") for i in range(size)]
-
-
-def require_special_tokens(
-    tokens: Collection[str], special_tokens: SpecialTokens, path: epath.PathLike
-) -> None:
-    if missing := [token for token in special_tokens.spellings if token not in tokens]:
-        raise UserError(f"the vocabulary {path} has no {' '.join(missing)}, which BERT needs")
 
 
 class Kind(NamedTuple):

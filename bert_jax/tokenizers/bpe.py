@@ -31,12 +31,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import (
+from bert_jax.tokenizers.base import Kind, Tokenizer, WordCache
+from bert_jax.tokenizers.special_tokens import SpecialTokens
+from bert_jax.tokenizers.vocabularies import (
     LIBRARY_FILE,
-    Kind,
-    SpecialTokens,
-    Tokenizer,
-    WordCache,
     read_merges,
     require_special_tokens,
     tokens_by_id,

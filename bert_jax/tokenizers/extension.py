@@ -17,7 +17,8 @@ from collections.abc import Sequence
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import Tokenizer, is_placeholder, vocabulary_lines
+from bert_jax.tokenizers.base import Tokenizer
+from bert_jax.tokenizers.vocabularies import is_placeholder, vocabulary_lines
 
 
 def is_number(add_tokens: str) -> bool:

@@ -8,15 +8,9 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.parts import load_part
 from bert_jax.tokenizers.added import ADDED_FILE, read_added
-from bert_jax.tokenizers.base import (
-    CONVENTIONS,
-    LIBRARY_FILE,
-    OPTIONS_FILE,
-    SPECIAL_TOKENS,
-    Kind,
-    SpecialTokens,
-    Tokenizer,
-)
+from bert_jax.tokenizers.base import OPTIONS_FILE, Kind, Tokenizer
+from bert_jax.tokenizers.special_tokens import CONVENTIONS, SPECIAL_TOKENS, SpecialTokens
+from bert_jax.tokenizers.vocabularies import LIBRARY_FILE
 
 KINDS = {
     "wordpiece": "bert_jax.tokenizers.wordpiece:WORDPIECE",

@@ -15,15 +15,15 @@ from tokenizers import models, pre_tokenizers
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import (
+from bert_jax.tokenizers.base import Kind
+from bert_jax.tokenizers.bpe import JsonTokenizer
+from bert_jax.tokenizers.special_tokens import SpecialTokens
+from bert_jax.tokenizers.vocabularies import (
     LIBRARY_FILE,
-    Kind,
-    SpecialTokens,
     require_special_tokens,
     tokens_by_id,
     vocabulary_lines,
 )
-from bert_jax.tokenizers.bpe import JsonTokenizer
 
 VOCABULARY_FILE = "vocab.txt"
 _LETTERS = "LAGVSERTIDPKQNFYMHWCXBUZO.-"

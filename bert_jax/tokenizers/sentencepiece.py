@@ -26,14 +26,9 @@ from tokenizers import AddedToken
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import (
-    LIBRARY_FILE,
-    SPECIAL_TOKENS,
-    Kind,
-    SpecialTokens,
-    Tokenizer,
-    require_special_tokens,
-)
+from bert_jax.tokenizers.base import Kind, Tokenizer
+from bert_jax.tokenizers.special_tokens import SPECIAL_TOKENS, SpecialTokens
+from bert_jax.tokenizers.vocabularies import LIBRARY_FILE, require_special_tokens
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
 MODEL_FILE = "sentencepiece.model"

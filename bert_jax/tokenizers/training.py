@@ -19,12 +19,14 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, models, pre_tokenizers, trainers
 
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import SPECIAL_TOKENS, SpecialTokens, Tokenizer, is_placeholder
+from bert_jax.tokenizers.base import Tokenizer
 from bert_jax.tokenizers.bpe import JsonTokenizer, content_of
 from bert_jax.tokenizers.extension import is_number, placed, words_of_file
 from bert_jax.tokenizers.factory import load_kind
 from bert_jax.tokenizers.protein import esm_vocabulary
 from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer, normalize
+from bert_jax.tokenizers.special_tokens import SPECIAL_TOKENS, SpecialTokens
+from bert_jax.tokenizers.vocabularies import is_placeholder
 from bert_jax.tokenizers.word_bpe import END, Merges, fastbpe_contents, fastbpe_token, moses_words
 from bert_jax.tokenizers.wordpiece import WordSplitter
 

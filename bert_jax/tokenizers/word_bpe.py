@@ -25,11 +25,9 @@ from etils import epath
 from tokenizers import models
 
 from bert_jax.base import files
-from bert_jax.tokenizers.base import (
-    Kind,
-    SpecialTokens,
-    Tokenizer,
-    WordCache,
+from bert_jax.tokenizers.base import Kind, Tokenizer, WordCache
+from bert_jax.tokenizers.special_tokens import SpecialTokens
+from bert_jax.tokenizers.vocabularies import (
     read_merges,
     require_special_tokens,
     tokens_by_id,

@@ -26,16 +26,9 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import (
-    SPECIAL_TOKENS,
-    Kind,
-    SpecialTokens,
-    Tokenizer,
-    WordCache,
-    require_special_tokens,
-    tokens_by_id,
-    vocabulary_lines,
-)
+from bert_jax.tokenizers.base import Kind, Tokenizer, WordCache
+from bert_jax.tokenizers.special_tokens import SPECIAL_TOKENS, SpecialTokens
+from bert_jax.tokenizers.vocabularies import require_special_tokens, tokens_by_id, vocabulary_lines
 
 VOCABULARY_FILE = "vocab.txt"
 _ASCII_PUNCTUATION = [mark.encode() for mark in string.punctuation]

@@ -23,8 +23,8 @@ from bert_jax.commands.score_file import score_file
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.finetuning import build, run
 from bert_jax.interop import formats
-from bert_jax.tokenizers.base import CONVENTIONS
 from bert_jax.tokenizers.protein import ESM_TOKENS, ProteinTokenizer
+from bert_jax.tokenizers.special_tokens import CONVENTIONS
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics

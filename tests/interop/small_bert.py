@@ -13,7 +13,7 @@ from bert_jax.interop.names import export_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import expected_shapes, model_shapes
 from bert_jax.models import BertConfig
-from bert_jax.tokenizers.base import CONVENTIONS, SPECIAL_TOKENS
+from bert_jax.tokenizers.special_tokens import CONVENTIONS, SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
 _LETTERS = "abcdefghij"
