@@ -23,13 +23,13 @@ from bert_jax import config as config_lib
 from bert_jax.base import files
 from bert_jax.base.progress import empty_table, terminal
 from bert_jax.batches.stream import PREFETCH_BATCHES
-from bert_jax.commands.input import open_run_input
-from bert_jax.commands.weights import read_teacher
+from bert_jax.commands.open_input import open_run_input
+from bert_jax.commands.read_model import read_teacher
 from bert_jax.config import cli
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.pretraining.batches import stream_spec
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.input import stream_spec
 from bert_jax.training.stages import Stage, numbered_stage
 from bert_jax.training.trainer import Trainer
 

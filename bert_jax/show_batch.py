@@ -19,11 +19,11 @@ from rich.text import Text
 from bert_jax.base.batch import weights_name
 from bert_jax.base.progress import empty_table, terminal
 from bert_jax.commands.complete_config import complete_config
-from bert_jax.commands.input import open_run_input
+from bert_jax.commands.open_input import open_run_input
 from bert_jax.config import cli, validate
 from bert_jax.config.command_line import ConfigSource, config_source
-from bert_jax.pretraining import weights
-from bert_jax.pretraining.batches import stream_spec
+from bert_jax.pretraining.first_state import copy_vocabulary
+from bert_jax.pretraining.input import stream_spec
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import resolve_stages, stage_of
 
@@ -45,7 +45,7 @@ def read_batch(
     source = source or ConfigSource("the given config", config)
     with tempfile.TemporaryDirectory(prefix="bert_jax_show_batch_") as scratch:
         config, pretrained, teacher = complete_config(config, directory or scratch, source)
-        weights.copy_vocabulary(config, directory or scratch, pretrained or teacher)
+        copy_vocabulary(config, directory or scratch, pretrained or teacher)
         stage = stage_of(resolve_stages(config), step)
         run_input = open_run_input(config, directory or scratch)
         spec, place = stream_spec(config, stage), step - 1 - stage.first_step

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bert_jax.commands.weights import read_teacher
+from bert_jax.commands.read_model import read_teacher
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.text.sources import built_in_files
 from bert_jax.training import workdir

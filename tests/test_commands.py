@@ -14,7 +14,7 @@ from pyarrow import ipc, parquet
 
 from bert_jax.text.sources import built_in_files
 from tests import forked, runs
-from tests.finetuning.test_sweep import write_glue
+from tests.studies.test_sweep import write_glue
 from tests.test_documentation import PAGES, ROOT
 from tests.text.test_wikipedia import END, HEAD, page
 

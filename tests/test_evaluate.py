@@ -12,7 +12,7 @@ from rich.console import Console
 from bert_jax.batches.evaluation_batches import EVALUATION_SEED, evaluation_batches
 from bert_jax.batches.stream import StreamSpec
 from bert_jax.objectives.objective import apply
-from bert_jax.pretraining import heldout
+from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.pretraining.summary import results_table
 from tests.batches.fakes import (
@@ -63,7 +63,7 @@ def counts(store):
 def score(trainer, params, store, counts, batch_size=16, max_sequences=MAX_SEQUENCES, **kwargs):
     config = small_config()
     config.eval.update(batch_size=batch_size, max_sequences=max_sequences)
-    return heldout.evaluate(
+    return evaluation.evaluate(
         trainer,
         params,
         step=0,
@@ -184,7 +184,7 @@ def test_results_are_shown_beside_their_baselines(trainer, params, store, counts
     assert f"masked-LM loss (nats) │ {loss:.3f} │ {baseline:.3f}" in rows
     accuracy, majority = results["nsp_accuracy"], results["majority_nsp_accuracy"]
     assert f"next-sentence accuracy │ {accuracy:.1%} │ {majority:.1%}" in rows
-    assert heldout.progress_text(metrics, results) == (
+    assert evaluation.progress_text(metrics, results) == (
         f"held out: masked-LM loss {loss:.3f} (unigram frequencies {baseline:.3f}), "
         f"masked-LM accuracy {results['mlm_accuracy']:.1%}, "
         f"next-sentence accuracy {accuracy:.1%}"

@@ -27,7 +27,7 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
-from bert_jax.pretraining import heldout
+from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.build import make_objective
 from bert_jax.training.metrics import read_metrics
 from tests import runs
@@ -218,7 +218,7 @@ def test_training_reports_the_variants_metrics(finished):
 def test_evaluate_and_benchmark_support_the_variant(finished):
     workdir, _ = finished
     results = evaluate_workdir(workdir)
-    text = heldout.progress_text(make_objective(get_config()).metrics, results)
+    text = evaluation.progress_text(make_objective(get_config()).metrics, results)
     assert "swap accuracy" in text and "masked" not in text
     assert np.isfinite(benchmark.benchmark_step(get_config(), 1, 2)["loss"])
 

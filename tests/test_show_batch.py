@@ -5,8 +5,8 @@ from rich.console import Console
 
 from bert_jax import config as config_lib
 from bert_jax import show_batch
-from bert_jax.commands.input import open_run_input
-from bert_jax.pretraining.batches import stream_spec
+from bert_jax.commands.open_input import open_run_input
+from bert_jax.pretraining.input import stream_spec
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 from bert_jax.training.stages import resolve_stages
 from tests.small_run import small_run, write_documents

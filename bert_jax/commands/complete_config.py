@@ -10,13 +10,13 @@ from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
-from bert_jax.commands.weights import read_model, read_teacher
+from bert_jax.commands.read_model import read_model, read_teacher
 from bert_jax.config.checks import check_rules, flag_rules
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import Owner, flatten
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.pretraining.weights import copied_vocabulary
+from bert_jax.pretraining.first_state import copied_vocabulary
 from bert_jax.store.manifest import (
     check_case,
     input_key,

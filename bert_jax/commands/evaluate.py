@@ -13,15 +13,15 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress, say
-from bert_jax.commands.text import options_of_text
-from bert_jax.commands.weights import read_teacher
+from bert_jax.commands.prepare_text import options_of_text
+from bert_jax.commands.read_model import read_teacher
 from bert_jax.config import check_vocabulary
 from bert_jax.interop import formats
 from bert_jax.interop.native import is_native
 from bert_jax.parallel import multihost
-from bert_jax.pretraining.batches import heldout_characters_per_token
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.pretraining.heldout import counts_by_source, evaluate
+from bert_jax.pretraining.evaluation import counts_by_source, evaluate
+from bert_jax.pretraining.input import heldout_characters_per_token
 from bert_jax.store.preparation import tokenize_corpus
 from bert_jax.store.token_store import TokenStore, read_metadata
 from bert_jax.tokenizers import Tokenizer

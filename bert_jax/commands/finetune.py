@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.commands.pretrain import write_pages
-from bert_jax.commands.weights import read_model
+from bert_jax.commands.read_model import read_model
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import validate
 from bert_jax.finetuning.run import FinetuningRun, TaskSetup, open_run, show

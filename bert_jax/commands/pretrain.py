@@ -6,7 +6,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.commands.complete_config import complete_config
-from bert_jax.commands.input import open_run_input
+from bert_jax.commands.open_input import open_run_input
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.pretraining.train import train
 

@@ -16,9 +16,9 @@ from bert_jax.finetuning import checks
 from bert_jax.finetuning.batches import predict, training_batches
 from bert_jax.finetuning.best import Best
 from bert_jax.finetuning.build import make_stage, make_trainer
+from bert_jax.finetuning.first_state import first_state
 from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
-from bert_jax.finetuning.weights import first_state
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.parallel import multihost
 from bert_jax.tasks.scores import score_text

@@ -12,7 +12,7 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import check_family
-from bert_jax.pretraining.weights import copied_vocabulary, kept_layers
+from bert_jax.pretraining.first_state import copied_vocabulary, kept_layers
 from bert_jax.store.manifest import given_tokenizer
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.tokenizers.extension import replaced_pieces

@@ -16,9 +16,9 @@ from ml_collections import ConfigDict
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.parallel import multihost
-from bert_jax.pretraining import weights
-from bert_jax.pretraining.batches import RunInput, heldout_characters_per_token, stream_spec
-from bert_jax.pretraining.heldout import counts_by_source, evaluate, progress_text
+from bert_jax.pretraining.evaluation import counts_by_source, evaluate, progress_text
+from bert_jax.pretraining.first_state import claim, first_state, guesses_at_random
+from bert_jax.pretraining.input import RunInput, heldout_characters_per_token, stream_spec
 from bert_jax.pretraining.summary import announce, corpus_reports
 from bert_jax.store.token_store import TokenStore
 from bert_jax.training.loop import PreemptionGuard
@@ -69,13 +69,13 @@ class PretrainingRun:
 
     def first_state(self) -> tuple[TrainState, dict[str, Any]]:
         models, tokenizer = (self._pretrained, self._teacher), self._input.tokenizer
-        return weights.first_state(self.config, self.directory, self.trainer, *models, tokenizer)
+        return first_state(self.config, self.directory, self.trainer, *models, tokenizer)
 
     def begin(self, resume: dict[str, Any]) -> None:
         self._resume, self.evaluated_step = resume, resume.get("evaluated_step", -1)
 
     def claim(self) -> None:
-        weights.claim(self.config, self.directory, self._pretrained)
+        claim(self.config, self.directory, self._pretrained)
 
     def announce(self, step: int) -> None:
         if multihost.is_first():
@@ -142,7 +142,7 @@ class PretrainingRun:
             results = other and results | {OTHER_TEXT + name: x for name, x in other.items()}
         if not results:
             return
-        if not step and weights.guesses_at_random(self.config, self._pretrained):
+        if not step and guesses_at_random(self.config, self._pretrained):
             results.pop(FILLED_TEXTS, None)
         self.results, self.evaluated_step = results, step
         text = progress_text(trainer.objective.metrics, results)

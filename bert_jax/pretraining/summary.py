@@ -14,8 +14,8 @@ from bert_jax.base.progress import empty_table, say, say_next, terminal
 from bert_jax.batches import corpus_report
 from bert_jax.config.command_line import config_files
 from bert_jax.objectives.term import Metric
-from bert_jax.pretraining.batches import RunInput, stream_spec
 from bert_jax.pretraining.build import check_family, make_objective
+from bert_jax.pretraining.input import RunInput, stream_spec
 from bert_jax.text.named_sources import BUILT_IN, join_inputs, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.metrics import BEFORE, BY_SOURCE, OTHER_TEXT

@@ -8,9 +8,10 @@ from ml_collections import ConfigDict
 
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.pretraining import checks, weights
-from bert_jax.pretraining.batches import RunInput
+from bert_jax.pretraining import checks
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.first_state import copy_vocabulary
+from bert_jax.pretraining.input import RunInput
 from bert_jax.pretraining.run import PretrainingRun
 from bert_jax.pretraining.summary import show
 from bert_jax.training.engine import run_to_end
@@ -46,7 +47,7 @@ def train(
         config, pretrained, teacher = complete()
         trainer = make_trainer(config, teacher=teacher)
         warnings = checks.check(config, directory, trainer, pretrained, teacher)
-        weights.copy_vocabulary(config, directory, pretrained or teacher)
+        copy_vocabulary(config, directory, pretrained or teacher)
         print_differences(config, source)
         return PretrainingRun(
             config,

@@ -13,7 +13,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.parts import load_part
 from bert_jax.base.progress import terminal
 from bert_jax.commands.finetune import open_task_setup
-from bert_jax.commands.weights import read_teacher
+from bert_jax.commands.read_model import read_teacher
 from bert_jax.config.finetuning import filled_in
 from bert_jax.config.task_sections import TASKS
 from bert_jax.finetuning import build

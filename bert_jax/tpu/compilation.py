@@ -10,7 +10,7 @@ import jax
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
-from bert_jax.commands.weights import read_teacher
+from bert_jax.commands.read_model import read_teacher
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.tpu.topologies import Topology

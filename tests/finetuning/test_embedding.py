@@ -16,7 +16,8 @@ from bert_jax.base.errors import UserError
 from bert_jax.commands.finetune import finetune, open_task_setup
 from bert_jax.commands.score_file import score_file
 from bert_jax.config.finetuning import filled_in, validate
-from bert_jax.finetuning import build, weights
+from bert_jax.finetuning import build
+from bert_jax.finetuning.first_state import other_settings
 from bert_jax.inference.embeddings import score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.embedding import Embedding
@@ -227,7 +228,7 @@ def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):
     assert found["ndcg@10"] == pytest.approx(results["score"], abs=1e-6)
     # Another run begins with its encoder.
     again = formats.read(trained)
-    (warning,) = weights.other_settings(config(trained, "", embedding__query_prompt="a"), again)
+    (warning,) = other_settings(config(trained, "", embedding__query_prompt="a"), again)
     assert warning.startswith("config.embedding.query_prompt is 'a', but 'the ' in ")
     assert not again.head and all(name.startswith("bert/") for name in again.weights)
 

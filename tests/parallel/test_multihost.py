@@ -13,7 +13,7 @@ from bert_jax import tokenizers
 from bert_jax.batches.stream import Stream
 from bert_jax.commands.pretrain import pretrain
 from bert_jax.parallel import multihost
-from bert_jax.pretraining.batches import stream_spec
+from bert_jax.pretraining.input import stream_spec
 from bert_jax.store.token_store import TokenStore
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics

@@ -17,7 +17,7 @@ from bert_jax.commands.recipe import recipe_of
 from bert_jax.config import flatten, validate
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
-from bert_jax.pretraining import weights as weights_lib
+from bert_jax.pretraining import first_state
 from bert_jax.store.heldout import HeldOut
 from bert_jax.tokenizers import CONVENTIONS, training
 from bert_jax.tokenizers.extension import replaced_pieces
@@ -77,7 +77,7 @@ def test_added_tokens_begin_as_means_and_old_ids_stay(source, run):
     added = replaced_pieces(old, tokenizer)
     assert sorted(added) == [198, 199, 200, 201, 202]
     assert {tokenizer.tokens[i] for i in added} >= {"kinase", "phosphorylates", "receptor"}
-    table = weights_lib.take_weights(config, pretrained, tokenizer)[TABLE]
+    table = first_state.take_weights(config, pretrained, tokenizer)[TABLE]
     for i, row in enumerate(table):
         expected = before[added[i]].mean(axis=0) if i in added else before[i]
         np.testing.assert_array_equal(row, expected)

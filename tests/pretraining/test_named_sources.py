@@ -6,11 +6,11 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.commands.complete_config import complete_config
-from bert_jax.commands.input import open_run_input
+from bert_jax.commands.open_input import open_run_input
 from bert_jax.commands.pretrain import pretrain
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.convert import convert
-from bert_jax.pretraining import heldout
+from bert_jax.pretraining import evaluation
 from bert_jax.training import workdir
 from configs import multilingual
 from tests import stores
@@ -66,9 +66,9 @@ def test_baselines_are_those_of_a_source(finished):
     by_source = finished[2]["by_source"]
     config, directory, _ = finished
     run_input = open_run_input(config, directory)
-    counts = heldout.counts_by_source(run_input.train)
+    counts = evaluation.counts_by_source(run_input.train)
     assert all(run_input.train.token_counts == sum(counts.values()))
-    log_probs = {name: heldout.unigram_log_probs(n) for name, n in counts.items()}
+    log_probs = {name: evaluation.unigram_log_probs(n) for name, n in counts.items()}
     for name, split in run_input.heldout.by_source().items():
         expected = -(split.token_counts @ log_probs[name]) / split.token_counts.sum()
         # The tokens of four rows are a sample.

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bert_jax.commands.input import open_run_input
+from bert_jax.commands.open_input import open_run_input
 from bert_jax.commands.pretrain import pretrain
 from bert_jax.config import stage
-from bert_jax.pretraining.batches import stream_spec
+from bert_jax.pretraining.input import stream_spec
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests.small_run import small_run

@@ -14,7 +14,7 @@ from bert_jax.commands.pretrain import pretrain
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop import formats
 from bert_jax.interop.weights import flatten, unflatten
-from bert_jax.pretraining import weights as weights_lib
+from bert_jax.pretraining import first_state
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
@@ -44,7 +44,7 @@ def begin(config, finished):
     tokenizer, _ = workdir.load_vocabulary(finished)
     trainer = make_trainer(config)
     pretrained = formats.read(config.init_from)
-    weights = weights_lib.take_weights(config, pretrained, tokenizer)
+    weights = first_state.take_weights(config, pretrained, tokenizer)
     return trainer, trainer.state_of(unflatten(weights, trainer.model_config))
 
 

@@ -24,7 +24,7 @@ from bert_jax.interop.families.bert import BERT, HERBERT
 from bert_jax.interop.families.flaubert import FLAUBERT
 from bert_jax.interop.families.modernbert import MODERNBERT
 from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
-from bert_jax.pretraining.weights import copy_vocabulary
+from bert_jax.pretraining.first_state import copy_vocabulary
 from bert_jax.store.manifest import given_tokenizer
 from bert_jax.tokenizers import CONVENTIONS
 from tests.golden.inputs import FOLDER, read_json, real_package

@@ -1,6 +1,6 @@
-"""The weights of a run: those that it is given, and its first state.
+"""The first state of a run of pre-training without checkpoints.
 
-A run without checkpoints starts in one of three ways: from the state of another run
+Such a run starts in one of three ways: from the state of another run
 (`config.resume_from`), from given weights (`config.init_from` or a teacher's), or from scratch.
 """
 

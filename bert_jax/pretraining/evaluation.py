@@ -22,7 +22,7 @@ from bert_jax.objectives.term import Metric
 from bert_jax.objectives.terms.denoising import denoised
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.pretraining.batches import evaluation_spec
+from bert_jax.pretraining.input import evaluation_spec
 from bert_jax.store.token_store import TokenStore
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.loop import DivergedError

@@ -4,8 +4,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.parallel import multihost
-from bert_jax.pretraining.batches import RunInput
-from bert_jax.pretraining.input import open_input, open_store, with_other_text
+from bert_jax.pretraining.input import RunInput, open_input, open_store, with_other_text
 from bert_jax.store.manifest import say_skipped
 from bert_jax.training import workdir
 from bert_jax.training.start import claim_corpus
@@ -29,15 +28,15 @@ def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
 def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
     """Prepares the input if it is missing, claims it for the work directory, and opens it."""
     if not config.data.store:
-        from bert_jax.commands import text
+        from bert_jax.commands.prepare_text import prepare_text
 
-        text.prepare_text(config, directory, path)
+        prepare_text(config, directory, path)
     run_input = open_store(config, path)
     metadata = run_input.metadata
     say_skipped(metadata["dropped_documents"], metadata["first_dropped"])
     claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
     if config.eval.other_text:
-        from bert_jax.commands import text
+        from bert_jax.commands.prepare_text import prepare_other_text
 
-        text.prepare_other_text(config, epath.Path(directory), run_input)
+        prepare_other_text(config, epath.Path(directory), run_input)
     return with_other_text(config, directory, run_input)

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.pretraining.batches import RunInput
+from bert_jax.pretraining.input import RunInput
 from bert_jax.store.manifest import input_key
 from bert_jax.store.preparation import prepare, tokenize_corpus
 from bert_jax.store.texts import check_metadata, open_corpus, source_states
