@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import jax
@@ -104,13 +105,20 @@ def restored(directory: Path) -> dict:
     return {"step": int(found.step), "resume": resume, "equal": bool(same.all())}
 
 
+def slowly(value):
+    """Returns a value after the others have asked for it several times."""
+    time.sleep(1)
+    return value
+
+
 def observed(directory: Path) -> dict:
     process_id = jax.process_index()
+    multihost._WAIT_MILLISECONDS = 200
     seen = {
         "straight": batches([0, 1, 2, 3], (4, 1, 1)),
         "mixed": batches([0, 2, 1, 3], (2, 2, 1)),
         "shared": batches([0, 2, 1, 3], (2, 1, 2)),
-        "on process zero": multihost.run_on_process_zero(lambda: {"I am": process_id}),
+        "on process zero": multihost.run_on_process_zero(lambda: slowly({"I am": process_id})),
         "first fails": failure(
             lambda: multihost.run_on_process_zero(
                 fails_on(0, OSError(28, "No space left", "/full/disk"))
