@@ -35,11 +35,11 @@ _IDENTITY = ("task", "rows", "sha256", "tokenizer", "format_version", "vocab_siz
 def lock(directory: epath.PathLike) -> Iterator[None]:
     """Creates the work directory and locks out other training processes on this machine.
 
-    A new directory in which nothing was written is removed again. Object storage has no locks.
+    New directories in which nothing was written are removed again. Object storage has no locks.
     """
     path = epath.Path(files.checked_path(directory, "--workdir"))
     _check_names(path)
-    is_new = not path.exists()
+    new = [] if files.is_remote(path) else [x for x in (path, *path.parents) if not x.exists()]
     path.mkdir(parents=True, exist_ok=True)
     if jax.process_index() != 0:
         yield
@@ -48,10 +48,10 @@ def lock(directory: epath.PathLike) -> Iterator[None]:
         try:
             yield
         finally:
-            if is_new and not files.is_remote(path):
-                # rmdir fails if the directory is not empty, which is intended.
-                with contextlib.suppress(OSError, ValueError):
-                    path.rmdir()
+            # rmdir fails if the directory is not empty, which is intended.
+            with contextlib.suppress(OSError, ValueError):
+                for folder in new:
+                    folder.rmdir()
 
 
 def check(directory: epath.PathLike, config: ConfigDict) -> list[str]:

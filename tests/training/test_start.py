@@ -178,7 +178,7 @@ def test_corpus_must_match_the_claimed_one(tmp_path):
 def test_refused_start_leaves_no_new_directory(tmp_path):
     there = tmp_path / "there"
     there.mkdir()
-    for name in ("there", "new", "used"):
+    for name in ("there", "new", "new/inside", "used"):
         with pytest.raises(UserError), start.lock(tmp_path / name):
             if name == "used":
                 (tmp_path / name / "config.json").touch()
