@@ -162,8 +162,8 @@ def cases(name):
 
 
 def class_names(family):
-    heads = family.task_classes
-    return [family.pretraining_classes[0].name, heads["sequence_classification"].name]
+    classes = family.task_classes
+    return [family.pretraining_classes[0].name, classes["SequenceClassification"].name]
 
 
 def make_model(class_name, config):
