@@ -18,6 +18,7 @@ from bert_jax.commands.score_file import score_file
 from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning import build
 from bert_jax.finetuning.first_state import other_settings
+from bert_jax.heads import load_head
 from bert_jax.inference.embeddings import score_pairs
 from bert_jax.interop import formats
 from bert_jax.interop.embedding import Embedding
@@ -357,6 +358,17 @@ def test_twenty_steps_are_those_of_sentence_transformers():
 def test_configs_that_are_refused(values, words):
     with pytest.raises(UserError, match=words):
         validate(config("x", "y", **values))
+
+
+def test_the_batch_that_is_compiled_is_that_of_the_rows(bert, pairs):
+    given = config(bert, pairs)
+    setup = open_task_setup(given)
+    rows, filled = setup.task.rows("train"), filled_in(given, setup.model, "embedding", ())
+    fields = dict(load_head("embedding").batch_fields(filled, 1 + rows.num_documents))
+    # These rows have no labels, which the compiled step takes all the same.
+    assert fields.pop("labels") == ((given.train.batch_size,), np.float32)
+    batch = rows.take(np.arange(given.train.batch_size))
+    assert fields == {name: (x.shape, x.dtype) for name, x in batch.items()}
 
 
 def test_models_and_rows_that_do_not_fit(bert, pairs):
