@@ -70,7 +70,6 @@ HEAD = Head(
     loss_options=_loss_options,
     # Negatives come from the whole batch.
     divides_batch=True,
-    task="embedding",
     embedding=_embedding,
     batch_fields=_batch_fields,
     advice={
