@@ -16,8 +16,7 @@ the command; {study} is the directory of the study. `main` and `finetune` are fl
 this command. The first run prepares the text for the others.
 
 Hardware: two CPU cores, for 10 to 40 minutes.
-Expected: the tables of docs/results.md, which an earlier version measured with
---config.main=--config.data.max_sentence_tokens=0. Not reproduced with this code.
+Expected: the tables of docs/results.md. Reproduced with this code, but for `families`.
 """
 
 import shlex
