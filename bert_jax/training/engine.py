@@ -114,9 +114,11 @@ def _finished(
         results = files.read_json(path)
         last_step, more = results["step"], ""
         is_done = last_step >= num_steps or results.get("stopped_early")
-    if not is_done or step not in (None, last_step):
+    is_finetuning = workdir.holds_finetuning(directory)
+    # Without its checkpoints, a run of pre-training has no weights; a sweep removes those of a run.
+    if not is_done or step != last_step and not (step is None and is_finetuning):
         return None
-    if not workdir.holds_finetuning(directory):
+    if not is_finetuning:
         more = f" To train it further, set a config.train.num_steps above {last_step:,}."
     say(f"This run is finished: step {last_step:,} is done.{more}")
     # A process may have been killed before it wrote the pages.
