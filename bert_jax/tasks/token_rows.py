@@ -202,17 +202,6 @@ class ExampleRows(TokenRows):
         examples = indices if self._num_choices else self._example_R[indices]
         return batch | {"labels": self.labels_N[examples]}
 
-    def fingerprint(self) -> str:
-        """Computes the SHA-256 of all arrays and texts."""
-        digest = hashlib.sha256()
-        for first in range(0, len(self), _ROWS_AT_ONCE):
-            batch = self.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(self))))
-            for name in sorted(batch):
-                digest.update(np.ascontiguousarray(batch[name]).tobytes())
-        for text in self.fingerprint_texts():
-            digest.update(json.dumps(text).encode())
-        return digest.hexdigest()
-
     def fingerprint_texts(self) -> Iterator[str]:
         return iter(self.ids)
 
