@@ -275,7 +275,7 @@ def _albert_sources(text: str, lowercase: bool) -> list[int]:
     return [index for c, index in characters for _ in _decomposed(c, lowercase)]
 
 
-def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOKENS) -> bytes:
+def read_model(path: epath.PathLike, special_tokens: SpecialTokens) -> bytes:
     """Reads a serialized model or the Unigram model of a tokenizer.json.
 
     It is changed so that text never becomes a special token except [UNK].
