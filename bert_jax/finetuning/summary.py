@@ -37,7 +37,9 @@ def announce(
     devices = trainer.mesh.devices
     splits = [split for split in task.splits if not split.startswith("test")]
     rows = ", ".join(f"{task.rows(split).num_examples:,} {split}" for split in splits)
-    what = f"{len(task.labels)} labels" if task.labels else task.head.replace("_", " ")
+    # The name of a head from outside the package is that of its code.
+    head = task.head if ":" in task.head else task.head.replace("_", " ")
+    what = f"{len(task.labels)} labels" if task.labels else head
     say(
         f"{task.name} ({what}; rows: {rows}) with a BERT of {num_parameters(trainer.model):,} "
         f"parameters ({config.dtype}) on {devices.size} x {devices.flat[0].device_kind}"
@@ -128,7 +130,8 @@ def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:
         advice = {
             "predict": f"predict --model={path} {' '.join((record.verb.name, *texts))}",
             "score it on other labeled rows": f"evaluate --model={path} --data=FILE",
-            "load it in transformers": f"convert --model={path} --output=DIR --to=huggingface",
         }
+    if record.transformers_class:
+        advice["load it in transformers"] = f"convert --model={path} --output=DIR --to=huggingface"
     advice |= {what: command.format(path=path) for what, command in record.advice.items()}
     say_next(advice)
