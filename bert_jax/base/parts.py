@@ -1,4 +1,4 @@
-"""Finds the parts of a variant (terms, row builders, corruptions, families) by name.
+"""Finds parts (terms, rows, corruptions, families, tasks, heads) by their names.
 
 A directory is data: opening it must not run code from outside this package, even if a file in it
 names a part. A part from outside is imported only if the user named it in this process.

@@ -42,11 +42,11 @@ def finetune(
         return open_run(config, path, setup or open_task_setup(config, path))
 
     # With --workdir alone, a finished run opens only its directory.
-    is_alone = source is not None and source.is_stored and not source.flags
+    is_workdir_alone = source is not None and source.is_stored and not source.flags
     return run_to_end(
         open_finetuning,
         path,
-        opens_nothing=is_alone and not config.eval.predict,
+        opens_nothing=is_workdir_alone and not config.eval.predict,
         # A sweep has its own report and advice.
         show=functools.partial(show, with_advice=setup is None),
         write_pages=write_pages,

@@ -122,8 +122,11 @@ class FinetuningRun:
         self.before: dict[str, Any] = {}
 
     def open_input(self) -> None:
-        identity = self.setup.data_identity, self.setup.tokenizer, None
-        multihost.run_on_process_zero(start.claim_corpus, self.directory, *identity)
+        """Claims the data of the task, which is open already; see `TaskSetup`."""
+        setup = self.setup
+        multihost.run_on_process_zero(
+            start.claim_corpus, self.directory, setup.data_identity, setup.tokenizer, None
+        )
 
     def first_state(self) -> tuple[TrainState, dict[str, Any]]:
         """Returns the encoder of the weights with a new head."""

@@ -18,12 +18,14 @@ def _nothing(*_: Any) -> dict[str, Any]:
 class Head:
     """A head of fine-tuning.
 
-    It names its model and its loss, because a command needs the verb before it imports JAX.
+    It names its model and its loss, because a command needs the verb before it imports JAX. Those
+    of a head outside the package may be in its own file.
 
     Attributes:
       model: MODULE:NAME of the Flax module, which is made with a BertConfig, `num_outputs` and
         `model_options`. `models.task_models.TaskModel` describes what it has.
-      loss: MODULE:NAME of the `Objective`, which is made with `loss_options`.
+      loss: MODULE:NAME of the `Objective`, which is made with `loss_options`; most are a `TaskLoss`
+        of `objectives.task_losses`.
       num_outputs: The number of outputs if it is always the same; 0 for one for each label.
       model_options: Takes a completed config; returns more arguments of the model. Only a run has
         them: a converted model is made without.

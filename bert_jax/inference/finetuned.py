@@ -39,7 +39,13 @@ class FineTuned(Bert):
         self.threshold = self.trained.get("table", {}).get("threshold", 0.5)
 
     def outputs(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:
-        """Computes the outputs of the head for each row, stacked in the order of their names."""
+        """Computes the outputs of the head for each row.
+
+        Returns:
+          For each row a float32 array [K, ...] of the K outputs of the model in the order of their
+          names. A model with `logits` only has one: [1, num_outputs], or [1, L, num_outputs] with
+          an output for each token.
+        """
         model = load_head(self.head).make_model(self.config, len(self.labels))
         return self.run(rows, partial(forward.task_outputs, model, self.params))
 

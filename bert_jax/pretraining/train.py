@@ -60,7 +60,7 @@ def train(
         )
 
     # With --workdir alone, a finished run opens only its directory.
-    is_alone = source.is_stored and not source.flags
+    is_workdir_alone = source.is_stored and not source.flags
     return run_to_end(
-        open_run, directory, opens_nothing=is_alone, show=show, write_pages=write_pages
+        open_run, directory, opens_nothing=is_workdir_alone, show=show, write_pages=write_pages
     )

@@ -149,6 +149,7 @@ class Task(abc.ABC):
       labels: The label names in the order of the logits. Empty for regression and question
         answering.
       metric: The score that selects the best checkpoint. Higher is better.
+      file_names: The names that the file of each split may have in a folder; see `split_files`.
       sources: The file of each split.
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
         "validation_mismatched". Splits that begin with "validation" are scored; those that
