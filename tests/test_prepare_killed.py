@@ -50,7 +50,7 @@ def test_interrupted(tmp_path):
     child = subprocess.Popen(
         command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    wait_for(lambda: (tmp_path / "store").exists())
+    assert wait_for(lambda: (tmp_path / "store").exists(), seconds=90)
     time.sleep(1)
     os.killpg(child.pid, signal.SIGINT)
     _, error = child.communicate(timeout=30)
