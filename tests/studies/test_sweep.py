@@ -229,7 +229,7 @@ def test_a_run_that_diverges_does_not_end_the_others(tmp_path, capsys):
     assert [run["name"] for run in summary["runs"]] == ["rate_0.001_batch_8_seed_0"]
     # All runs diverge.
     config.sweep.learning_rates = (1e30,)
-    with pytest.raises(UserError, match="none of the 1 runs finished with a finite loss; give l"):
+    with pytest.raises(UserError, match="none of the 1 runs finished with a finite loss"):
         sweep(config, tmp_path / "other")
     assert not (tmp_path / "other" / "sweep.json").exists()
     config.sweep.learning_rates = (1e-3,)
