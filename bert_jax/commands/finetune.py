@@ -8,12 +8,13 @@ from ml_collections import ConfigDict
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
-from bert_jax.commands.pretrain import write_pages
 from bert_jax.commands.read_model import read_model
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import validate
-from bert_jax.finetuning.run import FinetuningRun, TaskSetup, open_run, show
+from bert_jax.finetuning.run import FinetuningRun, TaskSetup, make_run
+from bert_jax.finetuning.summary import show
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.reports.page import write_pages
 from bert_jax.tasks import make_task
 from bert_jax.training import workdir
 from bert_jax.training.engine import run_to_end
@@ -39,7 +40,7 @@ def finetune(
 
     def open_finetuning() -> FinetuningRun:
         validate(config)
-        return open_run(config, path, setup or open_task_setup(config, path))
+        return make_run(config, path, setup or open_task_setup(config, path))
 
     # With --workdir alone, a finished run opens only its directory.
     is_workdir_alone = source is not None and source.is_stored and not source.flags

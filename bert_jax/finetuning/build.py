@@ -54,10 +54,10 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
     texts = math.prod(first["input_ids"].shape[1:-1])
     if "document_ids" in first:
         texts += first["document_ids"].shape[1]
-    return stage_of(config, num_steps, texts)
+    return only_stage(config, num_steps, texts)
 
 
-def stage_of(config: ConfigDict, num_steps: int, texts: int) -> Stage:
+def only_stage(config: ConfigDict, num_steps: int, texts: int) -> Stage:
     """Makes the stage of examples that have this number of sequences each."""
     return Stage(
         index=0,

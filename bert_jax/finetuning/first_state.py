@@ -13,7 +13,7 @@ from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
 
-def first_state(
+def make_first_state(
     config: ConfigDict, trainer: Trainer, read_weights: Callable[[], Pretrained]
 ) -> TrainState:
     """Creates the state of step 0, with the encoder's weights and a head drawn from the seed.

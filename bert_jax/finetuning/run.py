@@ -12,13 +12,11 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.progress import say
 from bert_jax.config.finetuning import filled_in
-from bert_jax.finetuning import checks
+from bert_jax.finetuning import checks, predictions, summary
 from bert_jax.finetuning.batches import predict, training_batches
 from bert_jax.finetuning.best import Best
 from bert_jax.finetuning.build import make_stage, make_trainer
-from bert_jax.finetuning.first_state import first_state
-from bert_jax.finetuning.predictions import write_predictions
-from bert_jax.finetuning.summary import advise, announce, summarize
+from bert_jax.finetuning.first_state import make_first_state
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.parallel import multihost
 from bert_jax.tasks.scores import score_text
@@ -68,7 +66,7 @@ class TaskSetup:
         }
 
 
-def open_run(config: ConfigDict, directory: epath.Path, setup: TaskSetup) -> "FinetuningRun":
+def make_run(config: ConfigDict, directory: epath.Path, setup: TaskSetup) -> "FinetuningRun":
     """Completes the config, and checks everything that can be checked before any work."""
     task, tokenizer = setup.task, setup.tokenizer
     # What dtype=auto means does not change in a work directory.
@@ -130,7 +128,7 @@ class FinetuningRun:
 
     def first_state(self) -> tuple[TrainState, dict[str, Any]]:
         """Returns the encoder of the weights with a new head."""
-        return first_state(self.config, self.trainer, self.setup.read_weights), {}
+        return make_first_state(self.config, self.trainer, self.setup.read_weights), {}
 
     def begin(self, resume: dict[str, Any]) -> None:
         self.best = Best(self.directory, resume.get("best", {}))
@@ -140,7 +138,7 @@ class FinetuningRun:
         start.claim(self.directory, self.config)
 
     def announce(self, step: int) -> None:
-        announce(self.config, self.task, self.trainer, self.directory, step, self.warnings)
+        summary.announce(self.config, self.task, self.trainer, self.directory, step, self.warnings)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -182,7 +180,7 @@ class FinetuningRun:
         scores, classes = {}, []
         for split in self.splits:
             rows = self.task.rows(split)
-            outputs = self.predict(state.params, rows, guard)
+            outputs = self.outputs_of(state.params, rows, guard)
             if outputs is None:
                 return
             scores[split] = self.task.score(rows, outputs)
@@ -203,7 +201,7 @@ class FinetuningRun:
         text = f"validation {metric} {score_text(score)} ({best})"
         recorder.log_evaluation(step, line, text)
 
-    def predict(
+    def outputs_of(
         self, params: Any, rows: TokenRows, guard: PreemptionGuard
     ) -> dict[str, Any] | None:
         """Computes the model's outputs for all rows; None if the run must stop."""
@@ -222,24 +220,15 @@ class FinetuningRun:
         }
         return results | self.results | times
 
-    def write_predictions(
+    def predict_splits(
         self, results: dict[str, Any], guard: PreemptionGuard
     ) -> dict[str, Any] | None:
         shapes = self.trainer.abstract_state().params
-        predict_rows = functools.partial(self.predict, guard=guard)
-        scores = write_predictions(
+        predict_rows = functools.partial(self.outputs_of, guard=guard)
+        scores = predictions.write_predictions(
             self.config, self.directory, self.task, results, shapes, predict_rows
         )
         if guard.poll():
             say(f"Stopped by {guard.signal_name}: run the same command to continue.")
             return None
         return scores
-
-
-def show(results: dict[str, Any], directory: epath.Path, with_advice: bool = True) -> None:
-    """Prints the results of the finished run in a work directory, and what to do next."""
-    summarize(results, directory)
-    if with_advice:
-        print(f"report       {directory / workdir.REPORT}")
-        config = workdir.load_config(directory)
-        advise(config, config.head, directory)

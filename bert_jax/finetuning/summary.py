@@ -85,6 +85,15 @@ def describe_classes(counts: Mapping[str, int]) -> list[str]:
     return lines
 
 
+def show(results: dict[str, Any], directory: epath.Path, with_advice: bool = True) -> None:
+    """Prints the results of the finished run in a work directory, and what to do next."""
+    summarize(results, directory)
+    if with_advice:
+        print(f"report       {directory / workdir.REPORT}")
+        config = workdir.load_config(directory)
+        advise(config, config.head, directory)
+
+
 def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     path, classes = epath.Path(directory), results.get(CLASSES, [])
     splits = {name: scores for name, scores in results.items() if scores and type(scores) is dict}

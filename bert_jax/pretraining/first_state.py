@@ -89,7 +89,7 @@ def kept_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> We
     return weights
 
 
-def first_state(
+def make_first_state(
     config: ConfigDict,
     directory: epath.PathLike,
     trainer: Trainer,
@@ -120,9 +120,10 @@ def first_state(
     return trainer.state_of(unflatten(weights, trainer.model_config)), {}
 
 
-def claim(config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained | None) -> None:
-    """Writes the config, and the length of the sequences that initial weights were trained with."""
-    start.claim(directory, config)
+def write_initial_length(
+    config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained | None
+) -> None:
+    """Writes the length of the sequences that initial weights were trained with."""
     record = epath.Path(directory) / workdir.INITIAL_TRAINING
     other = epath.Path(config.resume_from) / workdir.INITIAL_TRAINING
     if pretrained:

@@ -16,11 +16,15 @@ from ml_collections import ConfigDict
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.parallel import multihost
-from bert_jax.pretraining.evaluation import counts_by_source, evaluate, progress_text
-from bert_jax.pretraining.first_state import claim, first_state, guesses_at_random
+from bert_jax.pretraining import evaluation, summary
+from bert_jax.pretraining.first_state import (
+    guesses_at_random,
+    make_first_state,
+    write_initial_length,
+)
 from bert_jax.pretraining.input import RunInput, heldout_characters_per_token, stream_spec
-from bert_jax.pretraining.summary import announce, corpus_reports
 from bert_jax.store.token_store import TokenStore
+from bert_jax.training import start
 from bert_jax.training.loop import PreemptionGuard
 from bert_jax.training.metrics import BEFORE, OTHER_TEXT, evaluation_at
 from bert_jax.training.recorder import Recorder
@@ -65,23 +69,24 @@ class PretrainingRun:
     def open_input(self) -> None:
         self._input = self._open_input()
         if self._input.heldout:
-            self._token_counts = counts_by_source(self._input.train)
+            self._token_counts = evaluation.counts_by_source(self._input.train)
 
     def first_state(self) -> tuple[TrainState, dict[str, Any]]:
         models, tokenizer = (self._pretrained, self._teacher), self._input.tokenizer
-        return first_state(self.config, self.directory, self.trainer, *models, tokenizer)
+        return make_first_state(self.config, self.directory, self.trainer, *models, tokenizer)
 
     def begin(self, resume: dict[str, Any]) -> None:
         self._resume, self.evaluated_step = resume, resume.get("evaluated_step", -1)
 
     def claim(self) -> None:
-        claim(self.config, self.directory, self._pretrained)
+        start.claim(self.directory, self.config)
+        write_initial_length(self.config, self.directory, self._pretrained)
 
     def announce(self, step: int) -> None:
         if multihost.is_first():
-            self._reports = corpus_reports(self._input, self.config, self.trainer.stages)
+            self._reports = summary.corpus_reports(self._input, self.config, self.trainer.stages)
         described = self.config, self.trainer, self._input, self.directory
-        announce(*described, step, self._warnings, self._reports)
+        summary.announce(*described, step, self._warnings, self._reports)
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         shards = multihost.batch_shards(self.trainer.layout.batch)
@@ -121,7 +126,7 @@ class PretrainingRun:
         def score(
             store: TokenStore, token_counts: dict[str, np.ndarray], characters_per_token: float
         ) -> dict[str, Any]:
-            return evaluate(
+            return evaluation.evaluate(
                 trainer,
                 state.params,
                 step,
@@ -145,7 +150,7 @@ class PretrainingRun:
         if not step and guesses_at_random(self.config, self._pretrained):
             results.pop(FILLED_TEXTS, None)
         self.results, self.evaluated_step = results, step
-        text = progress_text(trainer.objective.metrics, results)
+        text = evaluation.progress_text(trainer.objective.metrics, results)
         recorder.log_evaluation(step, results, text)
 
     def end(self, step: int, times: dict[str, float | None]) -> dict[str, Any]:
@@ -154,7 +159,7 @@ class PretrainingRun:
             results[BEFORE] = before
         return results
 
-    def write_predictions(
+    def predict_splits(
         self, results: dict[str, Any], guard: PreemptionGuard
     ) -> dict[str, Any] | None:
         return {}

@@ -43,7 +43,7 @@ def train(
       stopped the run before its end.
     """
 
-    def open_run() -> PretrainingRun:
+    def open_pretraining() -> PretrainingRun:
         config, pretrained, teacher = complete()
         trainer = make_trainer(config, teacher=teacher)
         warnings = checks.check(config, directory, trainer, pretrained, teacher)
@@ -62,5 +62,9 @@ def train(
     # With --workdir alone, a finished run opens only its directory.
     is_workdir_alone = source.is_stored and not source.flags
     return run_to_end(
-        open_run, directory, opens_nothing=is_workdir_alone, show=show, write_pages=write_pages
+        open_pretraining,
+        directory,
+        opens_nothing=is_workdir_alone,
+        show=show,
+        write_pages=write_pages,
     )

@@ -90,7 +90,7 @@ def check_finetuning(
         labels = ("0", "1", "2") if config.embedding.loss == "softmax" else ()
         config = filled_in(config, described.model, name, labels, described.family)
         # An anchor, a positive and the negatives.
-        stage = build.stage_of(config, 1, 2 + len(config.embedding.negative_columns))
+        stage = build.only_stage(config, 1, 2 + len(config.embedding.negative_columns))
     trainer = build.make_trainer(config, stage, devices=devices)
     batch = {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=trainer.layout.batch)

@@ -87,7 +87,7 @@ def run_to_end(
                 show(results, directory)
 
         # Predictions.
-        scores = run.write_predictions(results, guard)
+        scores = run.predict_splits(results, guard)
         if scores and multihost.is_first():
             # The report was written before the scores of the test split were known.
             write_pages(directory)

@@ -142,7 +142,7 @@ class Run(Protocol):
         """Returns the contents of results.json, with the result of `Recorder.times`."""
         ...
 
-    def write_predictions(
+    def predict_splits(
         self, results: dict[str, Any], guard: PreemptionGuard
     ) -> dict[str, Any] | None:
         """Predicts the splits that the config names, with the weights of a finished run.

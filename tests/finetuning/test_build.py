@@ -12,7 +12,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.commands.finetune import finetune, open_task_setup
 from bert_jax.config.finetuning import filled_in, finetune_config, validate
 from bert_jax.finetuning import build, checks
-from bert_jax.finetuning.first_state import first_state
+from bert_jax.finetuning.first_state import make_first_state
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import TRAINING
 from bert_jax.interop.weights import flatten
@@ -37,7 +37,7 @@ def start(files, **overrides):
     config = filled_in(config, setup.model, setup.task.head, setup.task.labels)
     stage = build.make_stage(config, setup.task.rows("train"))
     trainer = build.make_trainer(config, stage)
-    return setup, trainer, first_state(config, trainer, setup.read_weights)
+    return setup, trainer, make_first_state(config, trainer, setup.read_weights)
 
 
 def weights_of(trainer, state):

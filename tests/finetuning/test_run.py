@@ -61,7 +61,7 @@ def test_unknown_letters_of_proteins_have_their_own_remedy(tmp_path, case):
     rows = "".join(f"{case('MKTAYIAK')}\t{label}\n" for label in "xy" * 10)
     (tmp_path / "train.tsv").write_text(f"text\tlabel\n{rows}")
     given = small.config(tmp_path / "esm", tmp_path / "train.tsv")
-    found = run.open_run(given, tmp_path / "run", open_task_setup(given)).warnings
+    found = run.make_run(given, tmp_path / "run", open_task_setup(given)).warnings
     words = [text for text in found if text.endswith("write proteins in upper case")]
     assert len(words) == len(found) == (case is str.lower)
 
@@ -111,10 +111,10 @@ class TestUninterruptedRun:
     ):
         given = small.config(bert, data, dtype="auto")
         setup = open_task_setup(given)
-        assert run.open_run(given, tmp_path, setup).config.dtype == "float32"
+        assert run.make_run(given, tmp_path, setup).config.dtype == "float32"
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        assert run.open_run(given, tmp_path, setup).config.dtype == "bfloat16"
-        assert run.open_run(given, uninterrupted, setup).config.dtype == "float32"
+        assert run.make_run(given, tmp_path, setup).config.dtype == "bfloat16"
+        assert run.make_run(given, uninterrupted, setup).config.dtype == "float32"
 
     def test_learns_and_keeps_the_best_of_the_epochs(self, uninterrupted):
         lines = read_metrics(uninterrupted)

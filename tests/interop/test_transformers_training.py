@@ -8,7 +8,7 @@ from bert_jax.commands.finetune import open_task_setup
 from bert_jax.config.finetuning import filled_in, finetune_config
 from bert_jax.finetuning import build
 from bert_jax.finetuning.batches import training_batches
-from bert_jax.finetuning.first_state import first_state
+from bert_jax.finetuning.first_state import make_first_state
 from bert_jax.interop.weights import flatten
 from bert_jax.models.task_models import TaskModel
 from tests.finetuning import small
@@ -43,7 +43,7 @@ def test_fine_tuning_steps_match_pytorch(tmp_path, monkeypatch):
     num_steps = build.make_stage(config, rows).num_steps
     stage = build.make_stage(config, rows)
     trainer = build.make_trainer(config, stage)
-    state = first_state(config, trainer, setting.read_weights)
+    state = make_first_state(config, trainer, setting.read_weights)
 
     theirs = transformers.BertForSequenceClassification.from_pretrained(
         tmp_path / "hf",
