@@ -15,8 +15,8 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "stopped_status",
         0,
-        "Exit status of a run that a signal stopped and that has saved; with another than 0, a "
-        "script knows that it must start the run again.",
+        "Exit status of a run that a signal stopped, after which it saved a checkpoint; a status "
+        "other than 0 tells a script to start the run again.",
     )
 
 

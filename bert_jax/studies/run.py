@@ -119,7 +119,7 @@ def table(runs: Sequence[RunRecord], title: str) -> Table:
 def _main_results(run: RunRecord) -> list[str]:
     """Lists the loss, accuracy and perplexity of a run, and its scores; the page has all results.
 
-    Of a fine-tuning, it is the score that selects the best checkpoint.
+    For a fine-tuning, it lists the score that selects the best checkpoint.
     """
     first = next((metric.name for metric in run.metrics.values()), "")
     names = [first, *(first.replace("_loss", f"_{kind}") for kind in ("accuracy", "perplexity"))]

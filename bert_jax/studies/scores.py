@@ -17,25 +17,24 @@ _RANDOM = "random weights"
 
 def with_scores(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Returns the runs of a study, in which a pre-training has a result for each task."""
-    scored, tuned = [], defaultdict(list)
-    for run in runs:
-        if not workdir.is_finetuning(run.config):
-            scored.append(run)
-        elif run.metrics:
-            tuned[f"{run.config.task} {next(iter(run.metrics))}, median (range) over seeds"].append(
-                run
-            )
-    for label, of_task in tuned.items():
+    scored = [run for run in runs if not workdir.is_finetuning(run.config)]
+    tuned = [run for run in runs if workdir.is_finetuning(run.config)]
+    by_label = defaultdict(list)
+    for run in tuned:
+        if run.metrics:
+            label = f"{run.config.task} {next(iter(run.metrics))}, median (range) over seeds"
+            by_label[label].append(run)
+    for label, of_task in by_label.items():
         scored = [_with_score(run, label, of_task) for run in scored]
-    return [*scored, *(run for run in runs if workdir.is_finetuning(run.config))]
+    return scored + tuned
 
 
 def _with_score(run: RunRecord, label: str, tuned: Sequence[RunRecord]) -> RunRecord:
     """Gives a pre-training a result: the score of the fine-tuning that begins with its weights.
 
-    If fine-tunings begin with several steps, the result is that of the last, and a panel plots all.
-    Of several that begin with one step, the best counts. The baseline is the score of the first
-    that begins with random weights.
+    If fine-tunings begin with several steps, the result is that of the last step, and a panel plots
+    all. If several begin with the same step, the best score is taken. The baseline is the score of
+    the first that begins with random weights.
     """
     points: dict[int, tuple[float, ...]] = {}
     baseline = None

@@ -32,8 +32,8 @@ def run_to_end(
       open_run: Completes the config, reads the models that it names, and checks everything that can
         be checked before any work.
       directory: The work directory.
-      opens_nothing: Whether a finished run only prints its results again, before `open_run`. Its
-        config may come from others and name any file or bucket.
+      opens_nothing: Whether a finished run prints its results again without a call of `open_run`,
+        because its config may come from others and name any file or bucket.
       show: Prints the results of a work directory and what to do next.
       write_pages: Writes report.html and curves.png of a work directory.
 
@@ -104,7 +104,7 @@ def _finished(
     """Reprints and returns the results of a finished run; None if it is not finished.
 
     Args:
-      step: The step of its newest checkpoint; None if it has none, as the runs of a sweep.
+      step: The step of its newest checkpoint; None if it has none, like the runs of a sweep.
       num_steps: The last step of the config.
     """
     path = directory / workdir.RESULTS
