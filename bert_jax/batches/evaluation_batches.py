@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bert_jax.base.batch import HostBatch, host_rows
-from bert_jax.batches.stream import Stream, StreamSpec, corruption_of, row_builder
+from bert_jax.batches.rows.windows import WindowedRows
+from bert_jax.batches.stream import Stream, StreamSpec, corruption_of
 
 # No other seed affects the pairs and masks of an evaluation.
 EVALUATION_SEED = 12345
@@ -46,11 +47,12 @@ def evaluation_batches(
     if hasattr(corruption, "held_out"):
         spec = corruption.held_out(spec)
     spec = dataclasses.replace(spec, max_pairs_per_row=1)
-    total = _num_sequences(store, tokenizer, spec, max_sequences)
-    if not keeps_size:
-        rounded_up = -(-max(total, 1) // multiple) * multiple
-        spec = dataclasses.replace(spec, batch_size=min(rounded_up, spec.batch_size))
     stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
+    total = _num_sequences(stream.rows, max_sequences)
+    rounded_up = -(-max(total, 1) // multiple) * multiple
+    if rounded_up < spec.batch_size and not keeps_size:
+        spec = dataclasses.replace(spec, batch_size=rounded_up)
+        stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
     row_R = host_rows(spec.batch_size, shards, num_shards)
     # The rows beyond the total are the next rows of the stream, because rows of only padding
     # could give NaN.
@@ -62,9 +64,9 @@ def evaluation_batches(
         yield batch | {"example_weights": is_counted.astype(np.float32)}
 
 
-def _num_sequences(store, tokenizer, spec: StreamSpec, max_sequences: int) -> int:
+def _num_sequences(rows: WindowedRows, max_sequences: int) -> int:
     """Returns the number of rows of the first epoch, at most `max_sequences` unless that is 0."""
-    rows, total = row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec), 0
+    total = 0
     for window in range(len(rows.windows(0))):
         total += rows.count(0, window)
         if 0 < max_sequences <= total:

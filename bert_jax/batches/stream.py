@@ -33,7 +33,7 @@ PREFETCH_BATCHES = 4
 class StreamSpec:
     """The options of a stage's stream. `num_threads` affects only its speed.
 
-    A key of `config.data` for a row builder or a corruption needs a field of its name here.
+    A key of `config.data` that a row builder or a corruption reads has a field of its name here.
 
     Attributes:
       max_seq_length: Tokens of a row, with special tokens and padding.
@@ -72,7 +72,7 @@ class StreamSpec:
 
     @classmethod
     def of(cls, data: Mapping[str, Any], **own: Any) -> Self:
-        """Makes the options of `own` values and, for the other fields, those of `config.data`."""
+        """Makes the options from `own` values; the other fields have those of `config.data`."""
         names = {field.name for field in dataclasses.fields(cls)} - own.keys()
         return cls(**own, **{name: data[name] for name in names})
 
@@ -84,7 +84,7 @@ def batch_fields(
 
     If several pairs may share a row, see `shared_row_fields`.
     """
-    builder = row_builder(rows, pair_labels)
+    builder = _row_builder(rows, pair_labels)
     fields = {**builder.fields, **corruption_of(corruption).fields}
     return fields if max_pairs_per_row == 1 else shared_row_fields(fields)
 
@@ -114,7 +114,7 @@ class Stream:
             spec.rows, spec.corruption, spec.pair_labels, spec.max_pairs_per_row
         )
         self._row_R = host_rows(spec.batch_size, shards, num_shards)
-        self.rows = row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
+        self.rows = _row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
         self._corruption = corruption_of(spec.corruption)(tokenizer, spec, store)
         # The same rows, assembled from marks of the tokens instead of the ids.
         self._marked_rows = {}
@@ -213,7 +213,7 @@ def prefetch(makers: Iterable[Callable[[], HostBatch]], spec: StreamSpec) -> Ite
         pool.shutdown(cancel_futures=True)
 
 
-def row_builder(name: str, pair_labels: str) -> Any:
+def _row_builder(name: str, pair_labels: str) -> Any:
     builders = {**ROWS, "pairs": PAIRS[pair_labels]}
     return load_part(name, builders, "config.data.rows")
 
