@@ -76,13 +76,13 @@ class SelfAttention(nn.Module):
         bias_Bx1xQxL = mask.bias_Bx1xQxL
         # The kernel for TPUs masks the same keys for all queries, or keeps sequences apart.
         is_for_all = bias_Bx1xQxL is not None and bias_Bx1xQxL.shape[2] == 1
-        of_kernel = bias_Bx1xQxL if is_for_all else mask.ends_BxP
+        kernel_mask = bias_Bx1xQxL if is_for_all else mask.ends_BxP
         if c.fused_attention == "gpu":
-            of_kernel = None if c.causal else mask.numbers_BxL
-        fused = c.fused_attention and c.dtype == jnp.bfloat16 and of_kernel is not None
+            kernel_mask = None if c.causal else mask.numbers_BxL
+        fused = c.fused_attention and c.dtype == jnp.bfloat16 and kernel_mask is not None
         fused = fused and source_BxSxD is None
         if fused and _KERNELS[c.fused_attention].fits(c, hidden_BxLxD.shape[1]):
-            return self._fused(hidden_BxLxD, of_kernel, deterministic)
+            return self._fused(hidden_BxLxD, kernel_mask, deterministic)
 
         keyed = hidden_BxLxD if source_BxSxD is None else source_BxSxD.astype(c.dtype)
         query_BxAxLxK, key_BxAxLxK, value_BxAxLxK = (

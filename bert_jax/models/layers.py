@@ -41,14 +41,12 @@ def matrix_init(
     share: float = 1,
 ):
     """Returns the initializer of a `Matrix`; the axes after its inputs are its outputs."""
-    init, outputs = (
-        weight_init(config, *axes, is_output=is_output),
-        range(inputs[-1] + 1, len(axes)),
-    )
+    init = weight_init(config, *axes, is_output=is_output)
+    outputs = tuple(range(inputs[-1] + 1, len(axes)))
 
     def init_matrix(*arguments) -> Matrix:
         box = init(*arguments)
-        return Matrix(box.value, box.names, inputs=inputs, outputs=tuple(outputs), share=share)
+        return Matrix(box.value, box.names, inputs=inputs, outputs=outputs, share=share)
 
     return init_matrix
 

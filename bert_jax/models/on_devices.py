@@ -1,4 +1,4 @@
-"""What a model knows of devices: how many share an axis, and the part of an array that each has."""
+"""How the arrays of a model are divided over devices, and functions that run on each device."""
 
 import math
 

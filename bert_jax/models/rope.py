@@ -14,7 +14,7 @@ def rotate(x: jax.Array, theta: float, scale: float = 1.0, dtype: str = "float32
     if several sequences share it.
 
     Args:
-      x: [..., L, K] of any dtype, as the result; computed in float32.
+      x: [..., L, K] of any dtype. The result has the same; the computation is in float32.
       theta, scale, dtype: `theta`, `rope_scale` and `rope_dtype` of `BertConfig`.
     """
     length, depth = x.shape[-2:]

@@ -44,9 +44,9 @@ class TaskModel(nn.Module):
         self.dropout = Dropout(self.DROPOUT)
 
     def __call__(self, batch: Mapping[str, jax.Array], *, deterministic: bool) -> Outputs:
-        """Returns the float32 outputs that the class describes; see `BertEncoder`.
+        """Returns the float32 outputs that the class describes.
 
-        Each field of `INPUTS` is [B, L].
+        Each field of `INPUTS` is [B, L]; see `BertEncoder`.
         """
         inputs = tuple(batch[name] for name in self.INPUTS)
         return self.outputs(self.classifier(self.encoded(inputs, deterministic)))

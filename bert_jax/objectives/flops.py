@@ -79,7 +79,7 @@ def _products_of_block(config: BertConfig, layer: int) -> float:
 
 
 def products_per_token(module: nn.Module, *inputs: Any) -> float:
-    """Computes how many products of two numbers a module's matrices take for a token, forward.
+    """Counts the multiplications that the matrices of a module take for a token, forward.
 
     Args:
       inputs: The shapes and dtypes of the inputs that the module is called with.

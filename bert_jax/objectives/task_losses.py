@@ -122,7 +122,10 @@ def _cross_entropy(
 def label_loss(
     num_labels: int, multi_label: bool = False, class_weights: Sequence[float] = ()
 ) -> TaskLoss:
-    """Makes the loss of sequences with a label, any number of labels, or a number (no labels)."""
+    """Makes the loss of sequences with one label or, if `multi_label`, with any number of labels.
+
+    If `num_labels` is 0, sequences have a number instead of a label.
+    """
     if multi_label:
         return LabelSets()
     return Labels(class_weights) if num_labels else Number()

@@ -21,7 +21,7 @@ _CHUNK_BYTES = 2**16
 
 
 def write_checksums(directory: Path, names: Iterable[str]) -> None:
-    """Writes the checksums of files of a directory."""
+    """Writes the checksums of some files of a directory."""
     checksums = {name: checksum(directory / name) for name in sorted(names)}
     files.write_json(directory / CHECKSUMS, checksums)
 

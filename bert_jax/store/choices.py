@@ -14,13 +14,7 @@ from ml_collections import ConfigDict
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.store.heldout import HeldOutText, choose
-from bert_jax.store.plan import (
-    Directory,
-    Plan,
-    read_record,
-    result_name,
-    write_record,
-)
+from bert_jax.store.plan import Directory, Plan, read_record, result_name, write_record
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.named_sources import REPEAT_UNIT, repeats
 
@@ -30,12 +24,12 @@ _SAMPLE_BYTES, _SENTENCEPIECE_SAMPLE_BYTES = 2**26, 2**24
 
 
 class Counted(NamedTuple):
-    """The documents of a part: their sizes, those that are held out by their ids, and hashes."""
+    """What is known of the documents of a part, in their order."""
 
     characters: list[int]
     num_bytes: list[int]
-    heldout: list[int]  # Their numbers; empty without data.heldout_by=id.
-    hashes: list[int]  # Of the words; empty without data.duplicates=exact.
+    heldout: list[int]  # The numbers of those held out by their ids, if data.heldout_by=id.
+    hashes: list[int]  # The hash of each document's words, if data.duplicates=exact.
 
 
 class ChosenDocuments(NamedTuple):
@@ -43,8 +37,8 @@ class ChosenDocuments(NamedTuple):
 
     heldout: list[int]
     end_fraction: float  # See `HeldOutText`.
-    sample: list[int]  # For the vocabulary; some more than once.
-    copies: list[int]  # Of earlier documents, which are dropped.
+    sample: list[int]  # The vocabulary is made from these, some of them more than once.
+    copies: list[int]  # These repeat earlier documents and are dropped.
 
 
 def choose_documents(output: Directory, plan: Plan, data: ConfigDict) -> None:

@@ -1,4 +1,7 @@
-"""What a token store records of the config that it was made with; `texts` compares its texts."""
+"""What a token store records: the config that it was made with, and the documents left out.
+
+`texts` compares its texts with those of a config.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence

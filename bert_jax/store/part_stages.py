@@ -56,7 +56,7 @@ class Vocabulary(NamedTuple):
     fingerprint: str
     vocab_size: int
     unk: str
-    words: dict[str, float]  # The tokens of a word, with and without data.add_tokens.
+    words: dict[str, float]  # The mean tokens of a word, with and without data.add_tokens.
 
 
 class Sampled(NamedTuple):
@@ -91,7 +91,8 @@ class _Part(NamedTuple):
     def marked(self) -> Iterator[Document]:
         """Yields the documents with the held-out text marked, without copies of earlier ones."""
         chosen = choice(self.output, self.number)
-        heldout, copies = HeldOutText({*chosen.heldout}, chosen.end_fraction), {*chosen.copies}
+        heldout = HeldOutText(set(chosen.heldout), chosen.end_fraction)
+        copies = set(chosen.copies)
         for number, document in enumerate(self.documents()):
             if number in copies:
                 self.corpus.bad.drop("duplicate", document.place)

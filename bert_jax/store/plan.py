@@ -42,7 +42,8 @@ class Plan(NamedTuple):
     Attributes:
       options: See `store_options`.
       data: The keys of the `data` section that affect a store, also those that are not recorded.
-      version: That of the files beside the plan; what another version has begun is not continued.
+      version: The version of the files beside the plan. An unfinished store of another version is
+        not continued.
     """
 
     options: dict[str, Any]

@@ -26,7 +26,7 @@ from bert_jax.text.sources import (
 )
 from bert_jax.text.tables import MISSING
 
-# The readers of text by format. Tables have one of their own, and so have dumps of Wikipedia.
+# The readers by format. Those of tables and of dumps of Wikipedia take other arguments.
 _READERS = {
     "documents": text_documents.read_whole,
     "sentences": text_documents.read_sentences,
@@ -159,8 +159,9 @@ class Corpus:
             elif guess.format in _READERS:
                 found = _READERS[guess.format](str(path), stream, piece, self.bad)
             else:
-                rows = guess.format, str(path), stream, piece, self._rows
-                found = read_row_documents(*rows, self.bad)
+                found = read_row_documents(
+                    guess.format, str(path), stream, piece, self._rows, self.bad
+                )
             is_empty, num_bad, read = True, self.bad.dropped.total(), piece.start
             for document in found:
                 is_empty = False

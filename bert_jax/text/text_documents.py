@@ -1,4 +1,4 @@
-"""Reads documents that are no rows: whole files, blocks of sentences, articles of Wikipedia."""
+"""Reads documents that are not rows: whole files, blocks of lines, articles of Wikipedia."""
 
 import itertools
 from collections.abc import Iterator

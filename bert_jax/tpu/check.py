@@ -92,11 +92,10 @@ def check_finetuning(
         # An anchor, a positive and the negatives.
         stage = build.only_stage(config, 1, 2 + len(config.embedding.negative_columns))
     trainer = build.make_trainer(config, stage, devices=devices)
+    fields = head.batch_fields(config, stage.batch_size // config.train.batch_size)
     batch = {
-        name: jax.ShapeDtypeStruct(shape, dtype, sharding=trainer.layout.batch)
-        for name, (shape, dtype) in head.batch_fields(
-            config, stage.batch_size // config.train.batch_size
-        ).items()
+        field: jax.ShapeDtypeStruct(shape, dtype, sharding=trainer.layout.batch)
+        for field, (shape, dtype) in fields.items()
     }
     compiled = compile_trainer(trainer, batch, topology, stage)
     results = step_results(stage, compiled, topology)

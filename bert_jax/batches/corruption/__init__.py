@@ -10,7 +10,8 @@ this package. A corruption is a class with
     needs_sentences (may be missing): whether `batch` shall have `begins_sentence`, bool [B, L], the
         first token of each sentence of the store;
     held_out(spec) (may be missing): a static method that returns the `StreamSpec` of held-out rows,
-        with `max_predictions_per_seq` of them. Otherwise, they are corrupted as in training.
+        with the `max_predictions_per_seq` that they need. Without this method, they are corrupted
+        as in training.
 
 Other masking rules need no new class: `masked_lm.MaskingRules` takes them as data.
 

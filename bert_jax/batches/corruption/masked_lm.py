@@ -101,9 +101,8 @@ class MaskedTokens:
     Args:
       tokenizer: Has `vocab_size`, the ids of the special tokens and `begins_word`; see `Tokenizer`.
         [UNK] may be predicted.
-      spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking`,
-        `mask_fractions` are used. Rows never have more than `max_predictions_per_seq`
-        predictions.
+      spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking` and
+        `mask_fractions` are used. Rows never have more than `max_predictions_per_seq` predictions.
       store: Has `token_counts`; used only by rules that depend on the corpus.
       rules: See `MaskingRules`.
 
