@@ -1,4 +1,4 @@
-"""What `python -m bert_jax.main` and `bert_jax.train` do; `pretraining.train` is the run itself."""
+"""What `python -m bert_jax.main` and `bert_jax.train` do for one run."""
 
 from typing import Any
 

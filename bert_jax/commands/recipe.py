@@ -1,4 +1,4 @@
-"""The recipe by which a model was trained, for the config that goes on from it."""
+"""The config that a model was trained with, on which the config of further training is based."""
 
 from ml_collections import ConfigDict
 

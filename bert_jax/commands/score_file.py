@@ -43,7 +43,7 @@ def score_file(
       step: The step of a run's checkpoint; None for the best.
       text_columns: The columns of the one or two texts of a table, instead of the model's own.
       label_column: The column of the label of a table, instead of the model's own.
-      null_threshold: That of SQuAD 2.0, instead of the model's own.
+      null_threshold: The threshold of SQuAD 2.0, instead of the model's own.
 
     Returns:
       The scores of the task, `step` of a run, `num_rows`, the number of sequences, and `classes`,

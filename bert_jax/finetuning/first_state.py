@@ -47,7 +47,7 @@ def make_first_state(
 
 
 def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
-    """Lists settings of embeddings in which a config differs from its weights, as sentences."""
+    """Describes each setting of embeddings in which a config differs from its weights."""
     theirs, own = pretrained.embedding, config.embedding
     if theirs == Embedding():
         return []

@@ -133,9 +133,9 @@ def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:
     path = " ".join([shlex.quote(str(directory)), *(f"--part={name}" for name in outside)])
     record, advice = load_head(head), {}
     if record.verb:
-        texts, trained = record.verb.example, config_lib.to_dict(config)
+        texts = record.verb.example
         if record.verb.words == TEXT_OR_PAIR:
-            texts = texts[: max(1, len(text_columns(trained)))]
+            texts = texts[: max(1, len(text_columns(config_lib.to_dict(config))))]
         advice = {
             "predict": f"predict --model={path} {' '.join((record.verb.name, *texts))}",
             "score it on other labeled rows": f"evaluate --model={path} --data=FILE",

@@ -80,9 +80,9 @@ def make_trainer(
     """Builds the trainer of a validated config, on all devices by default.
 
     Args:
-      teacher: The `Pretrained` that the config names as teacher. If it names
-        none, the teacher is a model of zeros with the student's shape and the layers that
-        config.objective.teacher_layers names, which is enough to compile or time the step.
+      teacher: The `Pretrained` that the config names as teacher. If it names none, the teacher is a
+        model of zeros with the student's shape and the layers that config.objective.teacher_layers
+        names, which is enough to compile or time the step.
     """
     objective = make_objective(config)
     if any(term.needs_teacher for term in objective.terms):

@@ -100,7 +100,7 @@ def make_first_state(
     """Creates the first state of a run of pre-training without checkpoints of its own.
 
     Returns:
-      The state, and what its checkpoint of another run stores beside it; empty for a new run.
+      The state, and what the checkpoint of config.resume_from stores beside it; else empty.
     """
     if config.resume_from:
         # The state of another run: weights, optimizer, step and position in the data.

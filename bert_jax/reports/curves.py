@@ -14,7 +14,7 @@ from bert_jax.training.metrics import EVALUATION_PREFIX, score_name
 _NOTE = (
     "Training has the run's own masks and dropout. Held-out values have the same masks in all runs."
 )
-# The names of the ends of a result over seeds begin with one of them.
+# The prefixes of the names of the lowest and the highest result over seeds.
 LOWEST, HIGHEST = "lowest ", "highest "
 # Also the symbols of page.html.
 _MARKERS = "osD^vPX*"

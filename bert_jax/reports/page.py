@@ -223,7 +223,7 @@ def _before(run: RunRecord) -> list[list[str]]:
 
 def _sources(run: RunRecord) -> list[list[str | Cell]]:
     by_source = run.results.get(BY_SOURCE, {})
-    # Not each result is one of a source: the length of its tokens, for example, is unknown.
+    # Some results are unknown for a source, such as those that need the length of its tokens.
     metrics = {
         label: metric
         for label, metric in run.metrics.items()

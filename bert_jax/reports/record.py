@@ -52,7 +52,7 @@ class RunRecord(NamedTuple):
         return self.values[self.metrics[label].name]
 
     def text(self, label: str) -> str:
-        """Formats a result, a median over seeds with its ends: "75.0% (74.5% to 75.5%)"."""
+        """Formats a result; a median over seeds has its range too: "75.0% (74.5% to 75.5%)"."""
         metric = self.metrics[label]
         text, ends = metric.text(self.value(label)), (LOWEST + metric.name, HIGHEST + metric.name)
         if LOWEST + metric.name in self.values:

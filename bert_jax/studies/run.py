@@ -22,7 +22,7 @@ from bert_jax.studies.scores import with_scores
 from bert_jax.training import workdir
 from bert_jax.training.start import check_no_run
 
-# One of them is in the directory of a finished run.
+# The directory of a finished run has one of these files.
 _RESULTS = (workdir.RESULTS, workdir.SWEEP, workdir.GLUE)
 _COST = ("parameters", "steps", "training time", "model FLOPs")
 # The width of a table if there is no terminal.

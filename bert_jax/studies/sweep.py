@@ -99,7 +99,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     summary = {
         "task": setup.task.name,
         "metric": setup.task.metric,
-        "best_run": best_of(runs)["name"],
+        "best_run": best_run(runs)["name"],
         "settings": summarized(runs, diverged),
         "runs": runs,
         "diverged": diverged,
@@ -119,7 +119,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     return summary
 
 
-def best_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def best_run(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Finds the run with the highest score; of equal ones the first by name, as in the report."""
     return min(runs, key=lambda run: (-run["score"], run["name"]))
 
@@ -173,7 +173,7 @@ def _run_config(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
 
 def _remove_checkpoints(folder: epath.Path, runs: list[dict[str, Any]]) -> None:
     """Removes all checkpoints but the best one of the best run, to save disk space."""
-    best = best_of(runs)["name"]
+    best = best_run(runs)["name"]
     for run in runs:
         files.remove_directory(folder / run["name"] / workdir.CHECKPOINTS)
         if run["name"] != best:
@@ -205,7 +205,7 @@ def finetune_all(
         results = (sweep if is_sweep else finetune)(run_config, directory / task)
         if results is None:
             return None
-        results = best_of(results["runs"]) if is_sweep else results
+        results = best_run(results["runs"]) if is_sweep else results
         scores[task] = {
             split: values[results["metric"]] and 100 * values[results["metric"]]
             for split, values in results.items()

@@ -115,7 +115,7 @@ def _finished(
         last_step, more = results["step"], ""
         is_done = last_step >= num_steps or results.get("stopped_early")
     is_finetuning = workdir.holds_finetuning(directory)
-    # Without its checkpoints, a run of pre-training has no weights; a sweep removes those of a run.
+    # A run of pre-training without checkpoints has no weights. A sweep removes those of its runs.
     if not is_done or step != last_step and not (step is None and is_finetuning):
         return None
     if not is_finetuning:

@@ -27,7 +27,7 @@ from bert_jax.training import workdir
 from bert_jax.training.stages import comparable
 
 _ACCUMULATION = "train.gradient_accumulation_steps"
-# What tells data sets apart: of fine-tuning, and of a token store. Files may move.
+# The keys that identify the data of fine-tuning or a token store. Paths do not, as files may move.
 _IDENTITY = ("task", "rows", "sha256", "tokenizer", "format_version", "vocab_size", "splits")
 
 

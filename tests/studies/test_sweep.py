@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
-from bert_jax.studies.sweep import average, best_of, finetune_all, summarized, sweep, task_config
+from bert_jax.studies.sweep import average, best_run, finetune_all, summarized, sweep, task_config
 from bert_jax.training import start
 from tests import runs
 from tests.finetuning import small
@@ -48,9 +48,9 @@ def test_a_setting_is_summarized_over_its_seeds():
     assert best["learning_rate"] == 1e-4 and best["median"] == 0.7 and best["seeds"] == 3
     assert (other["median"], other["lowest"], other["highest"]) == (0.6, 0.5, 0.9)
     assert other["standard_deviation"] == pytest.approx(0.2081666)
-    assert best_of(runs_of_it)["name"] == "0.001 16 1"
+    assert best_run(runs_of_it)["name"] == "0.001 16 1"
     equal = [run_of(rate, 16, 0, 0.5) for rate in (2e-5, 1e-5)]
-    assert best_of(equal)["name"] == "1e-05 16 0", "the report sorts equal runs by name"
+    assert best_run(equal)["name"] == "1e-05 16 0", "the report sorts equal runs by name"
     assert summarized(runs_of_it[:1])[0]["standard_deviation"] == 0
 
 
