@@ -72,7 +72,7 @@ class HeldOutText(NamedTuple):
     description: str = ""
 
     def divide(self, number: int, document: Document) -> list[Document]:
-        """Returns the document, or its begin and its end; what is held out has `is_heldout`."""
+        """Returns the document, or its beginning and end; what is held out has `is_heldout`."""
         end = _end(document, self.end_fraction) if self.end_fraction else ""
         if not end:
             return [document._replace(is_heldout=number in self.documents)]

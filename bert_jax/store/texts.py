@@ -45,7 +45,7 @@ def check_metadata(
     wanted = recorded_options({"options": store_options(data, vocab_size, known=found)})
     for options in (found, wanted):
         if not is_number(options.get("add_tokens", "")):
-            # The hash of the vocabulary has that of a file of words.
+            # The hash of the vocabulary covers a file of words.
             options["add_tokens"] = ""
     # A store of an older version may have keys that are gone.
     keys = wanted.keys() - {"input", "vocab_path"}
