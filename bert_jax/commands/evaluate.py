@@ -68,6 +68,8 @@ def evaluate_workdir(
         step, params = checkpointer.restore_params(trainer.abstract_state().params, step)
     with _store_to_evaluate(directory, config, tokenizer, data) as (store, characters_per_token):
         if data or token_counts_V is None:
+            # The training text of converted weights is unknown. Their baseline uses the frequencies
+            # in the scored text, which favors the baseline.
             token_counts = {"": store.token_counts if token_counts_V is None else token_counts_V}
         else:
             train = TokenStore(workdir.store_directory(directory, config) / "train")
@@ -79,8 +81,6 @@ def evaluate_workdir(
                 step,
                 store=store,
                 tokenizer=tokenizer,
-                # The training text of converted weights is unknown. Their baseline uses the
-                # frequencies in the scored text, which favors the baseline.
                 token_counts=token_counts,
                 config=config,
                 characters_per_token=characters_per_token,

@@ -51,11 +51,12 @@ def score_file(
     """
     directory = epath.Path(directory)
     path = files.checked_path(file, "--data")
-    is_run = workdir.holds_finetuning(directory)
-    pretrained = None if is_run else read_pretrained(directory, step)
-    config = _config_of(pretrained) if pretrained else workdir.load_config(directory)
-    folder = directory / workdir.TOKENIZER
-    tokenizer = pretrained.needed_tokenizer() if pretrained else tokenizers.load(folder)
+    if workdir.holds_finetuning(directory):
+        pretrained, config = None, workdir.load_config(directory)
+        tokenizer = tokenizers.load(directory / workdir.TOKENIZER)
+    else:
+        pretrained = read_pretrained(directory, step)
+        config, tokenizer = _config_of(pretrained), pretrained.needed_tokenizer()
     if text_columns or label_column:
         if config.task != "table":
             raise UserError(
