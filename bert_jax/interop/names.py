@@ -167,10 +167,11 @@ def collect_weights(
     wanted = {n: names[n] for n in shapes if n in names and head_of(n) in present}
     read = {theirs.name for theirs in wanted.values()}
     others = [name for name in tensors if name not in read]
-    known = {theirs.name for theirs in names.values()}
+    # Heads may be left out; weights of the encoder are part of what it computes.
+    heads = {theirs.name for ours, theirs in names.items() if head_of(ours)}
     problems = {
         "missing": [theirs.name for theirs in wanted.values() if theirs.name not in tensors],
-        "unknown": [n for n in others if n.startswith(family.encoder_prefixes) and n not in known],
+        "unknown": [n for n in others if n.startswith(family.encoder_prefixes) and n not in heads],
         "of another shape": [
             f"{theirs.name} is {list(tensors[theirs.name].shape)}, not "
             f"{list(theirs.shape(shapes[ours]))}"

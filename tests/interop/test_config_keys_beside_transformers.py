@@ -297,6 +297,13 @@ def test_each_key_of_a_config_class(name, tmp_path):
     assert {key for key, _ in cases(name)} - varied == set(FAILING.get(name, ()))
 
 
+def test_an_albert_that_projects_embeddings_of_its_own_width_is_refused(tmp_path):
+    model, _, _ = their_case("albert", "AlbertForPreTraining", {"embedding_size": 32})
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="embedding_size is 32; it must differ from hidden_size"):
+        formats.read(tmp_path)
+
+
 def function_keys(path):
     """Returns the keys of a model in a directory that are part of its function."""
     try:

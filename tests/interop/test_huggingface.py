@@ -146,6 +146,7 @@ def test_other_types_of_weights_are_refused(huggingface):
         ({"layer_norm_eps": float("nan")}, "must be above 0"),
         ({"num_hidden_layers": 4}, "missing: bert.encoder.layer.3"),
         ({"num_hidden_layers": 2}, "unknown: bert.encoder.layer.2"),
+        ({"type_vocab_size": 0}, "unknown: bert.embeddings.token_type_embeddings.weight"),
     ],
 )
 def test_the_config_of_another_model(huggingface, change, message):

@@ -1,8 +1,19 @@
 """ALBERT: a BERT with narrow embeddings and shared layers, under other names."""
 
-from bert_jax.interop.families.bert import BERT, BERT_KEYS
-from bert_jax.interop.family import Family, Names, PreTrainingClass, masked_lm_classes, task_classes
+from pathlib import Path
 
+from bert_jax.base.errors import UserError
+from bert_jax.interop.families.bert import BERT, BERT_KEYS
+from bert_jax.interop.family import (
+    Family,
+    Keys,
+    Names,
+    PreTrainingClass,
+    masked_lm_classes,
+    task_classes,
+)
+
+_EMBEDDING_SIZE = 128
 _LAYER = """
 heads attention/query attention.query
 heads attention/key attention.key
@@ -18,6 +29,18 @@ dense transform dense
 norm layer_norm LayerNorm
 vector output_bias bias
 """
+
+
+def _read_config(config: Keys, path: Path) -> Keys:
+    # transformers projects embeddings of any width; bert_jax, only those of another width.
+    width = config.get("embedding_size", _EMBEDDING_SIZE)
+    if width == config.get("hidden_size"):
+        raise UserError(
+            f"{path}: embedding_size is {width!r}; it must differ from hidden_size, because "
+            "bert_jax has no projection between equal widths"
+        )
+    return config
+
 
 ALBERT = Family(
     title="ALBERT",
@@ -49,7 +72,7 @@ ALBERT = Family(
     config_keys=BERT_KEYS
     | {"embedding_size": "embedding_size", "layer_groups": "num_hidden_groups"},
     defaults={
-        "embedding_size": 128,
+        "embedding_size": _EMBEDDING_SIZE,
         "num_hidden_groups": 1,
         "hidden_act": "gelu_new",
         "hidden_dropout_prob": 0.0,
@@ -66,4 +89,5 @@ ALBERT = Family(
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     },
+    read_config=_read_config,
 )
