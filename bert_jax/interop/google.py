@@ -9,9 +9,9 @@ from pathlib import Path
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop.families import DEFAULT, load_family
-from bert_jax.interop.family import Family
+from bert_jax.interop.family import Family, Tensor
 from bert_jax.interop.model_keys import read_model_keys, read_terms
-from bert_jax.interop.names import Tensor, collect_weights, foreign_names
+from bert_jax.interop.names import collect_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tokenizer_files import VOCABULARY_FILE, read_google_vocabulary
 from bert_jax.interop.weights import ENCODER, expected_shapes

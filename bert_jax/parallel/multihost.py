@@ -147,9 +147,9 @@ def agreed() -> Iterator[None]:
 
 
 def run_on_process_zero(action: Callable[..., T], *args: Any) -> T:
-    """Calls `action(*args)` on process 0, for hours if need be, and returns its result on all.
+    """Calls `action(*args)` on process 0 and returns its result on every process.
 
-    The result must be a value that JSON can hold.
+    The action may take hours. Its result must be a value that JSON can hold.
     """
     if jax.process_count() == 1:
         return action(*args)

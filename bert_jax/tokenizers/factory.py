@@ -6,7 +6,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.base import files
-from bert_jax.base.parts import load_part
+from bert_jax.base.parts import import_name
 from bert_jax.tokenizers.added import ADDED_FILE, read_added
 from bert_jax.tokenizers.base import OPTIONS_FILE, Kind, Tokenizer
 from bert_jax.tokenizers.special_tokens import CONVENTIONS, SPECIAL_TOKENS, SpecialTokens
@@ -26,7 +26,7 @@ KINDS = {
 
 def load_kind(name: str) -> Kind:
     """Loads a kind of tokenizer by its name, a key of KINDS."""
-    return load_part(KINDS[name], KINDS, "config.data.tokenizer")
+    return import_name(KINDS[name])
 
 
 def load(directory: epath.PathLike) -> Tokenizer:
