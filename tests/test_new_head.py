@@ -1,6 +1,6 @@
 """A head and a task from outside the package: a score from 0 to 1 for a query and a document.
 
-The other modules of the package are not changed. Each class could stand in a file of its own.
+Nothing in the package is changed for them.
 """
 
 import inspect

@@ -67,6 +67,6 @@ def load_part(name: str, builtin: Mapping[str, str], key: str) -> Any:
 
 
 def import_name(path: str) -> Any:
-    """Imports the object that the code of this package or of a part names: "MODULE:ATTRIBUTE"."""
+    """Imports "MODULE:ATTRIBUTE", which must come from code, not from a config or a stored file."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -11,7 +11,7 @@ from bert_jax import config as config_lib
 from bert_jax.base.parts import is_trusted
 from bert_jax.base.progress import empty_table, say, say_next, terminal
 from bert_jax.heads import load_head
-from bert_jax.heads.sequence_classification import text_columns
+from bert_jax.heads.sequence_classification import find_text_columns
 from bert_jax.heads.verb import TEXT_OR_PAIR
 from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.scores import score_text
@@ -135,7 +135,8 @@ def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:
     if record.verb:
         texts = record.verb.example
         if record.verb.words == TEXT_OR_PAIR:
-            texts = texts[: max(1, len(text_columns(config_lib.to_dict(config))))]
+            columns = find_text_columns(config_lib.to_dict(config))
+            texts = texts[: max(1, len(columns))]
         advice = {
             "predict": f"predict --model={path} {' '.join((record.verb.name, *texts))}",
             "score it on other labeled rows": f"evaluate --model={path} --data=FILE",

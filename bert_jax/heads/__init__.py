@@ -1,4 +1,4 @@
-"""The heads of fine-tuning. A head is one file, from its model to the verb of `predict`."""
+"""The heads of fine-tuning. Each has a file with its record, methods and verb of `predict`."""
 
 from bert_jax.base.parts import load_part
 from bert_jax.heads.head import Head

@@ -18,8 +18,8 @@ def _nothing(*_: Any) -> dict[str, Any]:
 class Head:
     """A head of fine-tuning.
 
-    It names its model and its loss, because a command needs the verb before it imports JAX. Those
-    of a head outside the package may be in its own file.
+    Its model and its loss are given by name, because a command needs the verb before it imports
+    JAX. A head outside the package may define them in its own file.
 
     Attributes:
       model: MODULE:NAME of the Flax module, which is made with a BertConfig, `num_outputs` and
@@ -27,9 +27,10 @@ class Head:
       loss: MODULE:NAME of the `Objective`, which is made with `loss_options`; most are a `TaskLoss`
         of `objectives.task_losses`.
       num_outputs: The number of outputs if it is always the same; 0 for one for each label.
-      model_options: Takes a completed config; returns more arguments of the model. Only a run has
-        them: a converted model is made without.
-      loss_options: Takes a completed config and the training examples of each class.
+      model_options: Takes a completed config; returns more arguments of the model. A model without
+        the config of a run is made without them.
+      loss_options: Takes a completed config and the number of training examples of each class;
+        returns the arguments of the loss.
       divides_batch: Whether the loss itself divides a batch for gradient accumulation.
       task: The task that reads labeled files for a model without a config of training.
       transformers_class: The class in `transformers` without the family's name and "For": a key of
@@ -37,12 +38,12 @@ class Head:
       methods: The methods of a loaded model by name. Their first argument is the model,
         an `inference.finetuned.FineTuned`, which tokenizes (`rows`) and runs (`outputs`).
       verb: The command of `predict`, if there is one.
-      embedding: Takes a completed config; returns the arguments of `Embedding` for a head that is
-        no layer of its own, but the way in which the encoder's states become a vector.
-      batch_fields: Takes a completed config and the sequences of an example; returns shapes and
-        dtypes of a batch, with which `compile_check` compiles the step.
-      advice: Commands to print at the end of a run, by what they are for, if they are not those of
-        the verb.
+      embedding: Takes a completed config; returns the arguments of `Embedding`. Only for a head
+        without a layer of its own, which pools the encoder's states into a vector.
+      batch_fields: Takes a completed config and the number of sequences in an example; returns
+        shapes and dtypes of a batch, with which `compile_check` compiles the step.
+      advice: More commands to print at the end of a run, by what they are for; {path} stands for
+        the work directory.
     """
 
     model: str
@@ -76,5 +77,5 @@ class Head:
         return self.model_class(model_config, **options)
 
     def make_loss(self, config: ConfigDict, class_counts: Mapping[str, int]) -> Any:
-        """Makes the loss; `class_counts` are the training examples of each class, if any."""
+        """Makes the loss; `class_counts` has the number of training examples of each class."""
         return import_name(self.loss)(**self.loss_options(config, class_counts))

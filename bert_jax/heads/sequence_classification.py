@@ -59,7 +59,7 @@ def _classes(bert: "FineTuned", logits_C: np.ndarray) -> list[Label] | float:
     return [Label(bert.labels[i], float(probs_C[i])) for i in ranked]
 
 
-def text_columns(trained: Mapping[str, Any]) -> tuple[str, ...]:
+def find_text_columns(trained: Mapping[str, Any]) -> tuple[str, ...]:
     """Finds the columns of the sentences in the training data; empty if they are not known."""
     if trained.get("task") in SPECS:
         return SPECS[trained["task"]].texts

@@ -19,8 +19,6 @@ from bert_jax.tokenizers.given_texts import Text
 
 # The length of a pair of single tokens: [CLS] a [SEP] b [SEP].
 _MIN_LENGTH = 5
-MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
-GENERATOR, REPLACED_TOKEN, DENOISING = "generator", "replaced_token", "denoising"
 # The methods that need a head of pre-training.
 METHODS: dict[str, Callable[..., Any]] = {
     "fill_mask": filling.fill_mask,
@@ -38,8 +36,8 @@ class MissingMethodError(UserError, AttributeError):
 class Bert:
     """A model in memory; `bert_jax.load` returns one.
 
-    It has the methods whose heads it has: METHODS need one of pre-training, and `bert_jax.heads`
-    has those of task heads.
+    Which methods it has depends on its heads: those in METHODS need a head of pre-training; those
+    of task heads are in `bert_jax.heads`.
 
     Each shape is compiled when it first occurs: the first call with a new length takes a
     second or two longer. A text that cannot be used, or a head that the model lacks, raises
@@ -49,7 +47,7 @@ class Bert:
       source: The path that the model was read from.
       max_length: The largest number of tokens in a text; longer texts are truncated with a warning.
       methods: METHODS and the methods of its task head, by name.
-      missing: Why the model lacks a method, by its name; empty or absent if it does not.
+      missing: Why the model lacks a method, by its name; absent if it does not.
       embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
         of a directory of sentence-transformers.
       masked_lm: The term of pre-training whose head fills masks.
@@ -75,7 +73,7 @@ class Bert:
         self.max_length = pretrained.max_length
         self.embedding = pretrained.embedding
         # ELECTRA's generator fills masks.
-        self.masked_lm = GENERATOR if GENERATOR in pretrained.terms else MASKED_LM
+        self.masked_lm = "generator" if "generator" in pretrained.terms else "masked_lm"
         self.params = jax.device_put(unflatten(pretrained.weights, self.config))
         own = load_head(pretrained.head).methods if pretrained.head else {}
         problem = (
@@ -89,14 +87,14 @@ class Bert:
         of_heads = {name for head in builtin_heads().values() for name in head.methods}
         self.missing = dict.fromkeys(of_heads - own.keys(), f"{self.source} {problem}")
         terms = {"fill_mask": self.masked_lm, "score": self.masked_lm}
-        terms |= {"next_sentence": NEXT_SENTENCE, "detect": REPLACED_TOKEN}
+        terms |= {"next_sentence": "next_sentence", "detect": "replaced_token"}
         for name, term in terms.items():
             problem = pretrained.missing_head(term)
             if term == self.masked_lm and self.tokenizer.mask_id >= self.config.vocab_size:
                 problem = f"{self.source} has no row for {self.tokenizer.special_tokens.mask}"
             if problem:
                 self.missing[name] = f"{problem}, which {name} needs; features need no head"
-        if DENOISING not in pretrained.terms or pretrained.head:
+        if "denoising" not in pretrained.terms or pretrained.head:
             self.missing["denoise"] = f"{self.source} is no pre-trained BART, which denoise needs"
         elif "fill_mask" in self.missing:
             self.missing["fill_mask"] += ", and denoise writes what the masks stand for"

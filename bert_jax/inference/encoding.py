@@ -118,7 +118,7 @@ def search(
       For each query the `corpus_id` and the `score` of the top_k, the most similar first. Of
       equally similar ones, the lowest ids come first.
     """
-    # JAX would keep a float for later calls.
+    # JAX would cache the float 5.0 and then fail for the equal integer 5 too.
     found, top_k = [], operator.index(top_k)
     queries_QxD = np.atleast_2d(query_embeddings)
     for first in range(0, len(queries_QxD), _SEARCH_QUERIES):

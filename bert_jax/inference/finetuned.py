@@ -1,4 +1,4 @@
-"""A fine-tuned BERT, which has the methods of its head."""
+"""A fine-tuned BERT."""
 
 import warnings
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.heads import load_head
-from bert_jax.heads.sequence_classification import text_columns
+from bert_jax.heads.sequence_classification import find_text_columns
 from bert_jax.inference import forward
 from bert_jax.inference.bert import Bert
 from bert_jax.interop import formats
@@ -35,7 +35,7 @@ class FineTuned(Bert):
         self.head, self.labels = pretrained.head, pretrained.labels
         self.multi_label = pretrained.multi_label
         self.trained: dict[str, Any] = pretrained.training.get("config") or {}
-        self.text_columns = text_columns(self.trained)
+        self.text_columns = find_text_columns(self.trained)
         self.threshold = self.trained.get("table", {}).get("threshold", 0.5)
 
     def outputs(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:

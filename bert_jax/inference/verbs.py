@@ -160,5 +160,5 @@ _OWN = (
     Verb("detect", _detect, TEXT_OR_PAIR, ("text_columns",)),
     Verb("denoise", _denoise, TEXT),
 )
-_OF_HEADS = (head.verb for head in builtin_heads().values() if head.verb)
-VERBS = {verb.name: verb for verb in (*_OWN, *_OF_HEADS)}
+_OF_HEADS = tuple(head.verb for head in builtin_heads().values() if head.verb)
+VERBS = {verb.name: verb for verb in _OWN + _OF_HEADS}

@@ -13,6 +13,6 @@ def make_task(
 ) -> Task:
     """Makes the task that `config.task` names; see `Task`."""
     kind = load_part(config.task, TASKS, "config.task")
-    # Whoever names the task means its head too.
+    # A user who names a task trusts its head too.
     trust(kind.head)
     return kind(config, source, tokenizer, labels)

@@ -105,7 +105,7 @@ def best_threshold(labels_NxC: np.ndarray, probabilities_NxC: np.ndarray) -> dic
     for threshold in (np.arange(1, 100) / 100).tolist():
         counts = count(labels_NxC, probabilities_NxC > threshold, labels_NxC.shape[1])
         tried[threshold] = counts.micro_f1()
-    # If several thresholds are as good, the one nearest to 0.5 is taken.
+    # If several thresholds are equally good, the one nearest to 0.5 is taken.
     best = max(tried, key=lambda threshold: (tried[threshold], -abs(threshold - 0.5)))
     return {"best_micro_f1": tried[best], "best_micro_f1_threshold": best}
 

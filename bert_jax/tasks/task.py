@@ -209,7 +209,7 @@ class Task(abc.ABC):
         return self._rows[split]
 
     def check(self, config: ConfigDict) -> list[str]:
-        """Checks a completed config beside the training rows; returns warnings, as sentences."""
+        """Checks a completed config against the training rows; returns warnings as sentences."""
         return []
 
     def class_counts(self) -> dict[str, int]:
