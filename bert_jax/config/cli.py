@@ -69,6 +69,9 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
         "MODULE:NAME of a part from outside bert_jax that a stored file may name.",
         allow_override=True,
     )
+    flags.register_validator(
+        "part", lambda names: all(":" in name for name in names), "it must be MODULE:NAME"
+    )
     flags.DEFINE_boolean(
         "traceback", False, "Also show where an error comes from.", allow_override=True
     )

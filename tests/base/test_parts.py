@@ -100,6 +100,11 @@ def test_a_part_that_the_command_names_is_imported(command, flag, folder):
     (folder / "ran").unlink()
 
 
+def test_a_part_is_named_by_its_module(folder):
+    _, errors = run(folder, f"{OPENS['main']} --part=payload")
+    assert errors == "error: flag --part=['payload']: it must be MODULE:NAME\n"
+
+
 def test_python_names_parts_too(folder, monkeypatch):
     attack(folder, "family", "run")
     monkeypatch.syspath_prepend(folder)
