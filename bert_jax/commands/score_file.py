@@ -21,7 +21,9 @@ from bert_jax.heads import load_head
 from bert_jax.interop.formats import read_pretrained
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import unflatten
+from bert_jax.tasks.squad_data import read_file as read_questions
 from bert_jax.tasks.table import positions
+from bert_jax.text.bad_records import BadRecords
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import CLASSES
@@ -56,7 +58,7 @@ def score_file(
         tokenizer = tokenizers.load(directory / workdir.TOKENIZER)
     else:
         pretrained = read_pretrained(directory, step)
-        config, tokenizer = _config_of(pretrained), pretrained.needed_tokenizer()
+        config, tokenizer = _config_of(pretrained, path), pretrained.needed_tokenizer()
     if text_columns or label_column:
         if config.task != "table":
             raise UserError(
@@ -94,8 +96,12 @@ def score_file(
     return {**found, "num_rows": len(rows), **scores, CLASSES: classes}
 
 
-def _config_of(pretrained: Pretrained) -> ConfigDict:
-    """Makes the config of a model that has a task head but no work directory."""
+def _config_of(pretrained: Pretrained, path: epath.Path) -> ConfigDict:
+    """Makes the config of a model that has a task head but no work directory.
+
+    Args:
+      path: The labeled file, which shows the version of SQuAD: weights do not.
+    """
     stored = pretrained.training.get("config")
     if stored and workdir.is_finetuning(stored):
         return config_lib.from_stored(stored)
@@ -112,5 +118,9 @@ def _config_of(pretrained: Pretrained) -> ConfigDict:
         if config.task == "table":
             config.table.multi_label = pretrained.multi_label
             config.table.regression = not labels
+        if config.task == "squad":
+            questions = read_questions(path, BadRecords("skip"))
+            has_all_answers = all(question.get("answers") for _, _, question in questions)
+            config.squad.version = "1.1" if has_all_answers else "2.0"
     described = pretrained.model, pretrained.head, labels, pretrained.family
     return filled_in(config, *described, dtype="float32")

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import importlib.machinery
 import importlib.util
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -102,6 +103,9 @@ def parse(
             name = str(e).partition("=")[0].removeprefix("flag --")
             raise UsageError(f"--{name} is missing: {values[name].help.rstrip('.')}") from e
         raise UsageError(str(e).strip().splitlines()[0]) from e
+    for name in values:
+        if isinstance(value := values[name].value, float) and not math.isfinite(value):
+            raise UsageError(f"--{name} is {value}; it must be a number")
     if len(remaining) > 1 and not words:
         raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
     if "config" in values:

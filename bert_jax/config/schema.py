@@ -98,7 +98,6 @@ class Field:
     def _is_within(self, value: Any) -> bool:
         if self.choices:
             return value in self.choices
-        # A comparison with NaN is false.
         return value == self.also or all(
             limit is None or compare(value, limit) for _, limit, compare in self._limits
         )
@@ -232,7 +231,7 @@ def _has_type(value: Any, default: Any) -> bool:
         return isinstance(value, Mapping | ConfigDict)
     if isinstance(default, float) and type(value) is int:
         return True
-    if isinstance(value, float) and math.isinf(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return False
     return isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
 

@@ -63,6 +63,10 @@ def predict_file(
             for item, result in zip(items, results, strict=True):
                 # Lists of Parquet may have dates in them.
                 line = json.dumps(item | result, ensure_ascii=False, default=str)
+                if "NaN" in line or "Infinity" in line:
+                    # JSON has no such numbers. The words in a text stay.
+                    values = json.loads(line, parse_constant=lambda name: None)
+                    line = json.dumps(values, ensure_ascii=False)
                 stream.write(line.encode("utf-8", "backslashreplace") + b"\n")
             count += len(chunk)
             advance(len(chunk))

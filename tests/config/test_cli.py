@@ -31,6 +31,7 @@ def parse(*arguments):
     cli.define_config_flag(values)
     flags.DEFINE_string("workdir", "", "", flag_values=values)
     flags.DEFINE_integer("steps", 3, "", flag_values=values)
+    flags.DEFINE_float("rate", 0.5, "", flag_values=values)
     flags.DEFINE_boolean("fast", False, "", flag_values=values)
     cli.parse(argv, values, load_stored=cli.stored_config)
     return values
@@ -107,6 +108,7 @@ def test_flags_may_come_before_the_config(config, form):
         (["--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
         (["--qqqq"], "unknown flag --qqqq"),
         (["--steps=many"], "flag --steps=many: "),
+        (["--rate=nan"], "--rate is nan; it must be a number"),
         (["words"], "unexpected argument 'words'"),
     ],
 )

@@ -36,12 +36,8 @@ def wrong_values(field):
         if (limit := getattr(field, name)) is not None:
             number = type(as_tuple(field.default)[0])(limit)
             yield number + step, f"{name.replace('_', ' ')} {limit}"
-    if (
-        field.range
-        and not field.choices
-        and any(isinstance(x, float) for x in as_tuple(field.default))
-    ):
-        yield float("nan"), field.range
+    if any(isinstance(x, float) for x in as_tuple(field.default)):
+        yield float("nan"), "a number"
         yield float("inf"), "a number"
 
 

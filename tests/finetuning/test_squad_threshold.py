@@ -64,12 +64,21 @@ def test_test_splits_have_the_best_threshold_of_the_validation_split(bert, tmp_p
     assert refused() == set()
 
 
-def test_a_threshold_is_refused_for_other_models(tmp_path):
-    formats.write(
-        small_bert.make_finetuned("question_answering", num_hidden_layers=1),
-        tmp_path / "hf",
-        "huggingface",
-    )
-    write_questions(tmp_path, "dev", 2, 0)
+def test_the_file_shows_the_version_of_weights_without_a_config(tmp_path):
+    model = tmp_path / "hf"
+    pretrained = small_bert.make_finetuned("question_answering", num_hidden_layers=1)
+    formats.write(pretrained, model, "huggingface")
+    write_questions(tmp_path, "dev", 12, 0)
+    file = tmp_path / "dev-v2.0.json"
+    with_answers = score_file(model, file, null_threshold=1e9)
+    without = score_file(model, file, null_threshold=-1e9)
+    assert without["NoAns_f1"] == 100.0 and without["HasAns_f1"] == 0.0
+    assert with_answers["NoAns_f1"] == 0.0
+
+    content = json.loads(file.read_text())
+    paragraphs = content["data"][0]["paragraphs"]
+    content["data"][0]["paragraphs"] = [p for p in paragraphs if p["qas"][0]["answers"]]
+    file.write_text(json.dumps(content))
+    assert "NoAns_f1" not in score_file(model, file)
     with pytest.raises(UserError, match="--null_threshold is for models that were fine-tuned on"):
-        score_file(tmp_path / "hf", tmp_path / "dev-v2.0.json", null_threshold=1.0)
+        score_file(model, file, null_threshold=1.0)

@@ -168,6 +168,15 @@ def test_examples_of_parquet_have_all_columns(tmp_path):
     assert found == [{"id": "7", "text": "a", "tags": ["x"]}, {"id": "8", "text": "b", "tags": []}]
 
 
+def test_numbers_that_json_lacks_are_null(predict, tmp_path):
+    bert = finetuned("sequence_classification", ("no", "yes"))
+    items = jsonl({"text": "a NaN", "score": NAN, "more": [1.5, {"least": -float("inf")}]})
+    predict("classify", bert, "x.jsonl", items)
+    (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
+    found = json.loads(line, parse_constant=pytest.fail)
+    assert (found["text"], found["score"], found["more"]) == ("a NaN", None, [1.5, {"least": None}])
+
+
 def test_choices(predict):
     bert = finetuned("multiple_choice")
     swag = "sent1,sent2,ending0,ending1,ending2,ending3\na b,the,c,d,e,f\n"
