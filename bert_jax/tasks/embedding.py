@@ -3,7 +3,6 @@
 import functools
 import io
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
+from bert_jax.tasks.candidates import NEGATIVE, POSITIVES, texts_of
 from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.retrieval import (
     BASELINE_PREFIX,
@@ -30,29 +30,12 @@ from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task
 from bert_jax.tasks.token_rows import TokenRows, tokenized
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.tables import as_text, listed, read_rows
+from bert_jax.text.tables import read_rows
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
-# The usual names of the columns, each of a text or a list of texts.
-_POSITIVES = ("positive", "positives", "pos")
-_NEGATIVE = re.compile(r"neg|negatives?|negative_\d+")
 # The losses of pairs with a number, and those that compare pairs with different labels.
 NUMBER_LOSSES = ("cosent", "angle", "cosine", "contrastive")
 _OF_DIFFERENCES = ("cosent", "angle", "softmax")
-
-
-def _texts(values: Mapping[str, Any], columns: Iterable[str]) -> list[str]:
-    """Returns the texts of some columns, each with a text or a list of texts."""
-    found: list[str] = []
-    for column in columns:
-        value = values.get(column, [])
-        # CSV has lists as texts.
-        texts = value if isinstance(value, list) else isinstance(value, str) and listed(value)
-        is_list = isinstance(value, list) or texts and all(isinstance(text, str) for text in texts)
-        found += map(as_text, texts if is_list else [value])
-    if not all(isinstance(text, str) for text in found):
-        raise BadRecord("not a text", f"{' or '.join(columns)} has something else than texts")
-    return found
 
 
 class TextTuple(NamedTuple):
@@ -275,15 +258,15 @@ class EmbeddingTask(Task):
 
     def _positives(self, columns: Iterable[str]) -> list[str]:
         column = self._options["positive_column"]
-        usual = [name for name in columns if name in _POSITIVES]
-        return [*filter(None, usual if column == _POSITIVES[0] and usual else [column])]
+        usual = [name for name in columns if name in POSITIVES]
+        return [*filter(None, usual if column == POSITIVES[0] and usual else [column])]
 
     def _negatives(self, columns: Iterable[str]) -> list[str]:
         if self._is_labeled or not self._options["positive_column"]:
             return []
         if self._options["negative_columns"]:
             return list(self._options["negative_columns"])
-        return sorted(filter(_NEGATIVE.fullmatch, columns))
+        return sorted(filter(NEGATIVE.fullmatch, columns))
 
     def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
         """Yields a tuple for each positive of each row."""
@@ -307,13 +290,13 @@ class EmbeddingTask(Task):
         expected = None
         for row in read_rows(source, needed, bad_rows, **options):
             with bad_rows.catching(row.where):
-                of_row = _texts(row.values, self._negatives(row.values))
+                of_row = texts_of(row.values, self._negatives(row.values))
                 expected = len(of_row) if expected is None else expected
                 if len(of_row) != expected:
                     counts = f"{len(of_row)} negatives instead of {expected}"
                     raise BadRecord("number of texts", f"the row has {counts}")
                 anchor = row.values[needed[0]]
-                of_positives = _texts(row.values, self._positives(row.values))
+                of_positives = texts_of(row.values, self._positives(row.values))
                 found = dict.fromkeys(of_positives) if positives else [anchor]
                 if not found or not all(text.strip() for text in (anchor, *found, *of_row)):
                     raise BadRecord("empty text", "a text is empty")
