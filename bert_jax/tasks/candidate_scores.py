@@ -4,13 +4,18 @@ They are those of CrossEncoderRerankingEvaluator in sentence-transformers 6, but
 there each number has its own rule, and here relevant documents come after equal others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.tasks.retrieval import Retrieval
+
 # Documents of a ranking that nDCG and MRR see.
 _CUTOFF = 10
+_NDCG, _MRR = f"ndcg@{_CUTOFF}", f"mrr@{_CUTOFF}"
+# The prefix of the scores of the first stage, before documents are reranked.
+FIRST_PREFIX = "first_"
 
 
 class CandidateRanking(NamedTuple):
@@ -51,7 +56,42 @@ def candidate_scores(rankings: Iterable[CandidateRanking]) -> dict[str, float]:
     """
     scores_Qx3 = [_scores(ranking) for ranking in rankings]
     means_3 = np.mean(scores_Qx3, axis=0).tolist()
-    return dict(zip((f"ndcg@{_CUTOFF}", f"mrr@{_CUTOFF}", "map"), means_3, strict=True))
+    return dict(zip((_NDCG, _MRR, "map"), means_3, strict=True))
+
+
+def two_stage_scores(
+    data: Retrieval, documents: Sequence[np.ndarray], scores: Sequence[np.ndarray], depth: int
+) -> dict[str, float]:
+    """Scores the documents that a first stage found, before and after they are reranked.
+
+    Args:
+      documents: The numbers of at most `depth` documents for each query, in the order of the first
+        stage; see `retrieval.nearest`.
+      scores: The reranker's scores of these documents.
+
+    Returns:
+      `candidate_scores` and, with FIRST_PREFIX, those of the first stage. A relevant document that
+      it missed is no candidate of the reranker, and costs it nothing. "full_ndcg@10" counts such
+      documents in both, as in `retrieval_scores`. "recall@DEPTH" is the mean fraction of the
+      relevant documents that the first stage found.
+    """
+    rankings = [
+        CandidateRanking(scores_C, np.isin(ranked_C, list(relevant)), len(relevant))
+        for scores_C, ranked_C, relevant in zip(scores, documents, data.relevant, strict=True)
+    ]
+    stages = {
+        FIRST_PREFIX: (
+            [first_ranking(x.is_relevant_C, x.num_relevant) for x in rankings],
+            [x._replace(scores_C=-np.arange(len(x.scores_C))) for x in rankings],
+        ),
+        "": ([ranking_of(x.scores_C, x.is_relevant_C) for x in rankings], rankings),
+    }
+    found = {}
+    for prefix, (as_found, with_missed) in stages.items():
+        found |= {f"{prefix}{name}": value for name, value in candidate_scores(as_found).items()}
+        found[f"{prefix}full_{_NDCG}"] = candidate_scores(with_missed)[_NDCG]
+    recalls = [np.sum(x.is_relevant_C) / x.num_relevant for x in rankings]
+    return found | {f"recall@{depth}": float(np.mean(recalls))}
 
 
 def _scores(ranking: CandidateRanking) -> tuple[float, float, float]:

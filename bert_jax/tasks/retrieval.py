@@ -210,9 +210,10 @@ def retrieval_scores(
       first k. If documents are relevant to different degrees, "graded_ndcg@10" has these as gains,
       as trec_eval's ndcg_cut_10.
     """
-    size = max(1, _BLOCK // len(data.documents))
-    blocks = [slice(start, start + size) for start in range(0, len(data.queries), size)]
-    grades_QxR = np.concatenate([_grades(similarities(block), data, block) for block in blocks])
+    rankings = zip(data.relevant, nearest(data, similarities, _DEPTH), strict=True)
+    grades_QxR = np.zeros((len(data.queries), _DEPTH))
+    for grades_R, (relevant, ranked) in zip(grades_QxR, rankings, strict=True):
+        grades_R[: len(ranked)] = [relevant.get(document, 0) for document in ranked.tolist()]
     hits_QxR = grades_QxR > 0
     num_relevant_Q = np.array([len(documents) for documents in data.relevant])
     rank_R = np.arange(1, _DEPTH + 1)
@@ -237,20 +238,25 @@ def retrieval_scores(
     return {name: float(np.mean(values_Q)) for name, values_Q in scores_Q.items()}
 
 
-def _grades(similarity_QxN: np.ndarray, data: Retrieval, block: slice) -> np.ndarray:
-    """Returns how relevant the first documents of some queries are, float64 [Q, _DEPTH]."""
-    grades_QxR = np.zeros((len(similarity_QxN), _DEPTH))
+def nearest(
+    data: Retrieval, similarities: Callable[[slice], np.ndarray], depth: int
+) -> Iterator[np.ndarray]:
+    """Yields the numbers of the first documents for each query, at most `depth`: int [R].
+
+    Args:
+      similarities: See `retrieval_scores`.
+    """
+    size = max(1, _BLOCK // len(data.documents))
     # One more, because one may be left out.
-    depth = min(_DEPTH + 1, similarity_QxN.shape[1])
-    rows = zip(similarity_QxN, data.relevant[block], data.own[block], strict=True)
-    for grades_R, (similarity_N, relevant, own) in zip(grades_QxR, rows, strict=True):
-        last = np.partition(similarity_N, -depth)[-depth]
-        found = np.flatnonzero(similarity_N >= last)
-        found = found[found != own]
-        # A stable sort keeps equal similarities in the order of their ids.
-        ranked = found[np.argsort(-similarity_N[found], kind="stable")][:_DEPTH].tolist()
-        grades_R[: len(ranked)] = [relevant.get(document, 0) for document in ranked]
-    return grades_QxR
+    size_of_found = min(depth + 1, len(data.documents))
+    for start in range(0, len(data.queries), size):
+        block = slice(start, start + size)
+        for similarity_N, own in zip(similarities(block), data.own[block], strict=True):
+            last = np.partition(similarity_N, -size_of_found)[-size_of_found]
+            found = np.flatnonzero(similarity_N >= last)
+            found = found[found != own]
+            # A stable sort keeps equal similarities in the order of their ids.
+            yield found[np.argsort(-similarity_N[found], kind="stable")][:depth]
 
 
 def similarities(

@@ -10,7 +10,9 @@ from bert_jax.tasks.candidate_scores import (
     candidate_scores,
     first_ranking,
     ranking_of,
+    two_stage_scores,
 )
+from bert_jax.tasks.retrieval import make_retrieval, nearest
 
 # The score of a letter (a is 0), the relevant letters, and those that the first stage found.
 QUERIES = [
@@ -72,3 +74,26 @@ def test_ranks_beyond_ten_count_for_map_alone():
     is_relevant_C = np.arange(12) == 10
     found = candidate_scores([first_ranking(is_relevant_C, 1)])
     assert found == {"ndcg@10": 0, "mrr@10": 0, "map": pytest.approx(1 / 11)}
+
+
+def test_two_stages():
+    """A query whose second relevant document is missed, and one whose only one is."""
+    documents = dict.fromkeys("abcdef", "")
+    judged = {"1": {"b": 1, "f": 1}, "2": {"e": 1}}
+    data = make_retrieval(documents, {"1": "", "2": ""}, judged)
+    first_QxN = -np.arange(6.0) * np.ones((2, 1))
+    ranked = list(nearest(data, lambda block: first_QxN[block], 3))
+    assert np.array(ranked).tolist() == [[0, 1, 2], [0, 1, 2]]
+    scores = [np.array([0.1, 0.9, 0.5])] * 2
+    expected = {
+        "first_ndcg@10": gain(2, 4) / gain(1, 2) / 2,
+        "first_mrr@10": 1 / 2 / 2,
+        "first_map": (1 / 2 + 2 / 4) / 2 / 2,
+        "first_full_ndcg@10": gain(2) / gain(1, 2) / 2,
+        "ndcg@10": 1 / 2,
+        "mrr@10": 1 / 2,
+        "map": 1 / 2,
+        "full_ndcg@10": gain(1) / gain(1, 2) / 2,
+        "recall@3": 1 / 2 / 2,
+    }
+    assert two_stage_scores(data, ranked, scores, 3) == pytest.approx(expected)
