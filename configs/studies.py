@@ -4,7 +4,7 @@
 
 NAME is table5 (the pre-training tasks), table6 (the size of the model), table8 (what replaces the
 chosen tokens), figure5 (a left-to-right model beside a masked one, by steps of pre-training) or
-families (with the FLOPs of 500 steps of BERT). GLUE is the folder with the folders of the GLUE
+families (with equal FLOPs; see comparison.py). GLUE is the folder with the folders of the GLUE
 tasks: with it, each model is fine-tuned on SST-2 with two seeds, and so are random weights with the
 shape of the first model. A score that is not above theirs owes nothing to pre-training.
 
@@ -28,15 +28,6 @@ from bert_jax.config import check_argument
 SIZES = ("L1_H64_A1", "L2_H64_A1", "L1_H128_A2", "L2_H128_A1", "L2_H128_A2", "L2_H192_A3")
 # Percentages of the chosen tokens that become [MASK], are kept and become random.
 REPLACEMENTS = ("100_0_0", "80_0_20", "80_20_0", "0_20_80", "0_0_100")
-# Steps that take the FLOPs of 500 steps of BERT.
-FAMILIES = {
-    "bert": 500,
-    "roberta": 500,
-    "spanbert": 454,
-    "albert": 520,
-    "electra": 461,
-    "distilbert": 304,
-}
 # Each name of a model with its config and what else differs.
 STUDIES = {
     "table5": {
@@ -55,8 +46,8 @@ STUDIES = {
         for name, ablation in (("masked", "no_nsp"), ("left_to_right", "ltr"))
     },
     "families": {
-        name: f"--config=comparison:{name} --config.train.num_steps={num_steps}"
-        for name, num_steps in FAMILIES.items()
+        name: f"--config=comparison:{name}"
+        for name in ("bert", "roberta", "spanbert", "albert", "electra", "distilbert")
     },
 }
 # The checkpoints of a study that fine-tunes several of a run; otherwise the last is fine-tuned.

@@ -72,13 +72,12 @@ def test_the_runs_of_a_study_have_valid_configs(study):
     assert [name for name, *_ in runs_alone] == [*models]
 
 
-def test_the_families_have_the_flops_of_500_steps_of_bert():
+def test_the_families_have_equal_flops():
     configs = [parsed(shlex.split(line)[2:]) for line in load_config("studies:families").runs]
-    bert, *others = configs
-    assert bert.train.num_steps == 500
-    for config in others:
+    bert, *_ = configs
+    for config in configs:
         teacher = BertConfig(**bert.model) if config.objective.teacher else None
-        assert flops_of(config, teacher) == pytest.approx(flops_of(bert, None), rel=2e-3)
+        assert flops_of(config, teacher) == pytest.approx(1e14, rel=1e-3)
 
 
 # Stands for Python: appends its arguments to a file, and ends as a run does. It notes SIGTERM and
