@@ -5,7 +5,6 @@ there each number has its own rule, and here relevant documents come after equal
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,50 +12,42 @@ from bert_jax.tasks.retrieval import Retrieval
 
 # Documents of a ranking that nDCG and MRR see.
 _CUTOFF = 10
-_NDCG, _MRR = f"ndcg@{_CUTOFF}", f"mrr@{_CUTOFF}"
+_NDCG = f"ndcg@{_CUTOFF}"
 # The prefix of the scores of the first stage, before documents are reranked.
 FIRST_PREFIX = "first_"
 
 
-class CandidateRanking(NamedTuple):
-    """The candidates of a query.
-
-    Attributes:
-      scores_C: The score of each candidate.
-      is_relevant_C: bool, which candidates are relevant.
-      num_relevant: The number of relevant documents that a perfect ranking has: at least that of
-        the relevant candidates.
-    """
-
-    scores_C: np.ndarray
-    is_relevant_C: np.ndarray
-    num_relevant: int
+def ranking_of(scores_C: np.ndarray, is_relevant_C: np.ndarray) -> np.ndarray:
+    """Ranks candidates by their scores: whether the one of each rank is relevant, bool [C]."""
+    return is_relevant_C[np.lexsort((is_relevant_C, -scores_C))]
 
 
-def ranking_of(scores_C: np.ndarray, is_relevant_C: np.ndarray) -> CandidateRanking:
-    """Makes the ranking of candidates by their scores; nothing but them is to be found."""
-    return CandidateRanking(scores_C, is_relevant_C, int(np.sum(is_relevant_C)))
+def first_ranking(is_relevant_R: np.ndarray, num_relevant: int) -> np.ndarray:
+    """Adds the relevant documents that a ranking lacks at its end, unless it lacks them all."""
+    num_missed = num_relevant - is_relevant_R.sum() if is_relevant_R.any() else 0
+    return np.concatenate([is_relevant_R, np.ones(num_missed, bool)])
 
 
-def first_ranking(is_relevant_C: np.ndarray, num_relevant: int) -> CandidateRanking:
-    """Makes the ranking in which a first stage gave the candidates.
-
-    The relevant documents that it missed follow at the end, unless it missed them all.
-    """
-    num_found = int(np.sum(is_relevant_C))
-    num_missed = num_relevant - num_found if num_found else 0
-    whole_R = np.concatenate([is_relevant_C, np.ones(num_missed, bool)])
-    return ranking_of(-np.arange(len(whole_R)), whole_R)
-
-
-def candidate_scores(rankings: Iterable[CandidateRanking]) -> dict[str, float]:
+def candidate_scores(rankings: Iterable[np.ndarray]) -> dict[str, float]:
     """Computes the means over all queries of "ndcg@10", "mrr@10" and "map".
 
-    Relevance is yes or no. A query without a relevant candidate counts as 0.
+    Args:
+      rankings: Whether the document of each rank is relevant, bool [R]. A query without a relevant
+        one counts as 0.
     """
-    scores_Qx3 = [_scores(ranking) for ranking in rankings]
-    means_3 = np.mean(scores_Qx3, axis=0).tolist()
-    return dict(zip((_NDCG, _MRR, "map"), means_3, strict=True))
+    scores_Qx3 = [_scores(is_relevant_R) for is_relevant_R in rankings]
+    names = _NDCG, f"mrr@{_CUTOFF}", "map"
+    return dict(zip(names, np.mean(scores_Qx3, axis=0).tolist(), strict=True))
+
+
+def _scores(is_relevant_R: np.ndarray) -> tuple[float, float, float]:
+    ranks_H = np.flatnonzero(is_relevant_R) + 1
+    if not ranks_H.size:
+        return 0.0, 0.0, 0.0
+    count_H = np.arange(1, len(ranks_H) + 1)
+    gain, best = (np.sum(1 / np.log2(x[x <= _CUTOFF] + 1)) for x in (ranks_H, count_H))
+    mrr = 1 / ranks_H[0] if ranks_H[0] <= _CUTOFF else 0.0
+    return gain / best, mrr, np.mean(count_H / ranks_H)
 
 
 def two_stage_scores(
@@ -70,39 +61,24 @@ def two_stage_scores(
       scores: The reranker's scores of these documents.
 
     Returns:
-      `candidate_scores` and, with FIRST_PREFIX, those of the first stage. A relevant document that
-      it missed is no candidate of the reranker, and costs it nothing. "full_ndcg@10" counts such
-      documents in both, as in `retrieval_scores`. "recall@DEPTH" is the mean fraction of the
-      relevant documents that the first stage found.
+      `candidate_scores` of the documents and, with FIRST_PREFIX, those of the first stage, in which
+      the documents that it missed come last. For the reranker these do not exist: to compare it
+      with the first stage, "full_ndcg@10" has them last in both. "recall@DEPTH" is the mean
+      fraction of relevant documents that were found, which reranking does not change.
     """
-    rankings = [
-        CandidateRanking(scores_C, np.isin(ranked_C, list(relevant)), len(relevant))
-        for scores_C, ranked_C, relevant in zip(scores, documents, data.relevant, strict=True)
+    found = [
+        np.isin(numbers_R, list(relevant))
+        for numbers_R, relevant in zip(documents, data.relevant, strict=True)
     ]
-    stages = {
-        FIRST_PREFIX: (
-            [first_ranking(x.is_relevant_C, x.num_relevant) for x in rankings],
-            [x._replace(scores_C=-np.arange(len(x.scores_C))) for x in rankings],
-        ),
-        "": ([ranking_of(x.scores_C, x.is_relevant_C) for x in rankings], rankings),
+    counts = [len(relevant) for relevant in data.relevant]
+    ranked = [*map(ranking_of, scores, found)]
+    first = candidate_scores(map(first_ranking, found, counts))
+    recall = float(np.mean([is_relevant_R.sum() for is_relevant_R in found] / np.array(counts)))
+    full = f"full_{_NDCG}"
+    first |= {full: first[_NDCG], f"recall@{depth}": recall}
+    return {
+        **candidate_scores(ranked),
+        full: candidate_scores(map(first_ranking, ranked, counts))[_NDCG],
+        f"recall@{depth}": recall,
+        **{f"{FIRST_PREFIX}{name}": value for name, value in first.items()},
     }
-    found = {}
-    for prefix, (as_found, with_missed) in stages.items():
-        found |= {f"{prefix}{name}": value for name, value in candidate_scores(as_found).items()}
-        found[f"{prefix}full_{_NDCG}"] = candidate_scores(with_missed)[_NDCG]
-    recalls = [np.sum(x.is_relevant_C) / x.num_relevant for x in rankings]
-    return found | {f"recall@{depth}": float(np.mean(recalls))}
-
-
-def _scores(ranking: CandidateRanking) -> tuple[float, float, float]:
-    order_C = np.lexsort((ranking.is_relevant_C, -np.asarray(ranking.scores_C)))
-    # The ranks of the relevant candidates, from 1.
-    ranks_H = np.flatnonzero(np.asarray(ranking.is_relevant_C)[order_C]) + 1
-    if not ranks_H.size:
-        return 0.0, 0.0, 0.0
-    first_H = ranks_H[ranks_H <= _CUTOFF]
-    best_R = np.arange(1, min(ranking.num_relevant, _CUTOFF) + 1)
-    ndcg = np.sum(1 / np.log2(first_H + 1)) / np.sum(1 / np.log2(best_R + 1))
-    mrr = 1 / first_H[0] if first_H.size else 0.0
-    precision_H = np.arange(1, len(ranks_H) + 1) / ranks_H
-    return ndcg, mrr, np.sum(precision_H) / ranking.num_relevant

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bert_jax.tasks.candidate_scores import (
-    CandidateRanking,
     candidate_scores,
     first_ranking,
     ranking_of,
@@ -52,11 +51,8 @@ def test_what_the_first_stage_missed_is_not_reranked():
     assert found["map"] == pytest.approx(0.2888888889)
     # No candidate of the third is relevant.
     assert candidate_scores(rankings[2:]) == {"ndcg@10": 0, "mrr@10": 0, "map": 0}
-    # A query whose other relevant document is no candidate, with and without counting it.
-    scores_C, is_relevant_C = np.array([2.0, 1.0]), np.array([True, False])
-    assert candidate_scores([ranking_of(scores_C, is_relevant_C)])["ndcg@10"] == 1
-    counted = candidate_scores([CandidateRanking(scores_C, is_relevant_C, 2)])
-    assert counted == pytest.approx({"ndcg@10": 1 / gain(1, 2), "mrr@10": 1, "map": 1 / 2})
+    # Only what is there can be found.
+    assert candidate_scores([np.array([True, False])])["ndcg@10"] == 1
 
 
 def test_the_first_stage_has_what_it_missed_at_the_end():
@@ -67,6 +63,7 @@ def test_the_first_stage_has_what_it_missed_at_the_end():
     expected = {"ndcg@10": 0.3769765845, "mrr@10": 0.2777777778, "map": 0.2638888889}
     assert candidate_scores(rankings) == pytest.approx(expected)
     missed = first_ranking(np.array([False, True]), 2)
+    assert missed.tolist() == [False, True, True]
     assert candidate_scores([missed])["map"] == pytest.approx((1 / 2 + 2 / 3) / 2)
 
 
@@ -87,13 +84,14 @@ def test_two_stages():
     scores = [np.array([0.1, 0.9, 0.5])] * 2
     expected = {
         "first_ndcg@10": gain(2, 4) / gain(1, 2) / 2,
+        "first_full_ndcg@10": gain(2, 4) / gain(1, 2) / 2,
         "first_mrr@10": 1 / 2 / 2,
         "first_map": (1 / 2 + 2 / 4) / 2 / 2,
-        "first_full_ndcg@10": gain(2) / gain(1, 2) / 2,
         "ndcg@10": 1 / 2,
         "mrr@10": 1 / 2,
         "map": 1 / 2,
-        "full_ndcg@10": gain(1) / gain(1, 2) / 2,
+        "full_ndcg@10": gain(1, 4) / gain(1, 2) / 2,
         "recall@3": 1 / 2 / 2,
+        "first_recall@3": 1 / 2 / 2,
     }
     assert two_stage_scores(data, ranked, scores, 3) == pytest.approx(expected)
