@@ -62,6 +62,14 @@ LOSSES = {
     "contrastive": (losses.ContrastiveLoss, {}, 1, "binary"),
     "triplet": (losses.TripletLoss, {}, 2, None),
     "softmax": (losses.SoftmaxLoss, {}, 1, "classes"),
+    "margin_mse": (losses.MarginMSELoss, {}, 3, "teacher"),
+    "kl": (losses.DistillKLDivLoss, {}, 3, "teacher"),
+    "kl_temperatures": (
+        losses.DistillKLDivLoss,
+        {"student_temperature": 2.0, "teacher_temperature": 0.5},
+        3,
+        "teacher",
+    ),
     "matryoshka_mnr": (losses.MultipleNegativesRankingLoss, {}, 3, None),
     "matryoshka_cosent": (losses.CoSENTLoss, {}, 1, "scores"),
 }
@@ -81,6 +89,7 @@ def inputs() -> dict[str, np.ndarray]:
         "scores": np.array([0.25, 1.0, 0.25, 0.625, 0.0, 0.625]),
         "binary": np.array([1, 0, 1, 1, 0, 0]),
         "classes": np.array([2, 0, 1, 2, 2, 0]),
+        "teacher": np.sin(np.arange(3.0 * BATCH)).reshape(BATCH, 3),
         "kernel": rng.randn(CLASSES, 3 * WIDTH),
         "bias": rng.randn(CLASSES),
         # Small whole numbers make equal similarities.
@@ -137,7 +146,7 @@ def ranking(given: dict[str, np.ndarray]) -> dict[str, float]:
     }
 
 
-def train() -> dict[str, np.ndarray]:
+def train(loss_name: str) -> dict[str, np.ndarray]:
     """Returns the loss before each of 20 updates, and the weights after the last."""
     golden = read_golden("model_gelu")
     shape = json.loads(str(golden["config"]))
@@ -145,7 +154,7 @@ def train() -> dict[str, np.ndarray]:
     model = make_model(shape | dropout, BertModel.__name__)
     weights = section(golden, "weights")
     load(model, {n.removeprefix("bert."): x for n, x in weights.items()}, torch.float64)
-    pooling, loss = Pooling(shape["hidden_size"], "mean"), LOSSES["mnr"][0](MODEL)
+    pooling, loss = Pooling(shape["hidden_size"], "mean"), LOSSES[loss_name][0](MODEL)
     decayed = [p for n, p in model.named_parameters() if "bias" not in n and "LayerNorm" not in n]
     others = [p for n, p in model.named_parameters() if "bias" in n or "LayerNorm" in n]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
@@ -161,7 +170,7 @@ def train() -> dict[str, np.ndarray]:
             ids, mask = torch.tensor(ids).long(), torch.tensor(mask).long()
             states = model(input_ids=ids, attention_mask=mask).last_hidden_state
             features.append(pooling({"token_embeddings": states, "attention_mask": mask}))
-        value = loss(features, None)
+        value = loss(features, torch.tensor(batch["scores"]))
         losses.append(value.item())
         optimizer.zero_grad()
         value.backward()
@@ -181,7 +190,10 @@ def main() -> None:
         golden |= record_loss(name, given)
     scores = ranking(given)
     print(scores)
-    save_arrays("embeddings", golden | under("ranking", scores) | under("training", train()))
+    golden |= under("ranking", scores)
+    for name in ("mnr", "margin_mse"):
+        golden |= under(f"training_{name}", train(name))
+    save_arrays("embeddings", golden)
 
 
 if __name__ == "__main__":

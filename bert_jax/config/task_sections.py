@@ -20,6 +20,11 @@ TASKS = {
 }
 # Those that data.long_texts=windows is for.
 IN_WINDOWS = (*GLUE_TASKS, "ax", "table")
+# The losses of embeddings that learn the scores of a teacher, all those for an anchor with its
+# documents, and those of pairs with a number.
+DISTILLATION = ("margin_mse", "kl")
+OF_NEGATIVES = ("mnr", "triplet", *DISTILLATION)
+NUMBER_LOSSES = ("cosent", "angle", "cosine", "contrastive")
 # The sections of single tasks, such as `config.squad`.
 TASK_SECTIONS: dict[str, Section] = {
     "table": {
@@ -114,10 +119,11 @@ TASK_SECTIONS: dict[str, Section] = {
             "mnr",
             "Loss, with the formula of sentence-transformers. For an anchor with a positive: mnr "
             "(MultipleNegativesRanking, InfoNCE), in which all other documents of the batch are "
-            "negatives. For an anchor, a positive and a negative: triplet. For two texts with a "
-            "number: cosent, angle (AnglE) and cosine; with 0 or 1: contrastive; with a class: "
-            "softmax, whose layer is only for training.",
-            choices=("mnr", "cosent", "angle", "cosine", "contrastive", "triplet", "softmax"),
+            "negatives. For an anchor, a positive and negatives: triplet, and with the scores of a "
+            "teacher margin_mse (MarginMSE) and kl (DistillKLDiv). For two texts with a number: "
+            "cosent, angle (AnglE) and cosine; with 0 or 1: contrastive; with a class: softmax, "
+            "whose layer is only for training.",
+            choices=(*OF_NEGATIVES, *NUMBER_LOSSES, "softmax"),
         ),
         "scale": Field(
             20.0,
@@ -146,6 +152,18 @@ TASK_SECTIONS: dict[str, Section] = {
             "mnr: whether texts of the batch that equal the anchor or the positive of a row are "
             "left out of its negatives, and so are positives of the same anchor.",
         ),
+        "temperature": Field(
+            1.0,
+            "kl: what similarities are divided by. The loss is multiplied by its square.",
+            above=0,
+            only_with=("embedding.loss", "kl"),
+        ),
+        "teacher_temperature": Field(
+            1.0,
+            "kl: what the teacher's scores are divided by.",
+            above=0,
+            only_with=("embedding.loss", "kl"),
+        ),
         "dims": Field(
             (0,),
             "Widths to which vectors are cut, such as 0,512,256,128,64: the loss is the sum over "
@@ -163,8 +181,9 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
         "normalize": Field(
             True,
-            "Whether the trained model scales its vectors to length 1. All losses but triplet and "
-            "softmax compare directions only.",
+            "Whether the trained model scales its vectors to length 1. triplet and softmax compare "
+            "vectors before that, margin_mse and kl take dot products after it, and all other "
+            "losses compare directions only.",
         ),
         "anchor_column": Field("anchor", "Column of the anchor, such as a question."),
         "positive_column": Field(
@@ -175,9 +194,9 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
         "negative_columns": Field(
             (),
-            "Columns of hard negatives for mnr and triplet, each of a text or a list of texts. If "
+            "Columns of hard negatives, each of a text or a list of texts. If "
             "empty, those named negative, negatives, neg and negative_1, negative_2, ...",
-            only_with=("embedding.loss", "mnr", "triplet"),
+            only_with=("embedding.loss", *OF_NEGATIVES),
         ),
         "label_column": Field("label", "Column of the number or the class, for losses with one."),
         "label_divisor": Field(
@@ -239,6 +258,11 @@ def squad_rules(config: ConfigDict) -> Iterator[Rule]:
         ("data.max_seq_length", "squad.max_query_length"),
         "the former must be larger by 4 at least, for special tokens and a context",
     )
+
+
+def embedding_similarity(own: ConfigDict) -> str:
+    """Returns how the vectors of `config.embedding` are compared: "cosine" or "dot"."""
+    return "dot" if own.loss in DISTILLATION and not own.normalize else "cosine"
 
 
 def embedding_rules(config: ConfigDict) -> Iterator[Rule]:

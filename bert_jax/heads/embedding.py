@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from bert_jax.config.task_sections import DISTILLATION, embedding_similarity
 from bert_jax.heads.head import Head
 
 
@@ -20,6 +21,11 @@ def _loss_options(config: ConfigDict, class_counts: Mapping[str, int]) -> dict[s
         options["scale"] = own.scale
     if own.loss == "mnr":
         options |= {"symmetric": own.symmetric, "same_side": own.same_side}
+    if own.loss in DISTILLATION:
+        options["normalize"] = own.normalize
+    if own.loss == "kl":
+        temperatures = "temperature", "teacher_temperature"
+        options |= {name: own[name] for name in temperatures}
     if own.margin and own.loss in ("contrastive", "triplet"):
         options["margin"] = own.margin
     return {
@@ -42,10 +48,11 @@ def _embedding(config: ConfigDict) -> dict[str, Any]:
         "max_length": config.data.max_seq_length,
         "include_prompt": own.include_prompt,
         "prompt": own.query_prompt if is_same else "",
+        "similarity": embedding_similarity(own),
         "library": {
             "prompts": {"query": own.query_prompt, "document": own.document_prompt},
             "default_prompt_name": "query" if is_same else None,
-            "similarity_fn_name": "cosine",
+            "similarity_fn_name": embedding_similarity(own),
         },
     }
 

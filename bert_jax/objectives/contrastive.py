@@ -3,16 +3,19 @@
 The formulas and the defaults are those of sentence-transformers. Similarities are float32, in a
 run of bfloat16 too. Row i of a batch has an anchor and C documents: its positive first, then its
 hard negatives. A loss takes the vectors of the whole batch, queries_BxD and documents_BxCxD, whose
-rows are sharded over the devices; the compiler gathers the documents.
+rows are sharded over the devices; the compiler gathers the documents. Where a row has fewer
+documents than C, `is_document_BxC` is False.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from bert_jax.objectives import ranking
 from bert_jax.objectives.flops import encoder_flops
 from bert_jax.objectives.objective import Batch, Metrics, apply, split_rows
 
@@ -67,14 +70,18 @@ class Contrastive:
             pair = queries_BxD, documents_BxCxD[:, 0]
             metrics = softmax(model.apply(variables, *pair, method="classify"), batch["labels"])
             return metrics["loss"], metrics
-        same = {}
+        given = {}
+        if self.loss_name in _OF_DOCUMENTS:
+            given["is_document_BxC"] = batch["document_numbers"] >= 0
         if self.loss_name == "mnr" and self.mask_duplicates:
-            same = same_texts(batch["query_numbers"], batch["document_numbers"])
+            given |= same_texts(batch["query_numbers"], batch["document_numbers"])
+        if "guide_queries" in batch:
+            given["guide"] = batch["guide_queries"], batch["guide_documents"]
 
         def of_width(queries_BxD: jax.Array, documents_BxCxD: jax.Array) -> Metrics:
             loss = LOSSES[self.loss_name]
             labels = batch.get("labels")
-            return loss(queries_BxD, documents_BxCxD, labels, **same, **self.options)
+            return loss(queries_BxD, documents_BxCxD, labels, **given, **self.options)
 
         if not self.dims:
             metrics = of_width(queries_BxD, documents_BxCxD)
@@ -162,8 +169,10 @@ def mnr(
     scale: float = 20.0,
     symmetric: bool = False,
     same_side: bool = False,
+    is_document_BxC: jax.Array | bool = True,
     same_queries_BxB: jax.Array | bool = False,
     same_documents_BxBxC: jax.Array | bool = False,
+    guide: tuple[jax.Array, jax.Array] | None = None,
 ) -> Metrics:
     """Cross-entropy of the positive among all documents of the batch (InfoNCE).
 
@@ -174,6 +183,8 @@ def mnr(
       same_side: Compares anchors with anchors too, and positives with all anchors and documents, in
         a single sum (Li et al. 2023).
       same_queries_BxB, same_documents_BxBxC: See `same_texts`.
+      guide: Vectors of unit length of another model, [B, G] and [B, C, G]. What it finds more
+        similar than the positive to its anchor is no negative of the row (Solatorio 2024).
 
     Returns:
       The loss, and the fraction of rows whose positive is nearer than all other documents.
@@ -186,28 +197,42 @@ def mnr(
     is_own_BxB = jnp.arange(rows)[:, None] == jnp.arange(rows)
     is_positive_BxBxC = is_own_BxB[..., None] & (jnp.arange(choices) == 0)
 
-    def with_queries(x_BxD: jax.Array) -> jax.Array:
-        logits_BxB = scale * jnp.einsum("id,jd->ij", x_BxD, queries_BxD, precision="highest")
-        return jnp.where(is_own_BxB | same_queries_BxB, _EXCLUDED, logits_BxB)
+    guide_queries, guide_documents = guide or (None, None)
+    guide_positives = None if guide is None else guide_documents[:, 0]
 
-    def with_documents(x_BxD: jax.Array, excluded_BxBxC: jax.Array) -> jax.Array:
-        logits_BxBxC = scale * jnp.einsum(
-            "id,jcd->ijc", x_BxD, documents_BxCxD, precision="highest"
-        )
-        return jnp.where(excluded_BxBxC | same_documents_BxBxC, _EXCLUDED, logits_BxBxC)
+    def guided_out(similarity: jax.Array) -> jax.Array:
+        """Compares similarities of the guide, [B, ...], with that of the positive of each row."""
+        own_B = jnp.sum(guide_queries * guide_positives, axis=-1)
+        return similarity > jnp.expand_dims(own_B, tuple(range(1, similarity.ndim)))
 
-    negatives_BxBxC = with_documents(queries_BxD, is_positive_BxBxC)
+    def with_queries(x_BxD: jax.Array, guide_BxG: jax.Array | None) -> jax.Array:
+        excluded_BxB = is_own_BxB | same_queries_BxB
+        if guide_BxG is not None:
+            excluded_BxB |= guided_out(_products("id,jd->ij", guide_BxG, guide_queries))
+        logits_BxB = scale * _products("id,jd->ij", x_BxD, queries_BxD)
+        return jnp.where(excluded_BxB, _EXCLUDED, logits_BxB)
+
+    def with_documents(
+        x_BxD: jax.Array, guide_BxG: jax.Array | None, excluded_BxBxC: jax.Array
+    ) -> jax.Array:
+        excluded_BxBxC |= same_documents_BxBxC | jnp.logical_not(is_document_BxC)
+        if guide_BxG is not None:
+            excluded_BxBxC |= guided_out(_products("id,jcd->ijc", guide_BxG, guide_documents))
+        logits_BxBxC = scale * _products("id,jcd->ijc", x_BxD, documents_BxCxD)
+        return jnp.where(excluded_BxBxC, _EXCLUDED, logits_BxBxC)
+
+    negatives_BxBxC = with_documents(queries_BxD, guide_queries, is_positive_BxBxC)
     to_documents_B = jax.nn.logsumexp(negatives_BxBxC, axis=(1, 2))
     total_B = jnp.logaddexp(own_B, to_documents_B)
     if symmetric or same_side:
         # The positive and the other anchors.
-        to_queries_B = jax.nn.logsumexp(with_queries(positives_BxD), axis=1)
+        to_queries_B = jax.nn.logsumexp(with_queries(positives_BxD, guide_positives), axis=1)
         to_queries_B = jnp.logaddexp(own_B, to_queries_B)
     if same_side:
-        of_queries_B = jax.nn.logsumexp(with_queries(queries_BxD), axis=1)
+        of_queries_B = jax.nn.logsumexp(with_queries(queries_BxD, guide_queries), axis=1)
         own_rows_BxBxC = jnp.broadcast_to(is_own_BxB[..., None], negatives_BxBxC.shape)
         of_documents_B = jax.nn.logsumexp(
-            with_documents(positives_BxD, own_rows_BxBxC), axis=(1, 2)
+            with_documents(positives_BxD, guide_positives, own_rows_BxBxC), axis=(1, 2)
         )
         totals = jnp.stack([total_B, to_queries_B, of_queries_B, of_documents_B])
         total_B = jax.nn.logsumexp(totals, axis=0)
@@ -218,6 +243,9 @@ def mnr(
         "loss": jnp.mean(total_B - own_B),
         "accuracy": jnp.mean((own_B > nearest_B).astype(jnp.float32)),
     }
+
+
+_products = functools.partial(jnp.einsum, precision="highest")
 
 
 def cosine_of(first_BxD: jax.Array, second_BxD: jax.Array) -> jax.Array:
@@ -273,11 +301,69 @@ def triplet(
     labels_B: None = None,
     *,
     margin: float = 5.0,
+    is_document_BxC: jax.Array | bool = True,
 ) -> Metrics:
     """The positive should be nearer than each negative by a margin, in Euclidean distance."""
     squares_BxC = jnp.sum((queries_BxD[:, None] - documents_BxCxD) ** 2, axis=-1)
     distance_BxC = jnp.sqrt(jnp.maximum(squares_BxC, _SMALLEST))
-    return {"loss": jnp.mean(jnp.maximum(distance_BxC[:, :1] - distance_BxC[:, 1:] + margin, 0))}
+    losses_BxN = jnp.maximum(distance_BxC[:, :1] - distance_BxC[:, 1:] + margin, 0)
+    is_document_BxC = jnp.broadcast_to(is_document_BxC, distance_BxC.shape)
+    return {"loss": jnp.mean(losses_BxN, where=is_document_BxC[:, 1:])}
+
+
+def margin_mse(
+    queries_BxD: jax.Array,
+    documents_BxCxD: jax.Array,
+    scores_BxC: jax.Array,
+    *,
+    normalize: bool = False,
+    is_document_BxC: jax.Array | bool = True,
+) -> Metrics:
+    """Squared error of how much better the positive is than each negative, for a teacher's scores.
+
+    Args:
+      scores_BxC: The scores of a teacher (Hofstätter et al. 2020).
+      normalize: Whether a similarity is the cosine, rather than the dot product.
+    """
+    similarity_BxC = _own_similarities(queries_BxD, documents_BxCxD, normalize)
+    is_document_BxC = jnp.broadcast_to(is_document_BxC, scores_BxC.shape)
+    terms_BxC, counts_BxC = ranking.margin_mse(similarity_BxC, scores_BxC, is_document_BxC)
+    return {"loss": jnp.mean(terms_BxC, where=counts_BxC)}
+
+
+def kl(
+    queries_BxD: jax.Array,
+    documents_BxCxD: jax.Array,
+    scores_BxC: jax.Array,
+    *,
+    normalize: bool = False,
+    temperature: float = 1.0,
+    teacher_temperature: float = 1.0,
+    is_document_BxC: jax.Array | bool = True,
+) -> Metrics:
+    """Divergence of the distribution over the documents of a row from a teacher's.
+
+    Args:
+      scores_BxC, normalize: See `margin_mse`.
+      temperature: Divides the similarities. The loss is multiplied by its square.
+      teacher_temperature: Divides the scores.
+    """
+    similarity_BxC = _own_similarities(queries_BxD, documents_BxCxD, normalize)
+    log_probs_BxC, wanted_BxC = (
+        jax.nn.log_softmax(jnp.where(is_document_BxC, x_BxC / divisor, _EXCLUDED))
+        for x_BxC, divisor in ((similarity_BxC, temperature), (scores_BxC, teacher_temperature))
+    )
+    divergence_B = jnp.sum(jnp.exp(wanted_BxC) * (wanted_BxC - log_probs_BxC), axis=1)
+    return {"loss": temperature**2 * jnp.mean(divergence_B)}
+
+
+def _own_similarities(
+    queries_BxD: jax.Array, documents_BxCxD: jax.Array, normalize: bool
+) -> jax.Array:
+    """Computes the similarity of each anchor to the documents of its row, [B, C]."""
+    if normalize:
+        queries_BxD, documents_BxCxD = unit(queries_BxD), unit(documents_BxCxD)
+    return jnp.sum(queries_BxD[:, None] * documents_BxCxD, axis=-1)
 
 
 def softmax(logits_BxK: jax.Array, labels_B: jax.Array) -> Metrics:
@@ -290,13 +376,19 @@ def softmax(logits_BxK: jax.Array, labels_B: jax.Array) -> Metrics:
     }
 
 
-# Functions of queries_BxD, documents_BxCxD, labels_B and the options that they name. The loss
-# "softmax" has a layer of the model.
-LOSSES: dict[str, Callable[..., Metrics]] = {
-    "mnr": mnr,
+# Functions of queries_BxD, documents_BxCxD, labels_B or scores_BxC, and the options that they name.
+# The loss "softmax" has a layer of the model.
+_OF_PAIRS: dict[str, Callable[..., Metrics]] = {
     "cosent": ranked_pairs(cosine_of),
     "angle": ranked_pairs(angle_of),
     "cosine": cosine,
     "contrastive": contrastive,
-    "triplet": triplet,
 }
+# Those of an anchor and its documents.
+_OF_DOCUMENTS: dict[str, Callable[..., Metrics]] = {
+    "mnr": mnr,
+    "triplet": triplet,
+    "margin_mse": margin_mse,
+    "kl": kl,
+}
+LOSSES = _OF_PAIRS | _OF_DOCUMENTS

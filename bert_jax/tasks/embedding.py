@@ -3,6 +3,9 @@
 import functools
 import io
 import itertools
+import json
+import tempfile
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +16,8 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
-from bert_jax.tasks.candidates import NEGATIVE, POSITIVES, texts_of
+from bert_jax.config.task_sections import DISTILLATION, NUMBER_LOSSES, embedding_similarity
+from bert_jax.tasks.candidates import NEGATIVE, POSITIVES, Columns, candidates_of, texts_of
 from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.retrieval import (
     BASELINE_PREFIX,
@@ -33,16 +37,59 @@ from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.tables import read_rows
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
-# The losses of pairs with a number, and those that compare pairs with different labels.
-NUMBER_LOSSES = ("cosent", "angle", "cosine", "contrastive")
+# The losses that compare pairs with different labels.
 _OF_DIFFERENCES = ("cosent", "angle", "softmax")
 
 
 class TextTuple(NamedTuple):
-    """The anchor and its documents, of which the first is the positive, and any label."""
+    """The anchor and its documents, of which the first is the positive.
+
+    Attributes:
+      label: The label of a pair, if any.
+      scores: The scores of a teacher for the documents, if any.
+    """
 
     texts: Sequence[str]
-    label: float | int | None
+    label: float | int | None = None
+    scores: Sequence[float] = ()
+
+
+class DistinctTexts:
+    """Texts in a temporary file, of which memory holds only 64-bit hashes.
+
+    Iterating yields each distinct text once, in the order in which they were first added.
+    """
+
+    def __init__(self):
+        self._file, self._hashes = tempfile.TemporaryFile("w+"), array("Q")
+
+    def add(self, text: str) -> None:
+        self._file.write(f"{json.dumps(text)}\n")
+        self._hashes.append(stable_hash(text))
+
+    def __iter__(self) -> Iterator[str]:
+        self._file.seek(0)
+        is_first_N = np.zeros(len(self._hashes), bool)
+        is_first_N[numbered(self.hashes)[1]] = True
+        yield from (json.loads(line) for line in itertools.compress(self._file, is_first_N))
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """The hashes of all texts, also of those that were added before."""
+        return np.array(self._hashes, np.uint64)
+
+
+def numbered(hashes_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers different values in the order in which they first occur.
+
+    Returns:
+      The numbers, int32 [N], and where each of the K values first is, [K].
+    """
+    _, first_K, which_N = np.unique(hashes_N, return_index=True, return_inverse=True)
+    order_K = np.argsort(first_K)
+    number_K = np.empty(len(order_K), np.int32)
+    number_K[order_K] = np.arange(len(order_K))
+    return number_K[which_N], first_K[order_K]
 
 
 def _rows(
@@ -57,13 +104,16 @@ class TupleRows(TokenRows):
     """The tuples of training. Each distinct text is held once.
 
     Args:
-      tuples: All have the same number of texts.
+      tuples: They may have different numbers of texts.
       label_type: np.int32, np.float32, or None without labels.
       include_prompt: See `config.embedding`.
 
     Attributes:
+      scores_M: The scores of a teacher for the documents of all rows; empty without.
+      sides: The distinct anchors, which the inherited rows have, and the distinct documents.
       num_positives: The number of distinct positives.
-      num_documents: The number of documents of a row: its positive and its negatives.
+      num_documents: The number of documents of a row, its positive and its negatives; that of the
+        row with the most.
     """
 
     def __init__(
@@ -75,38 +125,45 @@ class TupleRows(TokenRows):
         label_type: type | None,
         include_prompt: bool = True,
     ):
-        queries: dict[str, int] = {}
-        documents: dict[str, int] = {}
-        first, others, labels = [], [], []
-        for (anchor, *texts), label in tuples:
-            first.append(queries.setdefault(anchor, len(queries)))
-            others.append([documents.setdefault(text, len(documents)) for text in texts])
-            labels.append(label)
+        queries, documents = self.sides = DistinctTexts(), DistinctTexts()
+        counts, labels, scores = array("i", [0]), array("d"), array("f")
+        for (anchor, *texts), label, of_texts in tuples:
+            queries.add(anchor)
+            for text in texts:
+                documents.add(text)
+            counts.append(len(texts))
+            scores.extend(of_texts)
+            if label_type is not None:
+                labels.append(label)
         options = tokenizer, max_seq_length
         rows, other_rows = (
             _rows(texts, prompt, include_prompt, *options)
-            for texts, prompt in zip((queries, documents), prompts, strict=True)
+            for texts, prompt in zip(self.sides, prompts, strict=True)
         )
         super().__init__(rows, *options)
         self.documents = TokenRows(other_rows, *options)
         self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
-        self._queries_N, self._documents_NxC = np.array(first), np.array(others)
+        self._queries_N, first_queries = numbered(queries.hashes)
+        # The documents of row i are documents[starts[i] : starts[i + 1]].
+        self._documents_M, first_documents = numbered(documents.hashes)
+        self._first_documents = np.cumsum(counts, dtype=np.int64)
+        self.scores_M = np.array(scores, np.float32)
         self.labels_N = None if label_type is None else np.array(labels, label_type)
-        self.num_documents = self._documents_NxC.shape[1]
-        self.num_positives = len(np.unique(self._documents_NxC[:, 0]))
+        self.num_documents = max(counts)
+        self.num_positives = len(np.unique(self._documents_M[self._first_documents[:-1]]))
         # Equal texts have one number, on whichever side they are.
-        numbers: dict[str, int] = {}
-        self._query_numbers, self._document_numbers = (
-            np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
-            for texts in (queries, documents)
-        )
+        distinct = queries.hashes[first_queries], documents.hashes[first_documents]
+        numbers, _ = numbered(np.concatenate(distinct))
+        self._query_numbers, self._document_numbers = np.split(numbers, [len(first_queries)])
 
     def __len__(self) -> int:
         return len(self._queries_N)
 
     def described(self) -> str:
-        number = self.num_documents
+        number, mean = self.num_documents, len(self._documents_M) / len(self)
         others = f": its positive and {number - 1:,} negatives" if number > 1 else ""
+        if mean < number:
+            return f"each anchor has up to {number:,} documents{others}; {mean:.2f} on average"
         return f"each anchor has {number:,} document{'s' * (number > 1)}{others}"
 
     def truncated(self) -> str:
@@ -118,15 +175,25 @@ class TupleRows(TokenRows):
         Returns:
           In addition "document_ids" and "document_mask", int32 [n, C, L], for C documents;
           "query_numbers" [n] and "document_numbers" [n, C], in which equal texts have one number;
-          and any "labels" [n].
+          and any "labels" [n], or [n, C] of a teacher. Where a row has fewer documents, their
+          number is -1.
         """
-        queries_n, documents_nxC = self._queries_N[indices], self._documents_NxC[indices]
+        first_nx1 = self._first_documents[indices, None]
+        at_nxC = np.arange(self.num_documents) + np.zeros_like(first_nx1)
+        is_document_nxC = at_nxC < self._first_documents[indices + 1, None] - first_nx1
+        # The positive stands in the place of a missing document: the encoder needs a text.
+        place_nxC = first_nx1 + np.where(is_document_nxC, at_nxC, 0)
+        queries_n, documents_nxC = self._queries_N[indices], self._documents_M[place_nxC]
         batch = super().take(queries_n)
         documents = self.documents.take(documents_nxC.ravel())
         for name, field in (("document_ids", "input_ids"), ("document_mask", "attention_mask")):
             batch[name] = documents[field].reshape(*documents_nxC.shape, -1)
         batch["query_numbers"] = self._query_numbers[queries_n]
-        batch["document_numbers"] = self._document_numbers[documents_nxC]
+        numbers_nxC = self._document_numbers[documents_nxC]
+        batch["document_numbers"] = np.where(is_document_nxC, numbers_nxC, np.int32(-1))
+        if len(self.scores_M):
+            scores_nxC = np.where(is_document_nxC, self.scores_M[place_nxC], np.float32(0))
+            return batch | {"labels": scores_nxC}
         return batch if self.labels_N is None else batch | {"labels": self.labels_N[indices]}
 
 
@@ -237,7 +304,15 @@ class EmbeddingTask(Task):
             warnings.append(
                 "correlations are those of texts without the prompts, as in evaluate --sts"
             )
-        num_positives = self.rows("train").num_positives
+        rows = self.rows("train")
+        if own.loss in DISTILLATION and own.normalize:
+            lowest, highest = rows.scores_M.min(), rows.scores_M.max()
+            if (highest - lowest) / own.teacher_temperature > 2 / own.temperature:
+                warnings.append(
+                    f"the scores of the teacher go from {lowest:.3g} to {highest:.3g}, which "
+                    "cosines from -1 to 1 cannot follow: set config.embedding.normalize=False"
+                )
+        num_positives = rows.num_positives
         if own.loss == "mnr" and num_positives < batch_size:
             warnings.append(
                 f"config.train.batch_size is {batch_size:,}, but there are only {num_positives:,} "
@@ -270,6 +345,9 @@ class EmbeddingTask(Task):
 
     def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
         """Yields a tuple for each positive of each row."""
+        if self._loss in DISTILLATION:
+            yield from self._scored_tuples(source, bad_rows)
+            return
         # With all columns: those of the documents are not known yet.
         first = next(read_rows(source, (), BadRecords("skip")), None)
         known = first.values if first else {}
@@ -287,14 +365,13 @@ class EmbeddingTask(Task):
             "lists": () if self._is_labeled else (*positives, *negatives),
             "class_names": self._loss not in NUMBER_LOSSES,
         }
-        expected = None
         for row in read_rows(source, needed, bad_rows, **options):
             with bad_rows.catching(row.where):
-                of_row = texts_of(row.values, self._negatives(row.values))
-                expected = len(of_row) if expected is None else expected
-                if len(of_row) != expected:
-                    counts = f"{len(of_row)} negatives instead of {expected}"
-                    raise BadRecord("number of texts", f"the row has {counts}")
+                columns = self._negatives(row.values)
+                # What is missing (null) in one of several columns is no text.
+                of_row = texts_of(row.values, [x for x in columns if row.values[x] != ""])
+                if self._loss == "triplet" and not of_row:
+                    raise BadRecord("number of texts", "the row has no negative")
                 anchor = row.values[needed[0]]
                 of_positives = texts_of(row.values, self._positives(row.values))
                 found = dict.fromkeys(of_positives) if positives else [anchor]
@@ -303,6 +380,28 @@ class EmbeddingTask(Task):
                 label = self._label(row.values) if self._is_labeled else None
                 for text in found:
                     yield TextTuple([anchor, text, *of_row], label)
+
+    def _scored_tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
+        """Yields a tuple with the scores of a teacher for each positive of each row."""
+        own = self._options
+        positive = "" if own["positive_column"] == POSITIVES[0] else own["positive_column"]
+        columns = Columns(own["anchor_column"], positive, own["negative_columns"])
+        for row in read_rows(source, (), bad_rows):
+            with bad_rows.catching(row.where):
+                found = candidates_of(row.values, columns)
+                if found.scores is None:
+                    names = "positive_scores and negative_scores, or scores"
+                    detail = f"the loss {self._loss} needs the scores of a teacher ({names})"
+                    raise BadRecord("no scores", detail)
+                positives = [i for i, label in enumerate(found.labels) if label > 0]
+                negatives = [i for i, label in enumerate(found.labels) if label <= 0]
+                if not positives or not negatives:
+                    detail = f"the loss {self._loss} needs a positive and a negative"
+                    raise BadRecord("number of texts", detail)
+                for number in positives:
+                    chosen = number, *negatives
+                    texts = [found.query, *(found.documents[i] for i in chosen)]
+                    yield TextTuple(texts, scores=[found.scores[i] for i in chosen])
 
     def _label(self, values: Mapping[str, str]) -> float | int:
         column = self._options["label_column"]
@@ -334,23 +433,25 @@ class EmbeddingTask(Task):
                 f"rows with config.embedding.loss={self._loss} have no scores; use evaluate with "
                 "--sts or --retrieval"
             )
-        tuples = list(self.tuples(source, bad_rows))
+        tuples = self.tuples(source, bad_rows)
         if split in self.parts:
             # The same positive is never in both parts.
             limit, is_train = VALIDATION_FRACTION * 2**64, split == "train"
             hash_of = functools.partial(stable_hash, "heldout")
-            tuples = [row for row in tuples if (hash_of(row.texts[1]) >= limit) == is_train]
-        self.check_not_empty(source, split, tuples)
+            tuples = (row for row in tuples if (hash_of(row.texts[1]) >= limit) == is_train)
         if split == "train":
-            if self._loss in _OF_DIFFERENCES and len({row.label for row in tuples}) < 2:
+            types = {"softmax": np.int32} | dict.fromkeys(NUMBER_LOSSES, np.float32)
+            options = self._tokenizer, self._max_seq_length, types.get(self._loss)
+            rows = TupleRows(tuples, self._prompts, *options, self._options["include_prompt"])
+            self.check_not_empty(source, split, rows)
+            if self._loss in _OF_DIFFERENCES and np.all(rows.labels_N == rows.labels_N[0]):
                 raise UserError(
                     f"{source}: all labels are the same, from which config.embedding.loss="
                     f"{self._loss} learns nothing"
                 )
-            types = {"softmax": np.int32} | dict.fromkeys(NUMBER_LOSSES, np.float32)
-            label_type = types.get(self._loss)
-            options = self._tokenizer, self._max_seq_length, label_type
-            return TupleRows(tuples, self._prompts, *options, self._options["include_prompt"])
+            return rows
+        tuples = list(tuples)
+        self.check_not_empty(source, split, tuples)
         if not self._is_similarity(split):
             return self._retrieval_rows(_retrieval_of(tuples))
         first, second = zip(*(row.texts for row in tuples), strict=True)
@@ -363,9 +464,11 @@ class EmbeddingTask(Task):
             return retrieval_scores(data, bm25_similarities(data))["ndcg@10"]
 
         texts, number_N = data.distinct()
+        similarity = embedding_similarity(self._options)
 
         def scores(queries_QxD: np.ndarray, texts_TxD: np.ndarray) -> Scores:
-            found = retrieval_scores(data, similarities(queries_QxD, texts_TxD, number_N, "cosine"))
+            vectors = queries_QxD, texts_TxD
+            found = retrieval_scores(data, similarities(*vectors, number_N, similarity))
             return found | {f"{BASELINE_PREFIX}ndcg@10": baseline()}
 
         options = self._tokenizer, self._max_seq_length, scores, [data.relevant, data.own]
@@ -409,7 +512,7 @@ class EmbeddingTask(Task):
 def _retrieval_of(tuples: Sequence[TextTuple]) -> Retrieval:
     documents: dict[str, int] = {}
     relevant: dict[str, set[int]] = {}
-    for (anchor, *texts), _ in tuples:
+    for (anchor, *texts), *_ in tuples:
         numbers = [documents.setdefault(text, len(documents)) for text in texts]
         relevant.setdefault(anchor, set()).add(numbers[0])
     found = [dict.fromkeys(sorted(positives), 1.0) for positives in relevant.values()]

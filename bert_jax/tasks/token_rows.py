@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import tempfile
+from array import array
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -19,6 +21,8 @@ _ROWS_AT_ONCE = 4096
 class TokenRows:
     """The tokenized examples of one split, which `take` pads.
 
+    The tokens are in a memory-mapped file without a name, in the system's temporary folder.
+
     Args:
       max_seq_length: The length of padded sequences.
 
@@ -32,17 +36,22 @@ class TokenRows:
 
     def __init__(self, rows: Iterable[TokenRow], tokenizer: Tokenizer, max_seq_length: int):
         self._pad_id, self.max_seq_length = tokenizer.pad_id, max_seq_length
-        ids, first_lengths, left_out = [np.zeros(0, np.int32)], [], []
+        # These are compact: there may be many millions of rows.
+        lengths, first_lengths, left_out = array("i", [0]), array("i"), array("i")
         self.num_cut = 0
-        for row in rows:
-            self.num_cut += row.num_cut > 0
-            ids.append(row.input_ids_L)
-            first_lengths.append(row.num_first)
-            left_out.append(row.num_left_out)
+        with tempfile.TemporaryFile() as file:
+            for row in rows:
+                self.num_cut += row.num_cut > 0
+                file.write(row.input_ids_L.astype(np.int32).tobytes())
+                lengths.append(len(row.input_ids_L))
+                first_lengths.append(row.num_first)
+                left_out.append(row.num_left_out)
+            # An empty file cannot be mapped into memory.
+            ids = np.memmap(file, np.int32, "r") if first_lengths else np.zeros(0, np.int32)
         # Row i is ids[starts[i] : starts[i + 1]].
-        self._ids = np.concatenate(ids)
+        self._ids = ids.view(np.ndarray)
         self.unknown_fraction = tokenizer.unknown_fraction(self._ids)
-        self._starts = np.cumsum([len(row) for row in ids], dtype=np.int64)
+        self._starts = np.cumsum(lengths, dtype=np.int64)
         self._num_first_N = np.array(first_lengths, np.int32)
         self._num_left_out_N = np.array(left_out, np.int32)
 

@@ -134,7 +134,10 @@ def random_batch(
 
 
 def embedding_batch(step: int) -> dict[str, np.ndarray]:
-    """Returns 8 rows of an anchor, a positive and two negatives for the model of model_gelu."""
+    """Returns 8 rows of an anchor, a positive and two negatives for the model of model_gelu.
+
+    "scores" are those of a teacher.
+    """
     rng = np.random.RandomState(step)
 
     def tokens(*shape: int) -> tuple[np.ndarray, np.ndarray]:
@@ -146,7 +149,8 @@ def embedding_batch(step: int) -> dict[str, np.ndarray]:
     # A positive begins as its anchor does.
     ids, mask = tokens(8, 3, 9)
     ids[:, 0, :2] = batch["input_ids"][:, :2]
-    return batch | {"document_ids": ids, "document_mask": mask}
+    batch |= {"document_ids": ids, "document_mask": mask}
+    return batch | {"scores": rng.randn(8, 3).astype(np.float32)}
 
 
 def signs(name: str, size: int, index: int = 0) -> np.ndarray:

@@ -36,6 +36,9 @@ RECORDED = {
     "contrastive": ("contrastive", {}, 1, "binary"),
     "triplet": ("triplet", {}, 2, None),
     "softmax": ("softmax", {}, 1, "classes"),
+    "margin_mse": ("margin_mse", {}, 3, "teacher"),
+    "kl": ("kl", {}, 3, "teacher"),
+    "kl_temperatures": ("kl", {"temperature": 2.0, "teacher_temperature": 0.5}, 3, "teacher"),
     "matryoshka_mnr": ("mnr", {}, 3, None),
     "matryoshka_cosent": ("cosent", {}, 1, "scores"),
 }
@@ -58,6 +61,7 @@ def test_values_and_gradients_are_those_of_sentence_transformers(name, monkeypat
     monkeypatch.setattr(Contrastive, "embed", lambda self, model, params, batch, rngs: params)
     vectors = GIVEN["queries"], GIVEN["documents"][:, :num_documents]
     batch = {} if labels is None else {"labels": GIVEN[labels]}
+    batch["document_numbers"] = np.arange(6 * num_documents).reshape(6, num_documents)
 
     def loss(params):
         return objective.loss(Given(), params, batch, {}, 1, {})
@@ -69,6 +73,63 @@ def test_values_and_gradients_are_those_of_sentence_transformers(name, monkeypat
     assert float(value) == pytest.approx(float(expected["loss"]), rel=1e-12)
     for found, key in zip(gradients, ("queries", "documents"), strict=True):
         np.testing.assert_allclose(found, expected[key], atol=1e-11, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "of_queries", "of_documents"),
+    [
+        ("kl", 6.509392014995, 0.763134878, 1.460045250),
+        ("margin_mse", 261.013316814970, 48.035878612, 91.870276935),
+    ],
+)
+def test_distillation_of_given_waves(name, value, of_queries, of_documents):
+    """DistillKLDivLoss and MarginMSELoss of sentence-transformers 6.2 gave these values."""
+
+    def wave(shape, start):
+        return 2 * np.sin(start + np.arange(math.prod(shape))).reshape(shape)
+
+    queries, positives, negatives = (wave((4, 16), start) for start in (1, 100, 200))
+
+    def loss(queries, positives, negatives):
+        documents = jnp.stack([positives, negatives], axis=1)
+        return LOSSES[name](queries, documents, wave((4, 2), 40))["loss"]
+
+    with jax.enable_x64(True):
+        found, gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(
+            queries, positives, negatives
+        )
+    assert float(found) == pytest.approx(value, rel=1e-12)
+    norms = [np.linalg.norm(gradient) for gradient in gradients]
+    np.testing.assert_allclose(norms, [of_queries, of_documents, of_documents], rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["mnr", "triplet", "margin_mse", "kl"])
+def test_rows_with_fewer_documents_have_the_loss_of_these(name):
+    """Means are over negatives, but of mnr and kl over rows."""
+    queries, documents, scores = GIVEN["queries"], GIVEN["documents"], GIVEN["teacher"]
+    is_mean_of_rows = name in ("mnr", "kl")
+    counts = np.array([2] * 6 if is_mean_of_rows else [2, 3, 2, 3, 2, 2])
+    is_document = np.arange(3) < counts[:, None]
+
+    def loss(documents, scores, **options):
+        return LOSSES[name](queries[: len(documents)], documents, scores, **options)["loss"]
+
+    with jax.enable_x64(True):
+        of_whole = jax.jit(jax.value_and_grad(loss))
+        value, gradient = of_whole(documents, scores, is_document_BxC=is_document)
+        # What stands in the place of a document does not count.
+        assert not np.any(gradient[~is_document])
+        other = np.where(is_document[..., None], documents, 7.0), np.where(is_document, scores, 9.0)
+        assert float(loss(*other, is_document_BxC=is_document)) == pytest.approx(float(value))
+        if is_mean_of_rows:
+            expected = loss(documents[:, :2], scores[:, :2])
+        else:
+            sums = [
+                (count - 1) * LOSSES[name](q[None], d[None, :count], s[None, :count])["loss"]
+                for q, d, s, count in zip(queries, documents, scores, counts, strict=True)
+            ]
+            expected = sum(sums) / np.sum(counts - 1)
+        assert float(value) == pytest.approx(float(expected), rel=1e-12)
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(0.2, 0.073125), (0.5, 0.085), (1.0, 0.17)])
@@ -158,11 +219,11 @@ class Words:
 
 
 def make_batch():
-    """Returns a batch with duplicates and hard negatives."""
+    """Returns a batch with duplicates, up to two hard negatives and the vectors of a guide."""
     rng = np.random.default_rng(0)
     shape = ROWS, 1 + NEGATIVES, LENGTH
     lengths = rng.integers(2, LENGTH + 1, shape[:2])
-    return {
+    batch = {
         "input_ids": rng.integers(5, 40, (ROWS, LENGTH)).astype(np.int32),
         "attention_mask": (np.arange(LENGTH) < lengths[:, :1]).astype(np.int32),
         "document_ids": rng.integers(5, 40, shape).astype(np.int32),
@@ -170,6 +231,10 @@ def make_batch():
         "query_numbers": rng.integers(0, 30, ROWS).astype(np.int32),
         "document_numbers": rng.integers(0, 60, shape[:2]).astype(np.int32),
     }
+    batch["document_numbers"][::4, NEGATIVES] = -1
+    guide = {"guide_queries": (ROWS, 4), "guide_documents": (*shape[:2], 4)}
+    drawn = ((name, rng.standard_normal(size).astype(np.float32)) for name, size in guide.items())
+    return batch | {name: x / np.linalg.norm(x, axis=-1, keepdims=True) for name, x in drawn}
 
 
 def make_model(name):

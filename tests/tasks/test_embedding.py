@@ -220,9 +220,7 @@ def test_a_positive_is_never_in_both_parts(tmp_path):
     [
         ({"anchor": " "}, {}, r"train.jsonl:2: a text is empty"),
         ({"positive": None}, {}, "train.jsonl:2: a text is empty"),
-        ({"negative_2": None}, {}, "train.jsonl:2: a text is empty"),
-        ({"negative_3": "b"}, {}, r"train.jsonl:2: the row has 3 negatives instead of 2"),
-        ({"negative_2": ["b", "c"]}, {}, "train.jsonl:2: the row has 3 negatives instead of 2"),
+        ({"negative_1": None, "negative_2": []}, {"loss": "triplet"}, "2: the row has no negative"),
         ({"negative_2": [None]}, {}, "train.jsonl:2: a text is empty"),
         ({"negative_2": [{"text": "b"}]}, {}, "train.jsonl:2: negative_1 or negative_2 has some"),
         ({"positive": {"text": "b"}}, {}, "train.jsonl:2: positive has something else than texts"),
@@ -256,3 +254,42 @@ def test_data_that_are_refused(tmp_path):
     for options in ({"loss": "softmax"}, {"positive_column": ""}):
         with pytest.raises(UserError, match="needs another data set for validation: set config.em"):
             task(tmp_path, SCORED, [], **options)
+
+
+def test_rows_may_have_different_numbers_of_negatives(tmp_path):
+    """A null in one of several columns is no text; missing documents are marked by their number."""
+    pairs = [
+        {"anchor": "a", "positive": "b", "negative_1": "c", "negative_2": None},
+        {"anchor": "d", "positive": "e", "negative_1": "f", "negative_2": "g"},
+        {"anchor": "h", "positive": "i", "negative_1": None},
+    ]
+    found = task(tmp_path, pairs, pairs)
+    rows, scored = found.rows("train"), found.rows("validation")
+    assert rows.num_documents == 3 and len(scored) == 3 + 6
+    assert rows.described() == (
+        "each anchor has up to 3 documents: its positive and 2 negatives; 2.00 on average"
+    )
+    batch = rows.take(np.arange(3))
+    is_document = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0]], bool)
+    np.testing.assert_array_equal(batch["document_numbers"] >= 0, is_document)
+    assert np.all(batch["document_mask"].sum(-1) == 3)
+
+
+def test_the_scores_of_a_teacher_in_their_usual_forms(tmp_path):
+    rows = [
+        {"query": "a", "pos": ["b", "c"], "neg": ["d"], "pos_scores": [3, 2], "neg_scores": [1.5]},
+        {"query": "e", "docs": ["f", "g", "h"], "scores": [0.5, -1, 2]},
+        {"query": "a", "positive": "b", "negative": "d", "score": 4.5},
+    ]
+    found = task(tmp_path, rows, rows, loss="kl", anchor_column="query")
+    batch = found.rows("train").take(np.arange(4))
+    expected = [[3, 1.5, 0], [2, 1.5, 0], [2, 0.5, -1], [4.5, 0, 0]]
+    np.testing.assert_array_equal(batch["labels"], np.array(expected, np.float32))
+    assert found.metric == "ndcg@10" and found.rows("validation").num_examples == 2
+    for row, words in (
+        ({"docs": ["f"], "scores": [1]}, "jsonl:1: the loss kl needs a positive and a negative"),
+        ({"pos": ["f"], "neg": ["g"]}, "jsonl:1: the loss kl needs the scores of a teacher"),
+    ):
+        with pytest.raises(UserError, match=words):
+            rows = [{"query": "a"} | row]
+            task(tmp_path, rows, loss="kl", anchor_column="query").rows("train")
