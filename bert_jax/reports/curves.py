@@ -16,6 +16,8 @@ _NOTE = (
 )
 # The prefixes of the names of the lowest and the highest result over seeds.
 LOWEST, HIGHEST = "lowest ", "highest "
+# The prefix of the names of a first stage's scores, which the reranker does not change.
+FIRST_STAGE = "first_"
 # Also the symbols of page.html.
 _MARKERS = "osD^vPX*"
 _MAX_MARKERS, _MAX_POINTS = 20, 1000
@@ -67,7 +69,9 @@ def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tupl
 
 
 def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[Panel, ...]:
-    scores = (Panel(f"{x} {metric}", score_name(splits, x, metric), full=full) for x in splits)
+    # Only a reranker's scores have those of a first stage beside them.
+    named = ((x, *(score_name(splits, x, y + metric) for y in ("", FIRST_STAGE))) for x in splits)
+    scores = (Panel(f"{x} {metric}", name, first, full) for x, name, first in named)
     accuracy = [] if metric == "accuracy" else [Panel("accuracy", "accuracy", full=1.0)]
     return (*scores, *accuracy, Panel("loss", "loss"), *_OF_ANY_RUN)
 

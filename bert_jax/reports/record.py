@@ -10,7 +10,14 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.objectives.term import Metric
 from bert_jax.objectives.terms import make_terms
-from bert_jax.reports.curves import HIGHEST, LOWEST, Panel, finetuning_panels, pretraining_panels
+from bert_jax.reports.curves import (
+    FIRST_STAGE,
+    HIGHEST,
+    LOWEST,
+    Panel,
+    finetuning_panels,
+    pretraining_panels,
+)
 from bert_jax.training import workdir
 from bert_jax.training.metrics import (
     BASELINE,
@@ -106,10 +113,14 @@ def _of_finetuning(
         before, label = earlier.get(f"{_EARLIER}{split}", {}), "before training"
         if split in validation[:1] and baseline:
             before, label = baseline, _CONSTANT
+        first = [name for name in scores if name.startswith(FIRST_STAGE)]
+        if first:
+            before = {name.removeprefix(FIRST_STAGE): scores[name] for name in first}
+            label = "first stage"
         for name in sorted(scores, key=lambda name: name != main):
             is_fraction = not any(word in name for word in ("error", "thresh", "total"))
             metric = Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_fraction])
-            if scores[name] is None:
+            if scores[name] is None or name in first:
                 continue
             values[metric.name] = scores[name] / (full if is_fraction else 1.0)
             if before.get(name) is not None:

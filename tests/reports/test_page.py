@@ -11,6 +11,7 @@ from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config, stage
 from bert_jax.config.finetuning import filled_in
+from bert_jax.reports.curves import panel_svg
 from bert_jax.reports.page import page as html_page
 from bert_jax.reports.page import write_pages
 from bert_jax.reports.record import read_run, read_runs
@@ -226,6 +227,24 @@ def test_fine_tuning_run_has_the_scores_of_its_splits(tmp_path):
     assert captions[:2] == ["validation_matched accuracy", "validation_mismatched accuracy"]
     rows = rows_of([run])
     assert rows["validation_mismatched accuracy"] == ["50.0%"] and rows["best step"] == ["6"]
+
+
+def test_a_reranker_is_beside_its_first_stage(tmp_path):
+    directory = write_run(tmp_path / "a", {})
+    config = filled_in(finetune_config("mnli"), small_run("texts").model, "reranker", ())
+    (directory / workdir.CONFIG).write_text(json.dumps(config_lib.to_dict(config)))
+    before, scores = {"ndcg@10": 0.1, "first_ndcg@10": 0.5}, {"ndcg@10": 0.6, "first_ndcg@10": 0.5}
+    with (directory / "metrics.jsonl").open("a") as lines:
+        lines.write('{"step": 6, "eval_ndcg@10": 0.6, "eval_first_ndcg@10": 0.5}\n')
+    results = {"metric": "ndcg@10", "step": 6, "before_validation": before, "validation": scores}
+    (directory / workdir.RESULTS).write_text(json.dumps(results))
+    run = read_run(directory)
+    text = "Validation ndcg@10: 60.0% after 6 steps, better than the baseline (first stage: 50.0%)."
+    assert lead([run]) == text
+    assert rows_of([run])["validation ndcg@10"] == ["60.0%first stage 50.0%"]
+    assert not any("first_" in label for label in run.metrics)
+    panel = run.panels["validation ndcg@10"]
+    assert 'class="run baseline"' in panel_svg(panel, [run.lines])
 
 
 def test_a_sweep_has_a_page_of_its_runs_and_settings(tmp_path):
