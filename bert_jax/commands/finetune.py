@@ -42,8 +42,7 @@ def finetune(
         validate(config)
         return make_run(config, path, setup or open_task_setup(config, path))
 
-    # With --workdir alone, a finished run opens only its directory.
-    is_workdir_alone = source is not None and source.is_stored and not source.flags
+    is_workdir_alone = source is not None and source.is_workdir_alone
     return run_to_end(
         open_finetuning,
         path,

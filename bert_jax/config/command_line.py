@@ -71,6 +71,11 @@ class ConfigSource:
     flags: frozenset[str] = frozenset()
     is_stored: bool = False
 
+    @property
+    def is_workdir_alone(self) -> bool:
+        """Whether --workdir alone was given: a finished run then opens only its directory."""
+        return self.is_stored and not self.flags
+
 
 def parse(
     argv: Sequence[str],

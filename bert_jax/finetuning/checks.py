@@ -15,8 +15,7 @@ def read_rows(config: ConfigDict, task: Task) -> list[str]:
     Returns:
       A sentence for each split with truncated rows.
     """
-    validation_splits = [split for split in task.splits if split.startswith("validation")]
-    splits = dict.fromkeys(("train", *validation_splits, *predicted_splits(config, task)))
+    splits = dict.fromkeys(("train", *task.scored_splits, *predicted_splits(config, task)))
     truncated = {split: task.rows(split).truncated() for split in splits}
     return [f"{split}: {text}" for split, text in truncated.items() if text]
 

@@ -73,7 +73,7 @@ def write_predictions(
                 results = directory / workdir.RESULTS
                 files.write_json(results, files.read_json(results) | scores)
             path = directory / PREDICTIONS / task.predictions_name(split)
-            own = tuned if split.startswith("test") else task
+            own = tuned if split in task.test_splits else task
             own.write_predictions(task.rows(split), outputs, path)
             files.write_json(directory / PREDICTED, _predicted(directory) | {split: fingerprint})
             say(f"predictions of the {split} split written to {path}")
@@ -82,9 +82,9 @@ def write_predictions(
 
 def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
     """Selects the splits of `config.eval.predict`, of which there must be one."""
-    prefixes = {"": (), "test": ("test",), "all": ("test", "validation")}[config.eval.predict]
-    splits = [split for split in task.splits if split.startswith(prefixes)]
-    if prefixes and not splits:
+    scored = task.scored_splits if config.eval.predict == "all" else []
+    splits = [*scored, *task.test_splits] if config.eval.predict else []
+    if config.eval.predict and not splits:
         raise UserError(
             f"config.eval.predict is {config.eval.predict}, but config.data.input, "
             f"{config.data.input}, has no test split; it has: " + ", ".join(task.splits)
@@ -99,7 +99,7 @@ def _unpredicted(
     predicted = _predicted(directory)
     todo = {}
     for split in predicted_splits(config, task):
-        own = tuned if split.startswith("test") else task
+        own = tuned if split in task.test_splits else task
         fingerprint = task.rows(split).fingerprint() + own.settings
         if predicted.get(split, fingerprint) != fingerprint:
             say(f"the rows or the threshold of the {split} split are others: predicting it again")
@@ -128,7 +128,7 @@ def score_test(
       task: The task of the run, which does not read the labels of a test split.
       results: The results of the run; see `Task.tuned`.
     """
-    if not split.startswith("test"):
+    if split not in task.test_splits:
         return {}
     try:
         tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)

@@ -57,7 +57,7 @@ class TaskSetup:
     @functools.cached_property
     def data_identity(self) -> dict[str, Any]:
         """The identity of the task's data, which must not change in a work directory."""
-        splits = [split for split in self.task.splits if not split.startswith("test")]
+        splits = ("train", *self.task.scored_splits)
         return {
             "task": self.task.name,
             "rows": {split: len(self.task.rows(split)) for split in splits},
@@ -149,11 +149,6 @@ class FinetuningRun:
     def is_over(self) -> bool:
         return 0 < self.config.train.patience <= self.best.num_worse
 
-    @property
-    def splits(self) -> list[str]:
-        """The splits that are scored; the first decides which checkpoint is the best."""
-        return [split for split in self.task.splits if split.startswith("validation")]
-
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         size, multiple = self.config.train.batch_size, self.config.data.length_multiple
         steps = range(step, self.num_steps)
@@ -177,8 +172,8 @@ class FinetuningRun:
         return math.floor(step * size / num_rows) > math.floor((step - 1) * size / num_rows)
 
     def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
-        scores, classes = {}, []
-        for split in self.splits:
+        scores, classes, splits = {}, [], self.task.scored_splits
+        for split in splits:
             rows = self.task.rows(split)
             outputs = self.outputs_of(state.params, rows, guard)
             if outputs is None:
@@ -186,14 +181,14 @@ class FinetuningRun:
             scores[split] = self.task.score(rows, outputs)
             classes = classes or self.task.class_table(rows, outputs)
         metric, step = self.task.metric, int(state.step)
-        score = scores[self.splits[0]][metric]
+        score = scores[splits[0]][metric]
         if step:
             self.best.update(state, score, scores | {CLASSES: classes})
         else:
             self.before = {f"before_{split}": values for split, values in scores.items()}
             self.best.last_step = 0
         line = {
-            score_name(self.splits, split, name): value
+            score_name(splits, split, name): value
             for split, values in scores.items()
             for name, value in values.items()
         }
@@ -216,7 +211,7 @@ class FinetuningRun:
             "best_step": self.best.step,
             "step": step,
             "stopped_early": step < self.num_steps,
-            BASELINE: self.task.baseline(self.task.rows(self.splits[0])),
+            BASELINE: self.task.baseline(self.task.rows(self.task.scored_splits[0])),
         }
         return results | self.results | times
 

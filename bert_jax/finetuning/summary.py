@@ -35,7 +35,7 @@ def announce(
 ) -> None:
     """Describes the run before the first compilation, which takes a while."""
     devices = trainer.mesh.devices
-    splits = [split for split in task.splits if not split.startswith("test")]
+    splits = ("train", *task.scored_splits)
     rows = ", ".join(f"{task.rows(split).num_examples:,} {split}" for split in splits)
     # The name of a head from outside the package is that of its code.
     head = task.head if ":" in task.head else task.head.replace("_", " ")

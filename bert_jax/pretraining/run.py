@@ -1,7 +1,6 @@
 """A run of pre-training: its input, first state, batches, evaluations and results.
 
-`bert_jax.training.engine` is a run from top to bottom, and `bert_jax.pretraining.build` makes its
-trainer.
+`bert_jax.commands.pretrain` makes it, and `bert_jax.training.engine` is a run from top to bottom.
 """
 
 from collections.abc import Callable, Generator

@@ -152,8 +152,7 @@ class Task(abc.ABC):
       file_names: The names that the file of each split may have in a folder; see `split_files`.
       sources: The file of each split.
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
-        "validation_mismatched". Splits that begin with "validation" are scored; those that
-        begin with "test" are predicted.
+        "validation_mismatched".
       settings: What predictions depend on beside the rows and the outputs, in words.
       parts: "train" and the validation split if both come from the training file, of whose
         examples a tenth are held out; otherwise empty.
@@ -188,6 +187,16 @@ class Task(abc.ABC):
     def find_labels(self) -> tuple[str, ...]:
         """Finds the labels in the task's definition, its options or its training data."""
         return ()
+
+    @property
+    def scored_splits(self) -> list[str]:
+        """The splits that are scored; the first decides which checkpoint is the best."""
+        return [split for split in self.splits if split.startswith("validation")]
+
+    @property
+    def test_splits(self) -> list[str]:
+        """The splits that are only predicted, whose labels no run reads."""
+        return [split for split in self.splits if split.startswith("test")]
 
     @property
     def dropped(self) -> dict[str, Counter[str]]:
