@@ -88,7 +88,8 @@ def test_a_run_imports_no_preparation_formats_or_reports():
         for path in FILES
     }
     # The public functions import what they need when they are called.
-    loaded, found = {"bert_jax"}, {name for name in paths if name.startswith("bert_jax.pretraining")}
+    loaded = {"bert_jax"}
+    found = {name for name in paths if name.startswith("bert_jax.pretraining.")}
     while found:
         loaded |= found
         found = {module for name in found for module in imports(paths[name])} & paths.keys()

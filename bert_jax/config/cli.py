@@ -6,14 +6,13 @@ several processes. --traceback shows where an error comes from.
 """
 
 import contextlib
-import copy
 import gc
 import os
 import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NoReturn
@@ -29,7 +28,6 @@ from bert_jax.base.errors import UserError, printable
 from bert_jax.base.progress import say
 from bert_jax.config import finetuning
 from bert_jax.config.command_line import ABSL_FLAGS, CONFIG_MODULE, UsageError, config_source, parse
-from bert_jax.config.task_sections import GLUE_TASKS
 
 # The status of one of several processes after an unexpected error. The usual cause is that
 # another process died, and a restart continues the run; status 1 would mean a mistake.
@@ -96,30 +94,6 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
         status = _report(error, unforeseen=1)
         sys.stdout.flush()
         os._exit(status)
-
-
-def check_run(command: str, words: Sequence[str]) -> None:
-    """Parses the words of a command line of main or finetune, and checks their config.
-
-    Raises:
-      UsageError, UserError: As the command itself would.
-    """
-    values = flags.FlagValues()
-    # `v` is the short name of another flag, which brings it.
-    for name in {*ABSL_FLAGS, "part", "traceback"} & {*flags.FLAGS} - {"v"}:
-        values[name] = copy.deepcopy(flags.FLAGS[name])
-    define_run_flags(values, has_sweep=command == "finetune")
-    parse([command, *words], values, load_stored=stored_config)
-    trust_flags(values)
-    if command == "main":
-        config.validate(values.config, is_given=True)
-        return
-    given = values.config.copy_and_resolve_references()
-    if "sweep" in given:
-        finetuning.check_sweep_flags(given, values["config"].source.flags, values.sweep)
-    if given.get("task") == finetuning.ALL:
-        given.task = GLUE_TASKS[0]
-    finetuning.validate(given)
 
 
 def stored_config(directory: str) -> ConfigDict | None:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bert_jax.inference.forward import Inputs
-from bert_jax.objectives.terms.denoising import denoised, longest_text
+from bert_jax.models.greedy_decoding import denoised, longest_text
 from bert_jax.tokenizers.given_texts import as_texts, one_or_all
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.task_models import Outputs
-from bert_jax.objectives.flops import task_flops_per_sequence
+from bert_jax.objectives.flops import decoder_flops, encoder_flops
 from bert_jax.objectives.objective import Batch, Metrics, apply
 
 
@@ -36,7 +36,28 @@ class TaskLoss(abc.ABC):
         return apply(model, params, batch)
 
     def flops(self, model, length, num_predictions, mean_square=None):
-        return task_flops_per_sequence(model, length)
+        """Computes the FLOPs of forward and backward for one sequence.
+
+        Args:
+          length: Tokens of a sequence; each of C choices is a sequence.
+        """
+        c, width = model.config, model.config.hidden_size
+        num_read = length if model.PER_TOKEN else 1
+        # The dense layers before the head: a pooler, or that of the masked-LM head.
+        pooling = c.classifier_pooling
+        num_dense = num_read if pooling != "pooler" else int(model.POOLED)
+        if pooling == "late" and model.POOLED:
+            num_dense = length
+        elif (pooling == "pooler" and c.pooler_act == "none") or not (
+            c.head_transform or model.POOLED
+        ):
+            num_dense = 0
+        head = 2 * width**2 * num_dense + 2 * num_read * width * model.num_outputs
+        forward = encoder_flops(c, length, None) + head
+        if c.num_decoder_layers:
+            # The decoder reads the same tokens; its logits are not computed.
+            forward += decoder_flops(c, length, length) - 2 * length * width * c.vocab_size
+        return 3.0 * forward
 
 
 class Labels(TaskLoss):

@@ -17,9 +17,9 @@ from ml_collections import ConfigDict
 from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.base.errors import UserError
 from bert_jax.batches.evaluation_batches import evaluation_batches
+from bert_jax.models.greedy_decoding import denoised
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import Metric
-from bert_jax.objectives.terms.denoising import denoised
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.input import evaluation_spec

@@ -1,12 +1,14 @@
 """Runs a study: each of its runs is a command of the package in its own process."""
 
 import contextlib
+import copy
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
+from absl import flags
 from etils import epath
 from ml_collections import ConfigDict
 from rich.table import Table
@@ -14,7 +16,9 @@ from rich.table import Table
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import empty_table, say, terminal
-from bert_jax.config import cli
+from bert_jax.config import cli, finetuning, validate
+from bert_jax.config.command_line import ABSL_FLAGS, UsageError, parse
+from bert_jax.config.task_sections import GLUE_TASKS
 from bert_jax.reports.curves import LOWEST
 from bert_jax.reports.page import Cell, facts_of, names_of, page, ranked, settings_of
 from bert_jax.reports.record import RunRecord, read_runs
@@ -58,8 +62,8 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
         commands[name] = [command, *words, f"--workdir={path / name}"]
     for name, (command, *words) in commands.items():
         try:
-            cli.check_run(command, words)
-        except (UserError, cli.UsageError) as error:
+            _check_flags(command, words)
+        except (UserError, UsageError) as error:
             raise UserError(f"{name} (python -m bert_jax.{command}): {error}") from error
     path.mkdir(parents=True, exist_ok=True)
     running: list[subprocess.Popen] = []
@@ -81,6 +85,30 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
                     "the same command continues the study"
                 )
     _report([run for name in commands for run in read_runs(path / name)], path)
+
+
+def _check_flags(command: str, words: Sequence[str]) -> None:
+    """Parses the words of a command line of main or finetune, and checks their config.
+
+    Raises:
+      UsageError, UserError: As the command itself would.
+    """
+    values = flags.FlagValues()
+    # `v` is the short name of another flag, which brings it.
+    for name in {*ABSL_FLAGS, "part", "traceback"} & {*flags.FLAGS} - {"v"}:
+        values[name] = copy.deepcopy(flags.FLAGS[name])
+    cli.define_run_flags(values, has_sweep=command == "finetune")
+    parse([command, *words], values, load_stored=cli.stored_config)
+    cli.trust_flags(values)
+    if command == "main":
+        validate(values.config, is_given=True)
+        return
+    given = values.config.copy_and_resolve_references()
+    if "sweep" in given:
+        finetuning.check_sweep_flags(given, values["config"].source.flags, values.sweep)
+    if given.get("task") == finetuning.ALL:
+        given.task = GLUE_TASKS[0]
+    finetuning.validate(given)
 
 
 def _is_finished(run: epath.Path) -> bool:

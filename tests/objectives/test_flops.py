@@ -13,8 +13,8 @@ from bert_jax.objectives.flops import (
     decoder_flops,
     pretraining_flops_per_sequence,
     products_per_token,
-    task_flops_per_sequence,
 )
+from bert_jax.objectives.task_losses import Labels
 from bert_jax.objectives.terms import make_terms
 
 BASE = BertConfig(30522, 768, 12, 12, 3072)
@@ -36,7 +36,7 @@ def test_pretraining_by_hand():
     flaubert = dataclasses.replace(small, head_transform=False, pooler_act="none")
     assert pretraining_flops_per_sequence(flaubert, masked_lm, 2, 1) == 3 * (112 + 32 + 20)
     model = load_head("sequence_classification").make_model(flaubert, 5)
-    assert task_flops_per_sequence(model, 2) == 3 * (112 + 32 + 20)
+    assert Labels().flops(model, 2, 0) == 3 * (112 + 32 + 20)
     # In the left-to-right model, every position is predicted.
     next_token = make_terms(("next_token",))
     assert pretraining_flops_per_sequence(small, next_token, 2, 1) == 3 * (112 + 32 + 2 * 28)
@@ -54,9 +54,9 @@ def test_shared_heads_and_late_pooling_by_hand():
     assert found == 3 * (block + 2 * 4 * 5)
     # The dense layer of a classifier of sequences reads both tokens; that of tokens has none.
     model = load_head("sequence_classification").make_model(config, 5)
-    assert task_flops_per_sequence(model, 2) == 3 * (block + 2 * 2 * 4 * 4 + 2 * 4 * 5)
+    assert Labels().flops(model, 2, 0) == 3 * (block + 2 * 2 * 4 * 4 + 2 * 4 * 5)
     model = load_head("token_classification").make_model(config, 5)
-    assert task_flops_per_sequence(model, 2) == 3 * (block + 2 * 2 * 4 * 5)
+    assert Labels().flops(model, 2, 0) == 3 * (block + 2 * 2 * 4 * 5)
 
 
 def test_shared_layers_and_narrow_embeddings_by_hand():
@@ -67,7 +67,7 @@ def test_shared_layers_and_narrow_embeddings_by_hand():
     found = pretraining_flops_per_sequence(albert, terms, 2, 1)
     assert found == 3 * (3 * 144 + 56 + 98 + 8)
     model = load_head("sequence_classification").make_model(albert, 5)
-    assert task_flops_per_sequence(model, 2) == 3 * (3 * 144 + 56 + 8 + 20)
+    assert Labels().flops(model, 2, 0) == 3 * (3 * 144 + 56 + 8 + 20)
 
 
 class Experts(nn.Module):

@@ -106,7 +106,7 @@ def study(tmp_path, monkeypatch):
     program.write_text(PROGRAM.format(python=sys.executable))
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    monkeypatch.setattr(cli, "check_run", lambda command, words: None)
+    monkeypatch.setattr(run, "_check_flags", lambda command, words: None)
     monkeypatch.setattr(run, "_report", lambda runs, path: print("reported"))
     monkeypatch.setattr(run, "read_runs", lambda directory: [directory.name])
     folder = tmp_path / "study"

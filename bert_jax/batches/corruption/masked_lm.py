@@ -1,6 +1,7 @@
 """Masking: some tokens of a row are chosen for prediction, then hidden or replaced.
 
-The rules are data, `MaskingRules`, whose defaults are BERT's. Those of other models are at the end.
+The rules are data, `MaskingRules`, whose defaults are BERT's. Those of other models are at the end,
+and those that choose runs of words in `spans`.
 """
 
 import dataclasses
@@ -9,7 +10,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.base.batch import MASKED_LM_FIELDS, SPAN_BOUNDARY_FIELDS, BatchFields
+from bert_jax.base.batch import (
+    MASKED_LM_FIELDS,
+    MAX_SPAN_TARGETS,
+    SPAN_BOUNDARY_FIELDS,
+    BatchFields,
+)
 from bert_jax.batches.corruption.choose import (
     choose_groups,
     num_to_predict,
@@ -17,7 +23,6 @@ from bert_jax.batches.corruption.choose import (
     weighted_order,
     word_starts,
 )
-from bert_jax.batches.corruption.spans import choose_ngrams, choose_spans, span_boundaries
 from bert_jax.batches.random_keys import draw_rows
 from bert_jax.config import derived_predictions
 
@@ -238,6 +243,35 @@ class MaskedTokens:
         )
 
 
+def span_boundaries(
+    row_T: np.ndarray, column_T: np.ndarray, is_text_BxL: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the span boundaries of chosen tokens; a span is a run of adjacent tokens.
+
+    A span that touches a special token has no boundary (`span_masking` in SpanBERT's masking.py).
+    Tokens after the first MAX_SPAN_TARGETS of a span have none either.
+
+    Args:
+      row_T, column_T: The chosen tokens, row by row, columns ascending.
+      is_text_BxL: bool, the tokens that are not special.
+
+    Returns:
+      Four arrays [T]: the columns before and after the token's span, and its position in it,
+      all 0 if the token has no boundary; and whether it has one.
+    """
+    is_last_T = np.ones(row_T.size, bool)
+    is_last_T[:-1] = np.diff(row_T * (is_text_BxL.shape[1] + 1) + column_T) != 1
+    last_S = np.flatnonzero(is_last_T)
+    first_S = np.append(0, last_S + 1)[:-1]
+    size_S = last_S + 1 - first_S
+    first_T, last_T = np.repeat(column_T[first_S], size_S), np.repeat(column_T[last_S], size_S)
+    # The padding is not text; column -1 wraps around to it.
+    is_text_BxL1 = np.pad(is_text_BxL, ((0, 0), (0, 1)))
+    has_T = is_text_BxL1[row_T, first_T - 1] & is_text_BxL1[row_T, last_T + 1]
+    has_T &= column_T - first_T < MAX_SPAN_TARGETS
+    return (first_T - 1) * has_T, (last_T + 1) * has_T, (column_T - first_T) * has_T, has_T
+
+
 BERT = MaskingRules()
 
 # fairseq's MaskTokensDataset. Any position may be chosen, and random tokens are never special.
@@ -253,22 +287,6 @@ XLM = MaskingRules(specials=True, rate_of="groups", rounding="coins")
 # (Their random ids end with the largest id of the batch; here they are uniform over all ids.)
 MODERNBERT = XLM
 ETTIN = MaskingRules(rate_of="groups", rounding="coins")
-
-# `PairWithSpanMaskingScheme` in SpanBERT's masking.py, with the options of its pre-training
-# command.
-SPANS = MaskingRules(
-    whole_words=True,
-    rate_of="text",
-    rounding="up",
-    choose=choose_spans,
-    choice_draws=2,
-    coin="span",
-    random_ids="text",
-    boundaries=True,
-)
-
-# ALBERT's create_pretraining_data.py. Only the choice of tokens differs from BERT.
-NGRAMS = MaskingRules(whole_words=True, choose=choose_ngrams, choice_draws=2)
 
 # `Distiller.prepare_batch_mlm` of transformers' distillation project: rare tokens are chosen more
 # often. It draws over a whole batch; here each row has its own number.

@@ -1,4 +1,4 @@
-"""Runs of whole words: SpanBERT's spans and their boundaries, and ALBERT's n-grams.
+"""Masking of runs of whole words: SpanBERT's spans, and ALBERT's n-grams.
 
 `choose_spans` and `choose_ngrams` are called like `choose.choose_groups`, with two random numbers
 for each position. They take the words of a row in random order; all rows are processed in step.
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.base.batch import MAX_SPAN_TARGETS
 from bert_jax.batches.corruption.choose import random_columns, uniform
+from bert_jax.batches.corruption.masked_lm import MaskingRules
 
 # Probabilities of 1, 2, ... words. SpanBERT: geometric with p = 0.2, cut off after 10 words
 # (--geometric-p and --span-upper in its pre-training command).
@@ -110,35 +110,6 @@ def choose_ngrams(
     return is_taken_BxL[row_B[:, None], words.first_BxL] & is_candidate_BxL
 
 
-def span_boundaries(
-    row_T: np.ndarray, column_T: np.ndarray, is_text_BxL: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the span boundaries of chosen tokens; a span is a run of adjacent tokens.
-
-    A span that touches a special token has no boundary (`span_masking` in SpanBERT's masking.py).
-    Tokens after the first MAX_SPAN_TARGETS of a span have none either.
-
-    Args:
-      row_T, column_T: The chosen tokens, row by row, columns ascending.
-      is_text_BxL: bool, the tokens that are not special.
-
-    Returns:
-      Four arrays [T]: the columns before and after the token's span, and its position in it,
-      all 0 if the token has no boundary; and whether it has one.
-    """
-    is_last_T = np.ones(row_T.size, bool)
-    is_last_T[:-1] = np.diff(row_T * (is_text_BxL.shape[1] + 1) + column_T) != 1
-    last_S = np.flatnonzero(is_last_T)
-    first_S = np.append(0, last_S + 1)[:-1]
-    size_S = last_S + 1 - first_S
-    first_T, last_T = np.repeat(column_T[first_S], size_S), np.repeat(column_T[last_S], size_S)
-    # The padding is not text; column -1 wraps around to it.
-    is_text_BxL1 = np.pad(is_text_BxL, ((0, 0), (0, 1)))
-    has_T = is_text_BxL1[row_T, first_T - 1] & is_text_BxL1[row_T, last_T + 1]
-    has_T &= column_T - first_T < MAX_SPAN_TARGETS
-    return (first_T - 1) * has_T, (last_T + 1) * has_T, (column_T - first_T) * has_T, has_T
-
-
 class _Words:
     """Where the words of rows begin and end; see `choose_spans` for the arguments."""
 
@@ -168,3 +139,20 @@ class _Words:
 def _draw_number(bits: np.ndarray, probabilities: Sequence[float]) -> np.ndarray:
     """Draws numbers of words, int64, from random bits and the probabilities of 1, 2, ... words."""
     return 1 + np.searchsorted(np.cumsum(probabilities)[:-1], uniform(bits), side="right")
+
+
+# `PairWithSpanMaskingScheme` in SpanBERT's masking.py, with the options of its pre-training
+# command.
+SPANS = MaskingRules(
+    whole_words=True,
+    rate_of="text",
+    rounding="up",
+    choose=choose_spans,
+    choice_draws=2,
+    coin="span",
+    random_ids="text",
+    boundaries=True,
+)
+
+# ALBERT's create_pretraining_data.py. Only the choice of tokens differs from BERT.
+NGRAMS = MaskingRules(whole_words=True, choose=choose_ngrams, choice_draws=2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.golden import spans as golden
-from bert_jax.batches.corruption.masked_lm import NGRAMS, SPANS
+from bert_jax.batches.corruption.spans import NGRAMS, SPANS
 from bert_jax.batches.random_keys import random_key
 from bert_jax.batches.rows.segments import WholeSentenceRows
 from tests.batches.fakes import FakeStore, make_spec

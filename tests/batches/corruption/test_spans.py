@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from bert_jax.base.batch import MAX_SPAN_TARGETS
 from bert_jax.batches.corruption.choose import random_columns, uniform, word_starts
+from bert_jax.batches.corruption.masked_lm import span_boundaries
 from bert_jax.batches.corruption.spans import (
     NGRAM_LENGTHS,
     SPAN_LENGTHS,
     choose_ngrams,
     choose_spans,
-    span_boundaries,
 )
 from bert_jax.batches.random_keys import draw_rows
 from tests.batches.corruption.test_masked_lm import KEY, make_rows
