@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
-from bert_jax.commands.read_model import read_model
+from bert_jax.commands.read_model import read_guide, read_model
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import validate
 from bert_jax.finetuning.run import FinetuningRun, TaskSetup, make_run
@@ -80,4 +80,4 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
             f"{positions} positions of {config.init_from}"
         )
     task = make_task(config, config.data.input, tokenizer)
-    return TaskSetup(model, family, tokenizer, task, read_weights)
+    return TaskSetup(model, family, tokenizer, task, read_weights, read_guide(config))

@@ -1,4 +1,7 @@
-"""The models that a config names: what a run begins with, and its teacher."""
+"""The models that a config names: what a run begins with, its teacher, and its guide."""
+
+from collections.abc import Callable
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -19,3 +22,15 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
     if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
         return None
     return read_model(config.objective.teacher)
+
+
+def read_guide(config: ConfigDict) -> Callable[[Any], Any]:
+    """Reads the guide of sentence embeddings; returns what adds its vectors to training rows."""
+    path = config.embedding.guide if "embedding" in config else ""
+    if not path:
+        return lambda rows: rows
+    from bert_jax.inference.finetuned import load_bert
+    from bert_jax.inference.guide import GuidedRows
+
+    guide = load_bert(path)
+    return lambda rows: GuidedRows(rows, guide)

@@ -152,6 +152,12 @@ TASK_SECTIONS: dict[str, Section] = {
             "mnr: whether texts of the batch that equal the anchor or the positive of a row are "
             "left out of its negatives, and so are positives of the same anchor.",
         ),
+        "guide": Field(
+            "",
+            "mnr: a model in a directory (GISTEmbed). A text that it finds more similar than the "
+            "positive to an anchor is left out of the negatives of the row.",
+            only_with=("embedding.loss", "mnr"),
+        ),
         "temperature": Field(
             1.0,
             "kl: what similarities are divided by. The loss is multiplied by its square.",

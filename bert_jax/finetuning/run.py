@@ -46,6 +46,7 @@ class TaskSetup:
       family: The family of the weights, as in `config.family`.
       read_weights: Returns the weights, which a run that goes on from its own checkpoint needs only
         if all its checkpoints are damaged.
+      guided: Adds the vectors of `config.embedding.guide`, if any, to the training rows.
     """
 
     model: dict[str, Any]
@@ -53,6 +54,12 @@ class TaskSetup:
     tokenizer: Tokenizer
     task: Task
     read_weights: Callable[[], Pretrained]
+    guided: Callable[[Any], Any] = lambda rows: rows
+
+    @functools.cached_property
+    def training_rows(self) -> TokenRows:
+        """The rows of the batches, which are those of the data, with what `guided` adds."""
+        return self.guided(self.task.rows("train"))
 
     @functools.cached_property
     def data_identity(self) -> dict[str, Any]:
@@ -114,7 +121,7 @@ class FinetuningRun:
     ):
         self.config, self.directory, self.trainer = config, directory, trainer
         self.setup, self.task, self.warnings = setup, setup.task, warnings
-        self.rows = self.task.rows("train")
+        self.rows = setup.training_rows
         (self.stage,) = trainer.stages
         self.num_steps = self.stage.num_steps
         self.before: dict[str, Any] = {}

@@ -94,7 +94,10 @@ def score_retrieval(
 
 
 def embed(
-    bert: Bert, rows: Sequence[TokenRow], embedding: Embedding, advance: Callable[[int], None]
+    bert: Bert,
+    rows: Sequence[TokenRow],
+    embedding: Embedding,
+    advance: Callable[[int], None] = lambda texts: None,
 ) -> np.ndarray:
     """Computes the embeddings of rows, float32 [N, D]; see `score_pairs`."""
     distinct, numbers = distinct_rows(rows)

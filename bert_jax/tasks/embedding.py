@@ -109,6 +109,8 @@ class TupleRows(TokenRows):
       include_prompt: See `config.embedding`.
 
     Attributes:
+      queries_N: Which of the distinct anchors each row has.
+      documents_M: Which of the distinct documents those of all rows are, row by row.
       scores_M: The scores of a teacher for the documents of all rows; empty without.
       sides: The distinct anchors, which the inherited rows have, and the distinct documents.
       num_positives: The number of distinct positives.
@@ -143,24 +145,24 @@ class TupleRows(TokenRows):
         super().__init__(rows, *options)
         self.documents = TokenRows(other_rows, *options)
         self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
-        self._queries_N, first_queries = numbered(queries.hashes)
-        # The documents of row i are documents[starts[i] : starts[i + 1]].
-        self._documents_M, first_documents = numbered(documents.hashes)
+        self.queries_N, first_queries = numbered(queries.hashes)
+        # The documents of row i are documents_M[first[i] : first[i + 1]].
+        self.documents_M, first_documents = numbered(documents.hashes)
         self._first_documents = np.cumsum(counts, dtype=np.int64)
         self.scores_M = np.array(scores, np.float32)
         self.labels_N = None if label_type is None else np.array(labels, label_type)
         self.num_documents = max(counts)
-        self.num_positives = len(np.unique(self._documents_M[self._first_documents[:-1]]))
+        self.num_positives = len(np.unique(self.documents_M[self._first_documents[:-1]]))
         # Equal texts have one number, on whichever side they are.
         distinct = queries.hashes[first_queries], documents.hashes[first_documents]
         numbers, _ = numbered(np.concatenate(distinct))
         self._query_numbers, self._document_numbers = np.split(numbers, [len(first_queries)])
 
     def __len__(self) -> int:
-        return len(self._queries_N)
+        return len(self.queries_N)
 
     def described(self) -> str:
-        number, mean = self.num_documents, len(self._documents_M) / len(self)
+        number, mean = self.num_documents, len(self.documents_M) / len(self)
         others = f": its positive and {number - 1:,} negatives" if number > 1 else ""
         if mean < number:
             return f"each anchor has up to {number:,} documents{others}; {mean:.2f} on average"
@@ -168,6 +170,16 @@ class TupleRows(TokenRows):
 
     def truncated(self) -> str:
         return " and ".join(filter(None, (super().truncated(), self.documents.truncated())))
+
+    def places(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where the documents of rows are in `documents_M`, and whether they exist: [n, C].
+
+        The positive stands in the place of a missing document, because the encoder needs a text.
+        """
+        first_nx1 = self._first_documents[indices, None]
+        at_nxC = np.arange(self.num_documents) + np.zeros_like(first_nx1)
+        is_document_nxC = at_nxC < self._first_documents[indices + 1, None] - first_nx1
+        return first_nx1 + np.where(is_document_nxC, at_nxC, 0), is_document_nxC
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the fields of the anchors, as any rows, and those of the documents.
@@ -178,12 +190,8 @@ class TupleRows(TokenRows):
           and any "labels" [n], or [n, C] of a teacher. Where a row has fewer documents, their
           number is -1.
         """
-        first_nx1 = self._first_documents[indices, None]
-        at_nxC = np.arange(self.num_documents) + np.zeros_like(first_nx1)
-        is_document_nxC = at_nxC < self._first_documents[indices + 1, None] - first_nx1
-        # The positive stands in the place of a missing document: the encoder needs a text.
-        place_nxC = first_nx1 + np.where(is_document_nxC, at_nxC, 0)
-        queries_n, documents_nxC = self._queries_N[indices], self._documents_M[place_nxC]
+        place_nxC, is_document_nxC = self.places(indices)
+        queries_n, documents_nxC = self.queries_N[indices], self.documents_M[place_nxC]
         batch = super().take(queries_n)
         documents = self.documents.take(documents_nxC.ravel())
         for name, field in (("document_ids", "input_ids"), ("document_mask", "attention_mask")):

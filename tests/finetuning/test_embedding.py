@@ -31,6 +31,7 @@ from bert_jax.training.stages import Stage, curve_of_run
 from tests import runs
 from tests.golden.inputs import embedding_batch, read_golden, section
 from tests.interop.small_bert import make_pretrained, same_weights
+from tests.interop.test_sentence_transformers import write as write_modules
 from tests.parallel.processes import finish, free_address
 
 FINETUNE = [sys.executable, "-m", "bert_jax.finetune"]
@@ -264,6 +265,40 @@ def sentences(tmp_path_factory):
     path.write_text("".join(f"{line}\n" for line in lines))
     columns = {"embedding.anchor_column": "sentence1", "embedding.positive_column": "sentence2"}
     return path, columns | {"train.num_epochs": 1.0, "embedding.dims": (0,)}
+
+
+def test_a_guide_leaves_out_what_it_ranks_above_the_positive(bert, pairs, tmp_path):
+    """The batches have the vectors that `encode` gives, with the prompts of the guide."""
+    guide = tmp_path / "guide"
+    formats.write(make_pretrained(hidden_size=24, num_hidden_layers=1), guide, "huggingface")
+    write_modules(guide)
+    prompts = {"prompts": {"query": "a ", "document": ""}}
+    (guide / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    given = config(bert, pairs, embedding__guide=str(guide), train__num_epochs=1.0)
+    setup = open_task_setup(given)
+    batch = setup.training_rows.take(np.array([5, 0]))
+    lines = (pairs / "train.jsonl").read_text().splitlines()
+    rows = [json.loads(lines[number]) for number in (5, 0)]
+    loaded = bert_jax.load(guide)
+    queries = loaded.encode_query([row["anchor"] for row in rows], normalize=True)
+    np.testing.assert_allclose(batch["guide_queries"], queries, atol=1e-6)
+    for column, name in enumerate(("positive", "negative")):
+        texts = [row[name] for row in rows]
+        vectors = loaded.encode_document(texts, normalize=True)
+        np.testing.assert_allclose(batch["guide_documents"][:, column], vectors, atol=1e-6)
+    # They are no part of the identity of the data, which does not depend on hardware.
+    assert "guide_queries" not in setup.task.rows("train").take(np.array([0]))
+    plain = config(bert, pairs, train__num_epochs=1.0)
+    for name, values in (("guided", given), ("plain", plain)):
+        finetune(values, tmp_path / name)
+    guided, plain = (
+        [line["loss"] for line in read_metrics(tmp_path / name) if "loss" in line][0]
+        for name in ("guided", "plain")
+    )
+    assert guided < plain
+    shutil.rmtree(guide / "1_Pooling")
+    with pytest.raises(UserError, match="guide is .*guide, which does not say how it pools"):
+        finetune(given, tmp_path / "run")
 
 
 @pytest.mark.slow
