@@ -8,6 +8,7 @@ HEADS = {
     "token_classification": "bert_jax.heads.token_classification:HEAD",
     "question_answering": "bert_jax.heads.question_answering:HEAD",
     "multiple_choice": "bert_jax.heads.multiple_choice:HEAD",
+    "reranker": "bert_jax.heads.reranker:HEAD",
     "embedding": "bert_jax.heads.embedding:HEAD",
 }
 

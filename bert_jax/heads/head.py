@@ -35,6 +35,8 @@ class Head:
       task: The task that reads labeled files for a model without a config of training.
       transformers_class: The class in `transformers` without the family's name and "For": a key of
         `Family.task_classes`. Empty if there is none.
+      stored_as: The head of a finished model, if it is another one with the same weights: the name of
+        a built-in head.
       methods: The methods of a loaded model by name. Their first argument is the model,
         an `inference.finetuned.FineTuned`, which tokenizes (`rows`) and runs (`outputs`).
       verb: The command of `predict`, if there is one.
@@ -54,6 +56,7 @@ class Head:
     divides_batch: bool = False
     task: str = ""
     transformers_class: str = ""
+    stored_as: str = ""
     methods: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     verb: Verb | None = None
     embedding: Callable[[ConfigDict], Mapping[str, Any]] | None = None

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.special import softmax
 
-from bert_jax.base.errors import UserError
 from bert_jax.heads.head import Head
 from bert_jax.heads.verb import Item, Verb, value_of
 from bert_jax.tasks.multiple_choice import commonsense_qa, swag
-from bert_jax.tokenizers.given_texts import as_texts, one_or_all
+from bert_jax.tokenizers.given_texts import one_or_all, with_lists
 
 if TYPE_CHECKING:
     from bert_jax.inference.finetuned import FineTuned
@@ -38,11 +37,7 @@ def choose(
         For a list of contexts, a list with the choices of each; the result is then a list of
         lists.
     """
-    contexts = as_texts(context)
-    lists = [choices] if isinstance(context, str) else list(choices)
-    if len(lists) != len(contexts):
-        raise UserError(f"there are {len(contexts)} texts, but {len(lists)} lists of choices")
-    pairs = list(zip(contexts, map(as_texts, lists), strict=True))
+    pairs = with_lists(context, choices, "choices")
     rows = bert.rows([(text, choice) for text, texts in pairs for choice in texts])
     logits = iter(bert.outputs(rows))
     found = []

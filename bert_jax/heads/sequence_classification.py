@@ -10,6 +10,7 @@ from scipy.special import expit, softmax
 
 from bert_jax.base.errors import UserError
 from bert_jax.heads.head import Head
+from bert_jax.heads.reranker import rerank
 from bert_jax.heads.verb import TEXT_OR_PAIR, Item, Verb, texts_of
 from bert_jax.tasks.glue import SPECS
 from bert_jax.tasks.token_rows import windows
@@ -110,7 +111,7 @@ HEAD = Head(
     loss_options=_loss_options,
     task="table",
     transformers_class="SequenceClassification",
-    methods={"classify": classify},
+    methods={"classify": classify, "rerank": rerank},
     verb=Verb(
         "classify",
         _predict,

@@ -24,6 +24,7 @@ class FineTuned(Bert):
     Attributes:
       head: The name of the head, such as "sequence_classification".
       multi_label: Whether the labels are independent: any number of them may be right.
+      activation: See `Pretrained.activation`.
       threshold: The probability above which `predict` gives such a label.
       text_columns: The columns of the one or two sentences of a training example; empty if they
         are not known.
@@ -33,7 +34,7 @@ class FineTuned(Bert):
     def __init__(self, pretrained: Pretrained):
         super().__init__(pretrained)
         self.head, self.labels = pretrained.head, pretrained.labels
-        self.multi_label = pretrained.multi_label
+        self.multi_label, self.activation = pretrained.multi_label, pretrained.activation
         self.trained: dict[str, Any] = pretrained.training.get("config") or {}
         self.text_columns = find_text_columns(self.trained)
         self.threshold = self.trained.get("table", {}).get("threshold", 0.5)

@@ -79,10 +79,12 @@ def _described(
     values = config_lib.to_dict(config)
     head: dict[str, Any] = {}
     if workdir.is_finetuning(config):
+        record = load_head(config.head)
         multi_label = config.task == "table" and config.table.multi_label
-        head = {"head": config.head, "labels": tuple(config.labels), "multi_label": multi_label}
-        if embedding := load_head(config.head).embedding:
-            head = {"embedding": Embedding(**embedding(config))}
+        name, labels = record.stored_as or config.head, tuple(config.labels)
+        head = {"head": name, "labels": labels, "multi_label": multi_label}
+        if record.embedding:
+            head = {"embedding": Embedding(**record.embedding(config))}
     is_converted = not (directory / workdir.CORPUS).exists()
     return Pretrained(
         source=str(path),

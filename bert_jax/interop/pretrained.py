@@ -45,6 +45,8 @@ class Pretrained:
       head: The head of a fine-tuned model, as `config.head` names it.
       labels: The names of the head's labels, in the order of the logits.
       multi_label: Whether an example may have any number of labels.
+      activation: What turns the logit of a head with one output into a score: "sigmoid" or
+        "identity"; any other name as in its file. Empty if no file says it, which means sigmoid.
     """
 
     source: str
@@ -58,6 +60,7 @@ class Pretrained:
     head: str = ""
     labels: tuple[str, ...] = ()
     multi_label: bool = False
+    activation: str = ""
     embedding: Embedding = Embedding()
 
     @property

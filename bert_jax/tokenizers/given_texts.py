@@ -30,6 +30,19 @@ def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:
     return texts
 
 
+def with_lists(text: Texts, lists: Any, what: str) -> list[tuple[Text, list[Text]]]:
+    """Lists one text with its list of texts, or each of several with its own.
+
+    Args:
+      what: What the texts of a list are called in messages.
+    """
+    texts = as_texts(text)
+    all_lists = [lists] if isinstance(text, str) else list(lists)
+    if len(all_lists) != len(texts):
+        raise UserError(f"there are {len(texts)} texts, but {len(all_lists)} lists of {what}")
+    return list(zip(texts, map(as_texts, all_lists), strict=True))
+
+
 def one_or_all(text: Any, results: list[Any]) -> Any:
     """Unpacks the list of results if there was a single text, not a list."""
     return results[0] if isinstance(text, str) else results

@@ -1,0 +1,114 @@
+"""How relevant documents are to a query: `bert.rerank`."""
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from bert_jax.base.errors import UserError
+from bert_jax.heads.head import Head
+from bert_jax.heads.verb import Item, Verb, value_of
+from bert_jax.tokenizers.given_texts import one_or_all, with_lists
+
+if TYPE_CHECKING:
+    from bert_jax.inference.finetuned import FineTuned
+
+# What turns a logit into a score, by the name in `Pretrained.activation`.
+ACTIVATIONS = {"sigmoid": expit, "identity": lambda logits_N: logits_N}
+
+
+class Ranked(NamedTuple):
+    """One of the documents, its index among them, and how relevant it is to the query."""
+
+    text: str
+    index: int
+    score: float
+
+
+def rerank(
+    bert: "FineTuned",
+    query: str | Sequence[str],
+    documents: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    top_k: int | None = None,
+    activation: str | None = None,
+) -> list[Ranked] | list[list[Ranked]]:
+    """Ranks documents by their relevance to a query, the most relevant first.
+
+    Args:
+      query: One query, or a list of them.
+      documents: Texts. For a list of queries, a list with the documents of each; the result is
+        then a list of lists.
+      top_k: The number of documents in the result; by default all. Documents with equal scores
+        stay in the order given.
+      activation: See `pair_scores`.
+    """
+    asked = with_lists(query, documents, "documents")
+    pairs = [(text, document) for text, texts in asked for document in texts]
+    scores, found = iter(pair_scores(bert, pairs, activation).tolist()), []
+    for _, texts in asked:
+        own = [next(scores) for _ in texts]
+        order = sorted(range(len(own)), key=lambda i: -own[i])  # noqa: B023
+        found.append([Ranked(texts[i], i, own[i]) for i in order[:top_k]])
+    return one_or_all(query, found)
+
+
+def pair_scores(
+    bert: "FineTuned", pairs: Sequence[tuple[str, str]], activation: str | None = None
+) -> np.ndarray:
+    """Computes the scores of N pairs of a query and a document: float32 [N].
+
+    Args:
+      activation: "sigmoid" or "identity"; by default as in the model's files, or "sigmoid".
+    """
+    if len(bert.labels) > 1 or bert.config.num_decoder_layers:
+        problem = f"has {len(bert.labels)} labels" if bert.labels else "has a decoder"
+        raise UserError(f"{bert.source} {problem}; rerank needs an encoder with one output")
+    name = activation or bert.activation or "sigmoid"
+    if name not in ACTIVATIONS:
+        raise UserError(
+            f"the activation of {bert.source} is {name!r}; it must be one of "
+            f"{', '.join(ACTIVATIONS)}, which rerank can be given"
+        )
+    # The prompt, if there is one, is put before the query.
+    rows = bert.embedding_rows(pairs, bert.embedding_with(None, None, None))
+    logits_N = np.array([logits_1x1.item() for logits_1x1 in bert.outputs(rows)], np.float32)
+    return ACTIVATIONS[name](logits_N)
+
+
+def _predict(bert: "FineTuned", items: list[Item]) -> list[Item]:
+    queries = [value_of(item, "query") for item in items]
+    # The words of a command line are a tuple.
+    lists = [value_of(item, "documents", list | tuple) for item in items]
+    return [
+        {
+            "ranking": [
+                {"rank": rank, "score": x.score, "index": x.index, "text": x.text}
+                for rank, x in enumerate(ranked, 1)
+            ]
+        }
+        for ranked in rerank(bert, queries, lists)
+    ]
+
+
+HEAD = Head(
+    model="bert_jax.models.task_models:BertForMultipleChoice",
+    loss="bert_jax.objectives.ranking:Ranking",
+    num_outputs=1,
+    task="rerank",
+    stored_as="sequence_classification",
+    methods={"rerank": rerank},
+    verb=Verb(
+        "rerank",
+        _predict,
+        inspect.signature(lambda query, *documents: None),
+        example=("'Where do fish live?'", "'Fish live in water.'", "'Birds live in trees.'"),
+    ),
+    advice={
+        "load it in sentence-transformers": (
+            "convert --model={path} --output=DIR --to=sentence_transformers"
+        )
+    },
+)
