@@ -14,6 +14,7 @@ TASKS = {
     **dict.fromkeys((*GLUE_TASKS, "ax"), "bert_jax.tasks.glue:GlueTask"),
     "table": "bert_jax.tasks.table:TableTask",
     "embedding": "bert_jax.tasks.embedding:EmbeddingTask",
+    "rerank": "bert_jax.tasks.rerank:RerankTask",
     "squad": "bert_jax.tasks.squad:SquadTask",
     "ner": "bert_jax.tasks.ner:NerTask",
     "multiple_choice": "bert_jax.tasks.multiple_choice:MultipleChoiceTask",
@@ -25,6 +26,9 @@ IN_WINDOWS = (*GLUE_TASKS, "ax", "table")
 DISTILLATION = ("margin_mse", "kl")
 OF_NEGATIVES = ("mnr", "triplet", *DISTILLATION)
 NUMBER_LOSSES = ("cosent", "angle", "cosine", "contrastive")
+# The losses of rerankers that learn labels, and those that learn a teacher's scores.
+RERANK_LABELS = ("bce", "softmax", "lambda", "ranknet", "listnet")
+RERANK_SCORES = ("mse", "margin_mse", "kl")
 # The sections of single tasks, such as `config.squad`.
 TASK_SECTIONS: dict[str, Section] = {
     "table": {
@@ -227,6 +231,65 @@ TASK_SECTIONS: dict[str, Section] = {
             "too. Both texts have the prompt of queries and documents if that is one, or none.",
         ),
     },
+    "rerank": {
+        "loss": Field(
+            "bce",
+            "Loss, with the formula of sentence-transformers. For each document alone: bce (its "
+            "label is from 0 to 1) and mse (of a teacher's score). For the candidates of a query "
+            "together: softmax (the positive among them), lambda (LambdaLoss, NDCG-Loss2++), "
+            "ranknet and listnet, which know grades; margin_mse and kl learn a teacher's scores.",
+            choices=(*RERANK_LABELS, *RERANK_SCORES),
+        ),
+        "pos_weight": Field(
+            0.0,
+            "Weight of positives in bce. 0 is the number of negatives for each positive.",
+            at_least=0,
+            only_with=("rerank.loss", "bce"),
+        ),
+        "temperature": Field(
+            1.0,
+            "What a teacher's scores are divided by in kl.",
+            above=0,
+            only_with=("rerank.loss", "kl"),
+        ),
+        "num_negatives": Field(
+            0,
+            "Negatives of each query that are drawn in each step. A row that has fewer is filled "
+            "up with padding. 0 takes all.",
+            at_least=0,
+        ),
+        "query_column": Field("", "Column of the query. If empty, anchor or query."),
+        "positive_column": Field(
+            "",
+            "Column of the positives, or of the document or documents with labels or scores. If "
+            "empty, positive, positives, pos, documents, docs or document.",
+        ),
+        "negative_columns": Field(
+            (),
+            "Columns of negatives, each of a text or a list of texts. If empty, those named "
+            "negative, negatives, neg and negative_1, negative_2, ...",
+        ),
+        "label_column": Field(
+            "",
+            "Column of the label of a pair, or of the list of labels. If empty, labels or label.",
+        ),
+        "score_column": Field(
+            "",
+            "Column of a teacher's scores. If empty, scores or score, or positive_scores and "
+            "negative_scores (pos_scores and neg_scores).",
+        ),
+        "query_prompt": Field("", "Text that is put before each query."),
+        "activation": Field(
+            "",
+            "What makes a score of the trained model's logit: sigmoid, or identity for the logit "
+            "itself. If empty, identity with the losses of a teacher's scores, otherwise sigmoid.",
+            choices=("", "sigmoid", "identity"),
+        ),
+        "retrieval": Field(
+            "", "A folder of BEIR (docs/using.md): the first documents of BM25 are reranked too."
+        ),
+        "depth": Field(100, "Documents of a query in retrieval that are reranked.", above=0),
+    },
     "ner": {
         "document_context": Field(
             False,
@@ -309,6 +372,11 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
         ("embedding.positive_column", "model.hidden_dropout_prob"),
         "without dropout both vectors of a text are equal; SimCSE has a dropout of 0.1",
     )
+
+
+def rerank_activation(own: ConfigDict) -> str:
+    """Returns what makes a score of a logit with `config.rerank`: "sigmoid" or "identity"."""
+    return own.activation or ("identity" if own.loss in RERANK_SCORES else "sigmoid")
 
 
 # The rules between the keys of single tasks.

@@ -71,7 +71,8 @@ def training_batches(
         for step in steps:
             # Every host reads the global batch, because all hosts must cut it to one length.
             numbers = rows_of_step(step, len(rows), batch_size, trainer.seed)
-            batch = cut(rows.take(numbers), rows.PER_TOKEN, length_multiple)
+            batch = rows.draw(numbers, trainer.seed, step)
+            batch = cut(batch, rows.PER_TOKEN, length_multiple)
             yield {name: array[row_R] for name, array in batch.items()}
 
     return trainer.put(batches())

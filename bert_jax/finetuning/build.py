@@ -50,7 +50,7 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
             f"config.train.num_epochs is {config.train.num_epochs:g}, which gives less than one "
             f"batch of config.train.batch_size={config.train.batch_size} from {len(rows)} examples"
         )
-    first = rows.take(np.arange(1))
+    first = rows.draw(np.arange(1), config.seed, step=0)
     texts = math.prod(first["input_ids"].shape[1:-1])
     if "document_ids" in first:
         texts += first["document_ids"].shape[1]

@@ -24,12 +24,14 @@ def make_first_state(
         return trainer.init_state()
     pretrained = read_weights()
     prefixes: tuple[str, ...] = ("bert/",)
-    if (pretrained.head, pretrained.labels) == (config.head, tuple(config.labels)):
+    own = load_head(config.head)
+    kept = own.stored_as or config.head, tuple(config.labels)
+    if (pretrained.head, pretrained.labels) == kept:
         say(f"the head of {config.init_from} is kept: its labels are those of the task")
         prefixes += ("classifier/",)
     elif pretrained.head:
         pretrained.drop_head()
-    others = other_settings(config, pretrained) if load_head(config.head).embedding else []
+    others = other_settings(config, pretrained) if own.embedding else []
     for warning in pretrained.warnings + others:
         say(f"warning: {warning}")
     if config.data.max_seq_length > pretrained.max_length:

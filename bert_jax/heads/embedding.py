@@ -79,6 +79,8 @@ HEAD = Head(
     divides_batch=True,
     embedding=_embedding,
     batch_fields=_batch_fields,
+    # An anchor, a positive and the negatives.
+    num_texts=lambda config: 2 + len(config.embedding.negative_columns),
     advice={
         "compute vectors": "predict --model={path} features --input=FILE.txt --output=FILE.npz",
         "score them on retrieval": "evaluate --model={path} --retrieval=FOLDER",

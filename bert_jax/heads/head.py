@@ -35,8 +35,7 @@ class Head:
       task: The task that reads labeled files for a model without a config of training.
       transformers_class: The class in `transformers` without the family's name and "For": a key of
         `Family.task_classes`. Empty if there is none.
-      stored_as: The head of a finished model, if it is another one with the same weights: the name of
-        a built-in head.
+      stored_as: The built-in head of a finished model, if it is another one with the same weights.
       methods: The methods of a loaded model by name. Their first argument is the model,
         an `inference.finetuned.FineTuned`, which tokenizes (`rows`) and runs (`outputs`).
       verb: The command of `predict`, if there is one.
@@ -44,6 +43,7 @@ class Head:
         without a layer of its own, which pools the encoder's states into a vector.
       batch_fields: Takes a completed config and the number of sequences in an example; returns
         shapes and dtypes of a batch, with which `compile_check` compiles the step.
+      num_texts: Takes a config; returns that number, as far as a config without data tells it.
       advice: More commands to print at the end of a run, by what they are for; {path} stands for
         the work directory.
     """
@@ -61,6 +61,7 @@ class Head:
     verb: Verb | None = None
     embedding: Callable[[ConfigDict], Mapping[str, Any]] | None = None
     batch_fields: Callable[[ConfigDict, int], Mapping[str, Any]] | None = None
+    num_texts: Callable[[ConfigDict], int] | None = None
     advice: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

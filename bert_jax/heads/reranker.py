@@ -1,10 +1,11 @@
 """How relevant documents are to a query: `bert.rerank`."""
 
 import inspect
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 from scipy.special import expit
 
 from bert_jax.base.errors import UserError
@@ -93,10 +94,34 @@ def _predict(bert: "FineTuned", items: list[Item]) -> list[Item]:
     ]
 
 
+def _loss_options(config: ConfigDict, class_counts: Mapping[str, int]) -> dict[str, Any]:
+    own, options = config.rerank, {}
+    if own.loss == "bce":
+        negatives = class_counts.get("negative", 0) / max(1, class_counts.get("positive", 0))
+        options["pos_weight"] = own.pos_weight or negatives or 1.0
+    elif own.loss == "kl":
+        options["temperature"] = own.temperature
+    return {"loss_name": own.loss, "options": options}
+
+
+def _batch_fields(config: ConfigDict, texts: int) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Describes what `tasks.rerank.CandidateRows` gives."""
+    shape = config.train.batch_size, texts
+    inputs = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"))
+    return {name: ((*shape, config.data.max_seq_length), np.int32) for name in inputs} | {
+        "labels": (shape, np.float32),
+        "mask": (shape, np.bool_),
+    }
+
+
 HEAD = Head(
     model="bert_jax.models.task_models:BertForMultipleChoice",
-    loss="bert_jax.objectives.ranking:Ranking",
+    loss="bert_jax.objectives.ranking:RankingLoss",
     num_outputs=1,
+    loss_options=_loss_options,
+    batch_fields=_batch_fields,
+    # A positive and the negatives that are drawn.
+    num_texts=lambda config: 1 + config.rerank.num_negatives,
     task="rerank",
     stored_as="sequence_classification",
     methods={"rerank": rerank},

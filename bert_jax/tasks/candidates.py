@@ -32,6 +32,8 @@ class Columns(NamedTuple):
     query: str = ""
     positive: str = ""
     negatives: Sequence[str] = ()
+    label: str = ""
+    score: str = ""
 
 
 USUAL = Columns()
@@ -63,20 +65,25 @@ def read_candidates(
             yield candidates_of(row.values, columns)
 
 
-def candidates_of(values: Mapping[str, Any], columns: Columns = USUAL) -> Candidates:
+def candidates_of(
+    values: Mapping[str, Any], columns: Columns = USUAL, is_labeled: bool = True
+) -> Candidates:
     """Reads a row of a table.
 
     Positives have the label 1 and negatives 0, unless there are labels. Of documents with scores
     alone, the one with the highest score has the label 1. A single score of a positive and a
     negative is the difference of theirs, as in the MS MARCO files of sentence-transformers.
 
+    Args:
+      is_labeled: Whether a list of documents needs labels or scores; otherwise all labels are 0.
+
     Raises:
       BadRecord: The row is in none of the forms; a text is empty; a number is not finite; or there
         are not as many labels or scores as documents.
     """
     query = values[_first(values, [columns.query] if columns.query else QUERIES)]
-    named = [columns.positive] if columns.positive else [*POSITIVES, *_DOCUMENTS]
-    column = _first(values, named)
+    usual = [*POSITIVES, *_DOCUMENTS]
+    column = _first(values, [columns.positive] if columns.positive else usual)
     found = texts_of(values, [column])
     named = [_first(values, [name]) for name in columns.negatives]
     negatives = named or sorted(filter(NEGATIVE.fullmatch, values))
@@ -85,9 +92,11 @@ def candidates_of(values: Mapping[str, Any], columns: Columns = USUAL) -> Candid
     documents = [*found, *others]
     if not isinstance(query, str) or not all(text.strip() for text in (query, *documents)):
         raise BadRecord("empty text", "a text is empty, or the query is a list")
-    labels = _numbers(values, _LABELS, len(documents))
-    scores = _scores(values, len(found), len(others))
+    labels = _numbers(values, [columns.label] if columns.label else _LABELS, len(documents))
+    scores = _scores(values, columns.score, len(found), len(others))
     is_ranking = labels is not None or column in _DOCUMENTS
+    if labels is None and is_ranking and not is_labeled:
+        labels = [0.0] * len(documents)
     if labels is None and is_ranking:
         if not scores:
             raise BadRecord(MISSING, f"the texts of {column} have neither labels nor scores")
@@ -127,12 +136,14 @@ def _first(values: Mapping[str, Any], columns: Sequence[str]) -> str:
     raise BadRecord(MISSING, f"it has no field {' or '.join(columns)}; its fields: {known}")
 
 
-def _scores(values: Mapping[str, Any], num_first: int, num_others: int) -> list[float] | None:
+def _scores(
+    values: Mapping[str, Any], column: str, num_first: int, num_others: int
+) -> list[float] | None:
     """Returns the scores of the documents, which may be apart for positives and negatives."""
-    margin = as_number(str(values.get("score")))
+    margin = as_number(str(values.get(column or "score")))
     if (num_first, num_others) == (1, 1) and margin is not None:
         return [margin, 0.0]
-    scores = _numbers(values, _SCORES, num_first + num_others)
+    scores = _numbers(values, [column] if column else _SCORES, num_first + num_others)
     if scores is not None:
         return scores
     parts = [_numbers(values, _POSITIVE_SCORES, num_first)]

@@ -104,6 +104,10 @@ class TokenRows:
             "attention_mask": mask_NxL.astype(np.int32) + left_out_NxL,
         }
 
+    def draw(self, indices: np.ndarray, seed: int, step: int) -> dict[str, np.ndarray]:
+        """Returns the examples of a step of training, of which a subclass may draw a part."""
+        return self.take(indices)
+
     def of_examples(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs of the examples, from a model's outputs for all sequences."""
         return outputs

@@ -66,10 +66,11 @@ def check_finetuning(
     *,
     with_plan: bool,
 ) -> None:
-    """Compiles the train step of sentence embeddings for a slice and prints a report.
+    """Compiles the train step of embeddings or a reranker for a slice and prints a report.
 
     Args:
-      config: A validated config of fine-tuning. Rows have as many negatives as it names columns.
+      config: A validated config of fine-tuning. Rows have as many negatives as it names columns, or
+        draws in each step.
       with_plan: Reads the weights and the data, which decide the number of steps and of negatives,
         and prints what the whole run takes if all texts have the full length.
     """
@@ -77,7 +78,8 @@ def check_finetuning(
     head = load_head(name)
     if not head.batch_fields:
         raise UserError(
-            f"config.task is {config.task}; of fine-tuning, only the step of embeddings is compiled"
+            f"config.task is {config.task}; of fine-tuning, only the steps of embeddings and of "
+            "rerankers are compiled"
         )
     devices = topologies.devices(topology)
     if with_plan:
@@ -87,10 +89,10 @@ def check_finetuning(
     else:
         described = describe(config.init_from)
         # The width of a layer for classes is of no account.
-        labels = ("0", "1", "2") if config.embedding.loss == "softmax" else ()
+        has_classes = "embedding" in config and config.embedding.loss == "softmax"
+        labels = ("0", "1", "2") if has_classes else ()
         config = filled_in(config, described.model, name, labels, described.family)
-        # An anchor, a positive and the negatives.
-        stage = build.only_stage(config, 1, 2 + len(config.embedding.negative_columns))
+        stage = build.only_stage(config, 1, head.num_texts(config))
     trainer = build.make_trainer(config, stage, devices=devices)
     fields = head.batch_fields(config, stage.batch_size // config.train.batch_size)
     batch = {

@@ -158,7 +158,7 @@ def arguments(directory, bert, data):
     return flags + [f"--config.{key}={value}" for key, value in values.items()]
 
 
-_DIES = """
+DIES = """
 import os, signal, sys
 import bert_jax.finetune as command
 from bert_jax.config import cli
@@ -186,7 +186,7 @@ cli.run(command.main)
 def test_killed_it_ends_with_the_same_bits(name, call, trained, tmp_path, bert, pairs):
     """The process dies in its step 12, or while it evaluates the weights of step 16."""
     flags = arguments(tmp_path, bert, pairs)
-    ended = runs.run([sys.executable, "-c", _DIES, name, str(call), *flags])
+    ended = runs.run([sys.executable, "-c", DIES, name, str(call), *flags])
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     # The checkpoint of step 8 is written in the background.
     assert runs.newest_checkpoint(tmp_path) in (0, 8)

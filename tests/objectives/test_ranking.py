@@ -1,10 +1,22 @@
 """The losses of rankings, with the values of sentence-transformers 6.2 in float64."""
 
+import subprocess
+import sys
+
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from bert_jax.models.task_models import BertForMultipleChoice
 from bert_jax.objectives.ranking import LOSSES, RankingLoss
+from bert_jax.training.state import TrainState, init_params
+from bert_jax.training.step import make_train_step
+from tests import runs
+from tests.objectives.test_contrastive import LENGTH, ROWS, assert_same
+from tests.objectives.test_contrastive import make_model as make_encoder
 
 
 def wave(shape, start, scale=1.0):
@@ -43,7 +55,7 @@ VALUES = {
 }
 
 
-def make_batch(labels, mask=None, dtype=np.float64):
+def labeled(labels, mask=None, dtype=np.float64):
     labels = np.array(labels, dtype)
     return {"labels": labels, "mask": np.ones(labels.shape, bool) if mask is None else mask}
 
@@ -63,12 +75,12 @@ def value_and_gradient(objective, logits, batch, total=None):
 @pytest.mark.parametrize("name", VALUES)
 def test_values_and_gradients_are_those_of_sentence_transformers(name):
     loss, options, logits, labels, mask, expected, norm = VALUES[name]
-    objective, batch = RankingLoss(loss, options), make_batch(labels, mask)
+    objective, batch = RankingLoss(loss, options), labeled(labels, mask)
     with jax.enable_x64(True):
         value, gradient = value_and_gradient(objective, logits, batch)
         assert value == pytest.approx(expected, abs=1e-11)
         assert np.linalg.norm(gradient) == pytest.approx(norm, abs=1e-9)
-    batch = make_batch(labels, mask, np.float32)
+    batch = labeled(labels, mask, np.float32)
     value, gradient = value_and_gradient(objective, logits.astype(np.float32), batch)
     assert value == pytest.approx(expected, rel=1e-6)
     assert np.linalg.norm(gradient) == pytest.approx(norm, rel=2e-6)
@@ -83,14 +95,14 @@ def test_permuted_candidates_and_rows_of_padding(name):
     objective = RankingLoss(name)
     labels = np.array(GRADES) / 9 if name == "bce" else np.array(GRADES)
     with jax.enable_x64(True):
-        expected, gradient = value_and_gradient(objective, LISTS, make_batch(labels, MASK))
+        expected, gradient = value_and_gradient(objective, LISTS, labeled(labels, MASK))
         rows, columns = [1, 2, 0], [0, 3, 1, 2]
         padding = np.full((1, 4), 7.0)
         moved, its_labels, its_mask = (
             np.concatenate([x[rows][:, columns], empty])
             for x, empty in ((LISTS, padding), (labels, padding), (MASK, padding < 0))
         )
-        batch = make_batch(its_labels, its_mask)
+        batch = labeled(its_labels, its_mask)
         value, its_gradient = value_and_gradient(objective, moved, batch)
         assert value == pytest.approx(expected, abs=1e-12)
         np.testing.assert_allclose(its_gradient[:3], gradient[rows][:, columns], atol=1e-12)
@@ -102,9 +114,9 @@ def test_chunks_have_the_totals_of_the_batch(name):
     """The rows have different numbers of terms: a mean of the means would be another value."""
     objective, labels = RankingLoss(name), np.array(GRADES) / (9 if name == "bce" else 1)
     with jax.enable_x64(True):
-        expected, gradient = value_and_gradient(objective, LISTS, make_batch(labels, MASK))
-        total = objective.totals(make_batch(labels, MASK))
-        parts = [make_batch(labels[[i]], MASK[[i]]) for i in range(3)]
+        expected, gradient = value_and_gradient(objective, LISTS, labeled(labels, MASK))
+        total = objective.totals(labeled(labels, MASK))
+        parts = [labeled(labels[[i]], MASK[[i]]) for i in range(3)]
         found = [
             value_and_gradient(objective, LISTS[[i]], part, total) for i, part in enumerate(parts)
         ]
@@ -125,7 +137,7 @@ def test_listnet_of_a_teacher_is_kl():
         return (p * (jax.numpy.log(p) - jax.nn.log_softmax(logits))).sum() / 3
 
     with jax.enable_x64(True):
-        _, gradient = value_and_gradient(objective, LISTS, make_batch(teacher))
+        _, gradient = value_and_gradient(objective, LISTS, labeled(teacher))
         np.testing.assert_allclose(gradient, jax.grad(kl)(LISTS), atol=1e-12)
 
 
@@ -136,3 +148,66 @@ def test_several_positives_share_the_cross_entropy():
             for labels in ([2.0, 0, 1, 0], [1.0, 0, 0, 0], [0.0, 0, 1, 0])
         )
     assert both == pytest.approx((2 * first + second) / 3)
+
+
+def make_model(name):
+    """Returns a small reranker without dropout, and its parameters."""
+    encoder, _ = make_encoder("encoder")
+
+    class Reranker(BertForMultipleChoice):
+        DROPOUT = 0.0
+
+    model = Reranker(encoder.config, num_outputs=1)
+    return model, jax.tree.map(lambda x: 4 * x, nn.unbox(init_params(model, 0)))
+
+
+def make_batch():
+    """Returns rows of two to five candidates of unequal lengths, with grades."""
+    rng = np.random.default_rng(0)
+    shape = ROWS, 5
+    lengths = rng.integers(2, LENGTH + 1, shape)
+    mask_BxC = np.arange(5) < rng.integers(2, 6, ROWS)[:, None]
+    return {
+        "input_ids": rng.integers(5, 40, (*shape, LENGTH)).astype(np.int32),
+        "token_type_ids": np.zeros((*shape, LENGTH), np.int32),
+        "attention_mask": (np.arange(LENGTH) < lengths[..., None]).astype(np.int32),
+        "labels": np.where(mask_BxC, rng.integers(0, 4, shape), 9).astype(np.float32),
+        "mask": mask_BxC,
+    }
+
+
+def gradients(model, params, batch, num_chunks):
+    """Takes a step of plain descent at a rate of 1; returns its loss and its gradient."""
+    descent = optax.with_extra_args_support(optax.sgd(1.0))
+    objective, rate = RankingLoss("lambda"), lambda step: 1.0
+    step = make_train_step(model, descent, rate, objective, seed=0, accumulation_steps=num_chunks)
+    state = TrainState(jnp.zeros([], jnp.int32), params, descent.init(params))
+    after, metrics = step(state, batch, {})
+    return metrics["loss"], jax.tree.map(jnp.subtract, params, after.params)
+
+
+@pytest.fixture(scope="module")
+def whole_step():
+    model, params = make_model("lists")
+    return jax.jit(gradients, static_argnums=(0, 3))(model, params, make_batch(), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_chunks", [4, 16])
+def test_a_step_in_chunks_is_that_of_the_batch(whole_step, num_chunks):
+    model, params = make_model("lists")
+    step = jax.jit(gradients, static_argnums=(0, 3))
+    assert_same(step(model, params, make_batch(), num_chunks), whole_step)
+
+
+@pytest.mark.slow
+def test_a_step_on_eight_devices_is_that_of_one(whole_step, tmp_path):
+    program = [sys.executable, "-m", "tests.objectives.eight_devices", "lists", str(tmp_path)]
+    done = subprocess.run(program, env=runs.environment(8), cwd=runs.ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    found = sorted(tmp_path.glob("*.npz"))
+    assert [file.stem for file in found] == ["dp", "fsdp"]
+    for file in found:
+        with np.load(file) as arrays:
+            loss, *leaves = (arrays[f"arr_{i}"] for i in range(len(arrays)))
+        assert_same((loss, leaves), whole_step)
