@@ -7,12 +7,14 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config.finetuning import filled_in
-from bert_jax.finetuning import checks, predictions, summary
+from bert_jax.finetuning import predictions, summary
 from bert_jax.finetuning.batches import predict, training_batches
 from bert_jax.finetuning.best import Best
 from bert_jax.finetuning.build import make_stage, make_trainer
@@ -82,9 +84,9 @@ def make_run(config: ConfigDict, directory: epath.Path, setup: TaskSetup) -> "Fi
         dtype = workdir.load_config(directory).dtype
     config = filled_in(config, setup.model, task.head, task.labels, setup.family, dtype=dtype)
     warnings = start.check(directory, config)
-    warnings += checks.read_rows(config, task)
+    warnings += read_rows(config, task)
     rows = task.rows("train")
-    checks.check_segments(config, rows)
+    check_segments(config, rows)
     warnings += task.check(config)
     stage = make_stage(config, rows)
     check_installed(config)
@@ -98,6 +100,31 @@ def make_run(config: ConfigDict, directory: epath.Path, setup: TaskSetup) -> "Fi
             f"unknown to the vocabulary of the model {config.init_from}; {advice}"
         )
     return FinetuningRun(config, directory, setup, trainer, warnings)
+
+
+def read_rows(config: ConfigDict, task: Task) -> list[str]:
+    """Reads all rows of a run now, because a bad row would end it hours later.
+
+    Returns:
+      A sentence for each split with truncated rows.
+    """
+    predicted = predictions.predicted_splits(config, task)
+    splits = dict.fromkeys(("train", *task.scored_splits, *predicted))
+    truncated = {split: task.rows(split).truncated() for split in splits}
+    return [f"{split}: {text}" for split, text in truncated.items() if text]
+
+
+def check_segments(config: ConfigDict, rows: TokenRows) -> None:
+    """Refuses sentence pairs if the weights have only one token type.
+
+    A model without any token type, such as DistilBERT, accepts pairs: only [SEP] separates them.
+    """
+    # Either all examples of a task are pairs or none is.
+    if config.model.type_vocab_size == 1 and rows.take(np.arange(1))["token_type_ids"].any():
+        raise UserError(
+            f"config.init_from is {config.init_from}, which has only one token type "
+            f"(type_vocab_size is 1), but the examples of {config.task} are pairs"
+        )
 
 
 class FinetuningRun:

@@ -79,7 +79,8 @@ def compare(study: ConfigDict, directory: epath.PathLike) -> None:
                 say(f"Stopped by {signals[0]}: run the same command to continue.")
                 return
             # A run that got a signal of its own ends with status 0, but without results.
-            if process.returncode or not _is_finished(path / name):
+            is_finished = any((path / name / file).exists() for file in _RESULTS)
+            if process.returncode or not is_finished:
                 raise UserError(
                     f"{name} ended with exit status {process.returncode} before it was finished; "
                     "the same command continues the study"
@@ -109,10 +110,6 @@ def _check_flags(command: str, words: Sequence[str]) -> None:
     if given.get("task") == finetuning.ALL:
         given.task = GLUE_TASKS[0]
     finetuning.validate(given)
-
-
-def _is_finished(run: epath.Path) -> bool:
-    return any((run / name).exists() for name in _RESULTS)
 
 
 def _report(runs: Sequence[RunRecord], path: epath.Path) -> None:

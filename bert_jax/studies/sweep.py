@@ -18,7 +18,7 @@ from bert_jax.config import check_batch
 from bert_jax.config.finetuning import finetune_config, validate
 from bert_jax.config.task_sections import GLUE_TASKS
 from bert_jax.finetuning.build import make_stage
-from bert_jax.finetuning.checks import read_rows
+from bert_jax.finetuning.run import read_rows
 from bert_jax.finetuning.summary import advise
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh, num_data_shards

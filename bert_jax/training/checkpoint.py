@@ -12,12 +12,10 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.parallel import multihost
-from bert_jax.training import workdir
 from bert_jax.training.state import TrainState
 
 try:
@@ -211,15 +209,6 @@ class Checkpointer:
                 f"a checkpoint could not be written to {self._directory}: {_reason(error)}; "
                 "correct this and run the same command again"
             ) from error
-
-
-def open_checkpoints(directory: epath.PathLike, config: ConfigDict) -> Checkpointer:
-    """Opens the checkpoints of a run; `config.checkpoint` defines which ones are kept."""
-    return Checkpointer(
-        epath.Path(directory) / workdir.CHECKPOINTS,
-        keep=config.checkpoint.keep,
-        keep_every_steps=config.checkpoint.keep_every_steps,
-    )
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from bert_jax.base import files
 from bert_jax.base.progress import say
 from bert_jax.parallel import multihost
 from bert_jax.training import workdir
-from bert_jax.training.checkpoint import open_checkpoints
+from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import PreemptionGuard, Run, train_loop
 from bert_jax.training.start import lock
 from bert_jax.training.tracker import Tracker
@@ -61,7 +61,9 @@ def run_to_end(
 
         # State: from the run's own newest checkpoint, even if the config names another source.
         guard = stack.enter_context(PreemptionGuard())
-        checkpointer = stack.enter_context(closing(open_checkpoints(directory, run.config)))
+        folder, kept = directory / workdir.CHECKPOINTS, run.config.checkpoint
+        checkpointer = Checkpointer(folder, keep=kept.keep, keep_every_steps=kept.keep_every_steps)
+        stack.enter_context(closing(checkpointer))
         restored = checkpointer.restore_newest(run.trainer.abstract_state())
         step = int(restored[0].step) if restored else None
         results = finished(step, run.num_steps)

@@ -11,8 +11,9 @@ from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
 from bert_jax.commands.finetune import finetune, open_task_setup
 from bert_jax.config.finetuning import filled_in, finetune_config, validate
-from bert_jax.finetuning import build, checks
+from bert_jax.finetuning import build
 from bert_jax.finetuning.first_state import make_first_state
+from bert_jax.finetuning.run import check_segments, read_rows
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import TRAINING
 from bert_jax.interop.weights import flatten
@@ -234,8 +235,8 @@ def test_pairs_need_two_token_types_or_none(tmp_path):
         config.table.text_b_column = "other"
         setup = open_task_setup(config)
         config = filled_in(config, setup.model, setup.task.head, setup.task.labels)
-        checks.read_rows(config, setup.task)
-        checks.check_segments(config, setup.task.rows("train"))
+        read_rows(config, setup.task)
+        check_segments(config, setup.task.rows("train"))
 
     with pytest.raises(UserError, match="1_types, which has only one token type .* are pairs"):
         check(1)
