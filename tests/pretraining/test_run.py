@@ -100,14 +100,6 @@ class TestUninterruptedRun:
         evaluated = [x["step"] for x in read_metrics(uninterrupted) if "eval_mlm_loss" in x]
         assert evaluated == [20, 40, 60]
 
-    def test_finished_run_reprints_the_results(self, uninterrupted, capsys):
-        before = (uninterrupted / "metrics.jsonl").read_bytes()
-        results = pretrain(workdir.load_config(uninterrupted), uninterrupted)
-        assert results == json.loads((uninterrupted / "results.json").read_text())
-        printed = capsys.readouterr().out
-        assert "This run is finished" in printed and "masked-LM loss" in printed
-        assert (uninterrupted / "metrics.jsonl").read_bytes() == before
-
     def test_a_finished_run_of_others_opens_only_its_directory(
         self, uninterrupted, tmp_path, capsys
     ):

@@ -8,13 +8,11 @@ from types import SimpleNamespace
 import pytest
 from etils import epath
 
-from bert_jax.commands.finetune import finetune
 from bert_jax.commands.pretrain import pretrain
 from bert_jax.config import default_config
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.tracker import Tracker
 from tests import runs
-from tests.finetuning import small
 from tests.small_run import small_run, train_with_interruption, write_documents
 
 
@@ -70,6 +68,7 @@ def write(directory, steps, resumed_step=0, config=None):
             for step in steps:
                 writer.write(step, {"loss": float(step), "mfu": None, "texts": ["a"]})
                 writer.write(step, {"eval_loss": float(step)})
+        found.summarize({"step": steps[-1], "validation": {"accuracy": 0.5}})
 
 
 def test_every_line_is_sent_to_the_same_run(tmp_path, fake):
@@ -85,6 +84,7 @@ def test_every_line_is_sent_to_the_same_run(tmp_path, fake):
     ]
     assert first.lines + second.lines == expected
     assert first.name == "run" and first.failed is False
+    assert second.summary == {"results/step": 40, "results/validation.accuracy": 0.5}
 
 
 def test_a_broken_tracker_is_left_alone(tmp_path, fake, capsys):
@@ -124,16 +124,3 @@ def test_an_interrupted_run_of_pretraining(tmp_path, fake):
     # A finished run is not tracked again.
     pretrain(config, tmp_path / "run")
     assert len(Fake.runs) == 2
-
-
-@pytest.mark.slow
-def test_a_run_of_finetuning(tmp_path, fake):
-    small.write_bert(tmp_path / "bert")
-    small.write_rows(tmp_path / "rows")
-    config = small.config(
-        tmp_path / "bert", tmp_path / "rows", train__num_epochs=1.0, log__wandb=True
-    )
-    results = finetune(config, tmp_path / "run")
-    (tracked,) = Fake.runs
-    assert [line["eval/accuracy"] for _, line in tracked.lines if "eval/accuracy" in line]
-    assert tracked.summary["results/validation.accuracy"] == results["validation"]["accuracy"]
