@@ -3,11 +3,13 @@
     python -m bert_jax.evaluate --model=DIR [--step=N] [--data=GLOB] [--output=FILE.json]
     python -m bert_jax.evaluate --model=DIR --sts=FILE [--pooling=cls] [--output=FILE.json]
     python -m bert_jax.evaluate --model=DIR --retrieval=FOLDER [--output=FILE.json]
+    python -m bert_jax.evaluate --model=RERANKER --retrieval=FOLDER [--first=DIR] [--depth=50]
 
 DIR is the work directory of a run or, with --data, any model that `predict` can load. For a
 fine-tuned model, --data is a labeled file in the format of its validation split. --sts scores
 the sentence embeddings of any model on pairs with a similarity, such as STS-B, and --retrieval on
-queries and the documents that are relevant to them, such as BEIR's.
+queries and the documents that are relevant to them, such as BEIR's. A reranker ranks the documents
+again that --first finds, by default BM25.
 """
 
 from typing import Any
@@ -21,11 +23,14 @@ from bert_jax.config import cli
 from bert_jax.config.data import DATA
 from bert_jax.training import workdir
 
+# The first stage that needs no model.
+BM25 = "bm25"
 # The flags that say how the text of --data is read.
 _OF_TEXT = ("format", "bad_documents")
 # The flags of --sts and --retrieval, and those of --retrieval alone.
 _OF_EMBEDDINGS = ("pooling", "max_length")
-_OF_RETRIEVAL = ("query_prompt", "document_prompt", "skip_own_id")
+_PROMPTS = ("query_prompt", "document_prompt")
+_OF_RERANKERS = ("first", "depth")
 # The flags of a fine-tuned model.
 _OF_TASKS = ("text_columns", "label_column", "null_threshold")
 
@@ -80,6 +85,18 @@ def define_flags() -> None:
         "--retrieval: leave the document with the id of a query out of its ranking, as BEIR does "
         "for ArguAna and Quora.",
     )
+    flags.DEFINE_string(
+        "first",
+        BM25,
+        "--retrieval with a reranker: the model whose embeddings find the documents to rerank, or "
+        f"{BM25}.",
+    )
+    flags.DEFINE_integer(
+        "depth",
+        100,
+        "--retrieval with a reranker: the number of documents of a query to rerank.",
+        lower_bound=1,
+    )
     default = "by default as the directory of the model says"
     cli.define_embedding_flags("--sts, --retrieval:", "--retrieval:", default)
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
@@ -100,7 +117,7 @@ def main(_) -> None:
     if not args.data:
         cli.refuse_flags((*_OF_TEXT, *_OF_TASKS), "without --data")
     if not args.retrieval:
-        cli.refuse_flags(_OF_RETRIEVAL, "without --retrieval")
+        cli.refuse_flags((*_PROMPTS, *_OF_RERANKERS, "skip_own_id"), "without --retrieval")
     if args.sts or args.retrieval:
         cli.refuse_flags(("data", "max_sequences"), "with --sts and --retrieval")
     else:
@@ -108,46 +125,66 @@ def main(_) -> None:
     if args.sts:
         cli.refuse_flags(("retrieval",), "with --sts")
     with cli.joined_hosts():
-        if args.sts or args.retrieval:
-            _write(_score_embeddings())
-            return
-        if args.data and _is_fine_tuned(args.model):
-            cli.refuse_flags((*_OF_TEXT, "max_sequences"), "on the score of a fine-tuned model")
-            from bert_jax.commands.score_file import score_file
-            from bert_jax.finetuning.summary import print_classes
-            from bert_jax.tasks.scores import score_text
-            from bert_jax.training.metrics import CLASSES
+        from bert_jax.parallel import multihost
 
-            own = {name: args[name].value for name in _OF_TASKS}
-            results = score_file(args.model, args.data, args.step, **own)
-            for name, value in results.items():
-                if name != CLASSES:
-                    is_count = isinstance(value, int)
-                    print(f"{name}: {value:,}" if is_count else f"{name}: {score_text(value)}")
-            print_classes(results[CLASSES])
-            _write(results)
-            return
-        cli.refuse_flags(_OF_TASKS, "on a model that is not fine-tuned")
-        from bert_jax.commands.evaluate import as_workdir, evaluate_workdir
-        from bert_jax.pretraining.build import make_objective
-        from bert_jax.pretraining.summary import results_table, source_table
-        from bert_jax.training.metrics import BY_SOURCE
+        if args.sts:
+            results = _score_similarities()
+        elif args.retrieval:
+            results = _score_retrieval()
+        elif args.data and _is_fine_tuned(args.model):
+            results = _score_labeled_file()
+        else:
+            results = _score_text()
+        if args.output and multihost.is_first():
+            path = files.checked_path(args.output, "--output")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(path, results)
+            print(f"written to {args.output}")
 
-        with as_workdir(args.model, args.step) as directory:
-            results = evaluate_workdir(
-                directory,
-                args.data,
-                args.max_sequences,
-                args.step,
-                **{name: args[name].value for name in _OF_TEXT},
-            )
-            metrics = make_objective(workdir.load_config(directory)).metrics
-        source = args.data or "held-out documents"
-        title = f"Step {results['step']:,} on {source}"
-        terminal().print(results_table(title, metrics, results))
-        if BY_SOURCE in results:
-            terminal().print(source_table(metrics, results))
-        _write(results)
+
+def _score_text() -> dict[str, Any]:
+    """Scores a pre-trained model on held-out or other text."""
+    from bert_jax.commands.evaluate import as_workdir, evaluate_workdir
+    from bert_jax.pretraining.build import make_objective
+    from bert_jax.pretraining.summary import results_table, source_table
+    from bert_jax.training.metrics import BY_SOURCE
+
+    args = flags.FLAGS
+    cli.refuse_flags(_OF_TASKS, "on a model that is not fine-tuned")
+    with as_workdir(args.model, args.step) as directory:
+        results = evaluate_workdir(
+            directory,
+            args.data,
+            args.max_sequences,
+            args.step,
+            **{name: args[name].value for name in _OF_TEXT},
+        )
+        metrics = make_objective(workdir.load_config(directory)).metrics
+    source = args.data or "held-out documents"
+    title = f"Step {results['step']:,} on {source}"
+    terminal().print(results_table(title, metrics, results))
+    if BY_SOURCE in results:
+        terminal().print(source_table(metrics, results))
+    return results
+
+
+def _score_labeled_file() -> dict[str, Any]:
+    """Scores a fine-tuned model on --data."""
+    from bert_jax.commands.score_file import score_file
+    from bert_jax.finetuning.summary import print_classes
+    from bert_jax.tasks.scores import score_text
+    from bert_jax.training.metrics import CLASSES
+
+    args = flags.FLAGS
+    cli.refuse_flags((*_OF_TEXT, "max_sequences"), "on the score of a fine-tuned model")
+    own = {name: args[name].value for name in _OF_TASKS}
+    results = score_file(args.model, args.data, args.step, **own)
+    for name, value in results.items():
+        if name != CLASSES:
+            is_count = isinstance(value, int)
+            print(f"{name}: {value:,}" if is_count else f"{name}: {score_text(value)}")
+    print_classes(results[CLASSES])
+    return results
 
 
 def _is_fine_tuned(model: str) -> bool:
@@ -161,54 +198,97 @@ def _is_fine_tuned(model: str) -> bool:
     return not is_workdir and bool(read(path).head)
 
 
-def _score_embeddings() -> dict[str, Any]:
-    """Scores sentence embeddings on --sts or --retrieval, and prints a table."""
+def _score_similarities() -> dict[str, Any]:
+    """Scores sentence embeddings on --sts."""
     from bert_jax.inference import embeddings
     from bert_jax.inference.finetuned import load_bert
-    from bert_jax.tasks import retrieval
     from bert_jax.tasks.retrieval import read_pairs
-    from bert_jax.tasks.scores import score_text
 
     args = flags.FLAGS
     # The data are read first, because a model takes longer.
-    if args.sts:
-        data, score, unit = read_pairs(args.sts, "--sts"), embeddings.score_pairs, "sentences"
-        number, prefix, baseline = 2 * len(data[0]), embeddings.BASELINE_PREFIX, "common tokens"
-    else:
-        data = retrieval.read_retrieval(args.retrieval, "--retrieval", args.skip_own_id)
-        if data.num_left_out:
-            say(f"{data.num_left_out:,} queries without a relevant document are left out")
-        score, unit = embeddings.score_retrieval, "texts"
-        number, prefix = len(data.queries) + len(data.distinct()[0]), retrieval.BASELINE_PREFIX
-        baseline = "BM25"
+    pairs = read_pairs(args.sts, "--sts")
     bert = load_bert(args.model, args.step)
     embedding = bert.embedding_with(args.pooling, None, args.max_length)
-    embedding = embedding.with_prompts(query=args.query_prompt, document=args.document_prompt)
-    with Progress("evaluate", number, unit) as progress:
-        results = score(bert, data, embedding, progress.advance)
-    used = {name: text for name, text in results.items() if name.endswith("prompt") and text}
-    prompts = [f"{name} {text!r}".replace("_", " ") for name, text in used.items()]
-    how = ", ".join([embedding.pooling, embedding.similarity, *(prompts or ["no prompt"])])
-    title = f"Embeddings ({how}) on {args.sts or args.retrieval}"
-    table = empty_table(title, "", "this model", baseline)
-    for name, value in results.items():
-        if f"{prefix}{name}" in results:
-            table.add_row(name, score_text(value), score_text(results[prefix + name]))
-        elif name.startswith("num_"):
-            table.add_row(name.removeprefix("num_").replace("_", " "), f"{value:,}", "")
-    terminal().print(table)
+    with Progress("evaluate", 2 * len(pairs[0]), "sentences") as progress:
+        results = embeddings.score_pairs(bert, pairs, embedding, progress.advance)
+    title = _title(embedding, results, args.sts)
+    _print_scores(title, results, "this model", "common tokens", embeddings.BASELINE_PREFIX)
     return results
 
 
-def _write(results: dict[str, Any]) -> None:
-    from bert_jax.parallel import multihost
+def _score_retrieval() -> dict[str, Any]:
+    """Scores sentence embeddings, or a reranker after a first stage, on --retrieval."""
+    from bert_jax.inference import embeddings
+    from bert_jax.inference.finetuned import load_bert
+    from bert_jax.tasks import retrieval
 
-    output = flags.FLAGS.output
-    if output and multihost.is_first():
-        path = files.checked_path(output, "--output")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(path, results)
-        print(f"written to {output}")
+    args = flags.FLAGS
+    data = retrieval.read_retrieval(args.retrieval, "--retrieval", args.skip_own_id)
+    if data.num_left_out:
+        say(f"{data.num_left_out:,} queries without a relevant document are left out")
+    bert = load_bert(args.model, args.step)
+    if "rerank" in bert.methods and not bert.labels:
+        return _score_reranker(bert, data)
+    cli.refuse_flags(_OF_RERANKERS, "on a model that is no reranker, with a head of one output")
+    embedding = bert.embedding_with(args.pooling, None, args.max_length)
+    embedding = embedding.with_prompts(query=args.query_prompt, document=args.document_prompt)
+    number = len(data.queries) + len(data.distinct()[0])
+    with Progress("evaluate", number, "texts") as progress:
+        results = embeddings.score_retrieval(bert, data, embedding, progress.advance)
+    title = _title(embedding, results, args.retrieval)
+    _print_scores(title, results, "this model", "BM25", retrieval.BASELINE_PREFIX)
+    return results
+
+
+def _score_reranker(bert: Any, data: Any) -> dict[str, Any]:
+    """Scores a reranker on the documents that --first finds."""
+    from bert_jax.inference.embeddings import text_similarities
+    from bert_jax.inference.finetuned import load_bert
+    from bert_jax.inference.reranking import score_reranking
+    from bert_jax.tasks.candidate_scores import FIRST_PREFIX
+    from bert_jax.tasks.retrieval import bm25_similarities, nearest
+
+    args = flags.FLAGS
+    cli.refuse_flags((*_OF_EMBEDDINGS, *_PROMPTS), "on a reranker")
+    if args.first == BM25:
+        similarities = bm25_similarities(data)
+    else:
+        first = load_bert(args.first)
+        number = len(data.queries) + len(data.distinct()[0])
+        with Progress("first stage", number, "texts") as progress:
+            embedding = first.embedding_with(None, None, None)
+            similarities = text_similarities(first, data, embedding, progress.advance)
+    ranked = list(nearest(data, similarities, args.depth))
+    with Progress("rerank", sum(map(len, ranked)), "pairs") as progress:
+        results = score_reranking(bert, data, ranked, args.depth, progress.advance)
+    title = f"The first {args.depth:,} documents, reranked, on {args.retrieval}"
+    _print_scores(title, results, "reranked", args.first, FIRST_PREFIX)
+    return {**results, "first": args.first}
+
+
+def _title(embedding: Any, results: dict[str, Any], source: str) -> str:
+    used = {name: text for name, text in results.items() if name.endswith("prompt") and text}
+    prompts = [f"{name} {text!r}".replace("_", " ") for name, text in used.items()]
+    how = ", ".join([embedding.pooling, embedding.similarity, *(prompts or ["no prompt"])])
+    return f"Embeddings ({how}) on {source}"
+
+
+def _print_scores(
+    title: str, results: dict[str, Any], own: str, baseline: str, prefix: str
+) -> None:
+    """Prints the model's own scores beside those of a baseline, whose names have the prefix."""
+    from bert_jax.tasks.scores import score_text
+
+    table = empty_table(title, "", own, baseline, "difference")
+    for name, value in results.items():
+        if f"{prefix}{name}" in results:
+            other = results[f"{prefix}{name}"]
+            difference = None if None in (value, other) else value - other
+            texts = score_text(value), score_text(other), score_text(difference, "+.4f")
+            table.add_row(name, *texts)
+        elif name.startswith("num_"):
+            table.add_row(name.removeprefix("num_").replace("_", " "), f"{value:,}")
+    terminal().print(table)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
+from bert_jax.interop import formats
 from bert_jax.text.sources import built_in_files
 from tests import forked, runs
+from tests.interop.small_bert import make_finetuned
 from tests.studies.test_sweep import write_glue
 from tests.test_documentation import PAGES, ROOT
 from tests.text.test_wikipedia import END, HEAD, page
@@ -129,10 +131,12 @@ def write_retrieval(folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The files, and a model."""
+    """The files, a model and a reranker."""
     folder = tmp_path_factory.mktemp("commands")
     write_files(folder)
     run(folder, *smaller(["main", "--config=mini_laptop", "--workdir=model"]))
+    reranker = make_finetuned("sequence_classification", ())
+    formats.write(reranker, folder / "ms-marco-MiniLM-L6-v2", "huggingface")
     return folder
 
 

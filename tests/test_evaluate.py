@@ -197,6 +197,7 @@ def test_results_are_shown_beside_their_baselines(trainer, params, store, counts
         ("--format=lines", "--format has no effect without --data; leave it out"),
         ("--pooling=cls", "--pooling has no effect without --sts and --retrieval"),
         ("--sts=x --query_prompt=y", "--query_prompt has no effect without --retrieval"),
+        ("--data=x --depth=5", "--depth has no effect without --retrieval; leave it out"),
         ("--sts=x --data=y", "--data has no effect with --sts and --retrieval"),
         ("--sts=x --retrieval=y", "--retrieval has no effect with --sts"),
         ("--sts=nowhere.tsv", "nowhere.tsv: No such file"),

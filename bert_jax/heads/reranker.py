@@ -1,7 +1,8 @@
 """How relevant documents are to a query: `bert.rerank`."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from bert_jax.tokenizers.given_texts import one_or_all, with_lists
 if TYPE_CHECKING:
     from bert_jax.inference.finetuned import FineTuned
 
+# The number of pairs between two updates of the progress.
+_CHUNK = 1024
 # What turns a logit into a score, by the name in `Pretrained.activation`.
 ACTIVATIONS = {"sigmoid": expit, "identity": lambda logits_N: logits_N}
 
@@ -57,12 +60,18 @@ def rerank(
 
 
 def pair_scores(
-    bert: "FineTuned", pairs: Sequence[tuple[str, str]], activation: str | None = None
+    bert: "FineTuned",
+    pairs: Iterable[tuple[str, str]],
+    activation: str | None = None,
+    *,
+    advance: Callable[[int], None] = lambda pairs: None,
 ) -> np.ndarray:
     """Computes the scores of N pairs of a query and a document: float32 [N].
 
     Args:
+      pairs: Read and scored in parts, so that there may be any number.
       activation: "sigmoid" or "identity"; by default as in the model's files, or "sigmoid".
+      advance: Called with the number of pairs of each part.
     """
     if len(bert.labels) > 1 or bert.config.num_decoder_layers:
         problem = f"has {len(bert.labels)} labels" if bert.labels else "has a decoder"
@@ -74,9 +83,15 @@ def pair_scores(
             f"{', '.join(ACTIVATIONS)}, which rerank can be given"
         )
     # The prompt, if there is one, is put before the query.
-    rows = bert.embedding_rows(pairs, bert.embedding_with(None, None, None))
-    logits_N = np.array([logits_1x1.item() for logits_1x1 in bert.outputs(rows)], np.float32)
-    return ACTIVATIONS[name](logits_N)
+    embedding, pairs = bert.embedding_with(None, None, None), iter(pairs)
+    logits, num_cut = [], 0
+    while part := list(itertools.islice(pairs, _CHUNK)):
+        rows = bert.embedding_rows(part, embedding, warns=False)
+        num_cut += sum(row.num_cut > 0 for row in rows)
+        logits += [logits_1x1.item() for logits_1x1 in bert.outputs(rows)]
+        advance(len(part))
+    bert.warn_about_cut(num_cut, len(logits), embedding.max_length)
+    return ACTIVATIONS[name](np.array(logits, np.float32))
 
 
 def _predict(bert: "FineTuned", items: list[Item]) -> list[Item]:
@@ -132,8 +147,9 @@ HEAD = Head(
         example=("'Where do fish live?'", "'Fish live in water.'", "'Birds live in trees.'"),
     ),
     advice={
+        "score it on retrieval": "evaluate --model={path} --retrieval=FOLDER",
         "load it in sentence-transformers": (
             "convert --model={path} --output=DIR --to=sentence_transformers"
-        )
+        ),
     },
 )

@@ -154,10 +154,13 @@ class Bert:
         return [tokenizer.join(*sides, max_length=max_length) for sides in parts]
 
     def warn(self, rows: Sequence[TokenRow], length: int) -> None:
-        if cut := sum(row.num_cut > 0 for row in rows):
-            which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
-            warnings.warn(f"{which} truncated to {length} tokens", stacklevel=4)
+        self.warn_about_cut(sum(row.num_cut > 0 for row in rows), len(rows), length)
         self.warn_about_unknown(rows)
+
+    def warn_about_cut(self, num_cut: int, num_texts: int, length: int) -> None:
+        if num_cut:
+            which = "the text is" if num_texts == 1 else f"{num_cut:,} of {num_texts:,} texts are"
+            warnings.warn(f"{which} truncated to {length} tokens", stacklevel=5)
 
     def warn_about_unknown(self, rows: Sequence[TokenRow]) -> None:
         ids = np.concatenate([row.input_ids_L for row in rows] or [[]])

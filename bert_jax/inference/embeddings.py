@@ -76,10 +76,7 @@ def score_retrieval(
       The scores of `retrieval_scores` and, beside them, those of BM25; `num_queries`,
       `num_documents`, `pooling`, `max_length`, `query_prompt` and `document_prompt`.
     """
-    texts, number_N = data.distinct()
-    sides = (data.queries, embedding.for_queries()), (texts, embedding.for_documents())
-    vectors = (embed(bert, bert.embedding_rows(texts, own), own, advance) for texts, own in sides)
-    similarity = similarities(*vectors, number_N, embedding.similarity)
+    similarity = text_similarities(bert, data, embedding, advance)
     baseline = retrieval_scores(data, bm25_similarities(data))
     return {
         **retrieval_scores(data, similarity),
@@ -91,6 +88,20 @@ def score_retrieval(
         "query_prompt": embedding.for_queries().prompt,
         "document_prompt": embedding.for_documents().prompt,
     }
+
+
+def text_similarities(
+    bert: Bert, data: Retrieval, embedding: Embedding, advance: Callable[[int], None]
+) -> Callable[[slice], np.ndarray]:
+    """Returns the similarities of the queries' embeddings and the documents'; see `similarities`.
+
+    Args:
+      embedding, advance: See `score_retrieval`.
+    """
+    texts, number_N = data.distinct()
+    sides = (data.queries, embedding.for_queries()), (texts, embedding.for_documents())
+    vectors = (embed(bert, bert.embedding_rows(texts, own), own, advance) for texts, own in sides)
+    return similarities(*vectors, number_N, embedding.similarity)
 
 
 def embed(
