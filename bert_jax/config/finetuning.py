@@ -38,7 +38,8 @@ FINETUNING: Section = {
     "task": Field(
         "mrpc",
         f"Task to learn, one of {', '.join(TASKS)}, or your own. table gives each of your own rows "
-        "a label, and embedding gives similar texts similar vectors.",
+        "a label, embedding gives similar texts similar vectors, and rerank scores documents for a "
+        "query.",
     ),
     "from_scratch": Field(
         False,

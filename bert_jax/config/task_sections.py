@@ -374,6 +374,15 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     )
 
 
+def rerank_rules(config: ConfigDict) -> Iterator[Rule]:
+    own = config.rerank
+    yield Rule(
+        own.retrieval or own.depth == TASK_SECTIONS["rerank"]["depth"].default,
+        ("rerank.depth", "rerank.retrieval"),
+        "the former is that of a retrieval set",
+    )
+
+
 def rerank_activation(own: ConfigDict) -> str:
     """Returns what makes a score of a logit with `config.rerank`: "sigmoid" or "identity"."""
     return own.activation or ("identity" if own.loss in RERANK_SCORES else "sigmoid")
@@ -384,4 +393,5 @@ TASK_RULES: dict[str, Callable[[ConfigDict], Iterator[Rule]]] = {
     "table": table_rules,
     "squad": squad_rules,
     "embedding": embedding_rules,
+    "rerank": rerank_rules,
 }

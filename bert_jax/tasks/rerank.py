@@ -102,6 +102,8 @@ class RankedRows(TokenRows):
         digest = hashlib.sha256()
         for x in (self._ids, self._starts, self._num_first_N, self.first_N, self.labels_R):
             digest.update(x)
+        for text in self.fingerprint_texts():
+            digest.update(text.encode())
         return digest.hexdigest()
 
 
@@ -131,6 +133,9 @@ class FoundRows(RankedRows):
 
     def scores(self, logits_R: np.ndarray) -> Scores:
         return two_stage_scores(self._data, self._found, self.by_query(logits_R), self._depth)
+
+    def fingerprint_texts(self) -> Iterator[str]:
+        return map(str, self._data.relevant)
 
 
 class CandidateRows(RankedRows):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import bert_jax
+from bert_jax.base.errors import UserError
 from bert_jax.commands.finetune import finetune, open_task_setup
-from bert_jax.config.finetuning import filled_in
+from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning.batches import rows_of_step
 from bert_jax.finetuning.run import make_run
 from bert_jax.heads import load_head
@@ -140,6 +141,19 @@ def test_the_batch_that_is_compiled_is_that_of_the_rows(bert, lists):
     fields = head.batch_fields(filled, head.num_texts(filled))
     batch = setup.task.rows("train").draw(np.arange(given.train.batch_size), 0, 0)
     assert fields == {name: (x.shape, x.dtype) for name, x in batch.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"rerank.depth": 10}, "depth is 10 .* that of a retrieval set"),
+        ({"rerank.loss": "mse", "rerank.pos_weight": 2.0}, "former has no effect unless .* is bce"),
+        ({"rerank.temperature": 2.0}, "the former has no effect unless the latter is kl"),
+    ],
+)
+def test_configs_that_are_refused(values, words):
+    with pytest.raises(UserError, match=words):
+        validate(config("x", "y", **values))
 
 
 @pytest.mark.outside
