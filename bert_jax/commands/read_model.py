@@ -31,6 +31,11 @@ def read_guide(config: ConfigDict) -> Callable[[Any], Any]:
         return lambda rows: rows
     from bert_jax.inference.finetuned import load_bert
     from bert_jax.inference.guide import GuidedRows
+    from bert_jax.tasks.mixed_rows import MixedRows
 
     guide = load_bert(path)
-    return lambda rows: GuidedRows(rows, guide)
+
+    def guided(rows: Any) -> Any:
+        return GuidedRows(rows, guide)
+
+    return lambda rows: rows.mapped(guided) if isinstance(rows, MixedRows) else guided(rows)

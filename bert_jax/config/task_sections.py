@@ -195,7 +195,9 @@ TASK_SECTIONS: dict[str, Section] = {
             "vectors before that, margin_mse and kl take dot products after it, and all other "
             "losses compare directions only.",
         ),
-        "anchor_column": Field("anchor", "Column of the anchor, such as a question."),
+        "anchor_column": Field(
+            "anchor", "Column of the anchor, such as a question; query is read too."
+        ),
         "positive_column": Field(
             "positive",
             "Column of the positive, or of the second text; positives and pos are read too. A list "
@@ -214,6 +216,17 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
         "query_prompt": Field("", "Text that is put before each anchor, such as 'query: '."),
         "document_prompt": Field("", "Text that is put before every other text."),
+        "query_prompts": Field(
+            (),
+            "query_prompt of several data sets (train_NAME=FILE in data.input), where it differs: "
+            "'NAME=TEXT,NAME=TEXT'. The model keeps it as the prompt NAME_query.",
+        ),
+        "document_prompts": Field((), "The same for document_prompt."),
+        "set_weights": Field(
+            (),
+            "How many of the batches are of each data set, such as nli=2,squad=1. If empty, as "
+            "many as it has rows for training. A batch is of one set.",
+        ),
         "include_prompt": Field(
             True,
             "Whether the tokens of the prompts, and [CLS] before them, are pooled too; with False, "
@@ -365,6 +378,12 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
         len(own.dim_weights) in (1, len(own.dims)),
         ("embedding.dim_weights", "embedding.dims"),
         "there must be one weight for each of the widths",
+    )
+    of_sets = "set_weights", "query_prompts", "document_prompts"
+    yield Rule(
+        "train_" in config.data.input or not any(own[key] for key in of_sets),
+        ("data.input", *(f"embedding.{key}" for key in of_sets)),
+        "these are for several data sets, each named as in train_NAME=FILE",
     )
     dropouts = config.model.hidden_dropout_prob, config.model.attention_probs_dropout_prob
     yield Rule(

@@ -9,6 +9,7 @@ from bert_jax.base.batch import host_rows
 from bert_jax.batches.random_keys import permuted, random_key
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost
+from bert_jax.tasks.mixed_rows import MixedRows
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.trainer import Trainer
@@ -27,6 +28,24 @@ def rows_of_step(step: int, num_rows: int, batch_size: int, seed: int) -> np.nda
         key = random_key(seed, int(epoch))
         row_N[inside_N] = permuted(index_N[inside_N], num_rows, key)
     return row_N
+
+
+def numbers_of_step(rows: TokenRows, step: int, batch_size: int, seed: int) -> np.ndarray:
+    """Returns the row numbers of a step, which for `MixedRows` are all of one data set.
+
+    The sets take turns in a keyed order. Each goes on with its own rows where it was, which depends
+    only on the step.
+    """
+    if not isinstance(rows, MixedRows):
+        return rows_of_step(step, len(rows), batch_size, seed)
+    number_S = rows.num_batches(batch_size)
+    first_S = np.cumsum(number_S) - number_S
+    turn, index = divmod(step, int(number_S.sum()))
+    (place,) = permuted(np.array([index]), int(number_S.sum()), random_key(seed, turn, 1))
+    chosen = int(np.searchsorted(first_S, place, side="right")) - 1
+    own_step = turn * int(number_S[chosen]) + int(place - first_S[chosen])
+    start, stop = rows.starts[chosen : chosen + 2]
+    return start + rows_of_step(own_step, int(stop - start), batch_size, seed)
 
 
 def cut(
@@ -70,7 +89,7 @@ def training_batches(
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for step in steps:
             # Every host reads the global batch, because all hosts must cut it to one length.
-            numbers = rows_of_step(step, len(rows), batch_size, trainer.seed)
+            numbers = numbers_of_step(rows, step, batch_size, trainer.seed)
             batch = rows.draw(numbers, trainer.seed, step)
             batch = cut(batch, rows.PER_TOKEN, length_multiple)
             yield {name: array[row_R] for name, array in batch.items()}

@@ -42,6 +42,12 @@ def _embedding(config: ConfigDict) -> dict[str, Any]:
     own = config.embedding
     # All texts of training had a prompt that both sides have.
     is_same = bool(own.query_prompt) and own.query_prompt == own.document_prompt
+    prompts = {"query": own.query_prompt, "document": own.document_prompt}
+    for side in ("query", "document"):
+        # Those of single data sets.
+        for item in own[f"{side}_prompts"]:
+            name, _, text = item.partition("=")
+            prompts[f"{name}_{side}"] = text
     return {
         "pooling": own.pooling,
         "normalize": own.normalize,
@@ -50,7 +56,7 @@ def _embedding(config: ConfigDict) -> dict[str, Any]:
         "prompt": own.query_prompt if is_same else "",
         "similarity": embedding_similarity(own),
         "library": {
-            "prompts": {"query": own.query_prompt, "document": own.document_prompt},
+            "prompts": prompts,
             "default_prompt_name": "query" if is_same else None,
             "similarity_fn_name": embedding_similarity(own),
         },
@@ -58,7 +64,7 @@ def _embedding(config: ConfigDict) -> dict[str, Any]:
 
 
 def _batch_fields(config: ConfigDict, texts: int) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Describes what `tasks.embedding.TupleRows` gives for an anchor and its documents."""
+    """Describes what `tasks.embedding_rows.TupleRows` gives for an anchor and its documents."""
     rows, length = config.train.batch_size, config.data.max_seq_length
     documents = rows, texts - 1
     inputs = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (rows, length))

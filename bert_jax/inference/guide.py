@@ -12,7 +12,7 @@ from bert_jax.base.progress import say
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.embeddings import embed
 from bert_jax.interop.embedding import Embedding
-from bert_jax.tasks.embedding import TupleRows
+from bert_jax.tasks.embedding_rows import TupleRows
 
 # The number of texts that are tokenized together.
 _CHUNK = 2048
@@ -37,11 +37,11 @@ class GuidedRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+    def draw(self, indices: np.ndarray, seed: int, step: int) -> dict[str, np.ndarray]:
         """Adds "guide_queries", float32 [n, G], and "guide_documents", [n, C, G], of length 1."""
         rows, (queries_QxG, documents_DxG) = self._rows, self._vectors
         place_nxC, _ = rows.places(indices)
-        return rows.take(indices) | {
+        return rows.draw(indices, seed, step) | {
             "guide_queries": queries_QxG[rows.queries_N[indices]],
             "guide_documents": documents_DxG[rows.documents_M[place_nxC]],
         }

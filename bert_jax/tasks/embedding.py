@@ -2,12 +2,9 @@
 
 import functools
 import io
-import itertools
-import json
-import tempfile
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -17,8 +14,10 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
 from bert_jax.config.task_sections import DISTILLATION, NUMBER_LOSSES, embedding_similarity
-from bert_jax.tasks.candidates import NEGATIVE, POSITIVES, Columns, candidates_of, texts_of
+from bert_jax.tasks.candidates import NEGATIVE, POSITIVES, QUERIES, Columns, candidates_of, texts_of
+from bert_jax.tasks.embedding_rows import ScoredRows, TextTuple, TupleRows
 from bert_jax.tasks.example_task import as_number
+from bert_jax.tasks.mixed_rows import MixedRows
 from bert_jax.tasks.retrieval import (
     BASELINE_PREFIX,
     Retrieval,
@@ -31,232 +30,33 @@ from bert_jax.tasks.retrieval import (
 )
 from bert_jax.tasks.scores import Scores, regression_scores
 from bert_jax.tasks.table import FILE_NAMES
-from bert_jax.tasks.task import VALIDATION_FRACTION, Task
-from bert_jax.tasks.token_rows import TokenRows, tokenized
+from bert_jax.tasks.task import VALIDATION_FRACTION, Task, find_files
+from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.tables import read_rows
-from bert_jax.tokenizers import Tokenizer, TokenRow
 
 # The losses that compare pairs with different labels.
 _OF_DIFFERENCES = ("cosent", "angle", "softmax")
 
 
-class TextTuple(NamedTuple):
-    """The anchor and its documents, of which the first is the positive.
-
-    Attributes:
-      label: The label of a pair, if any.
-      scores: The scores of a teacher for the documents, if any.
-    """
-
-    texts: Sequence[str]
-    label: float | int | None = None
-    scores: Sequence[float] = ()
-
-
-class DistinctTexts:
-    """Texts in a temporary file, of which memory holds only 64-bit hashes.
-
-    Iterating yields each distinct text once, in the order in which they were first added.
-    """
-
-    def __init__(self):
-        self._file, self._hashes = tempfile.TemporaryFile("w+"), array("Q")
-
-    def add(self, text: str) -> None:
-        self._file.write(f"{json.dumps(text)}\n")
-        self._hashes.append(stable_hash(text))
-
-    def __iter__(self) -> Iterator[str]:
-        self._file.seek(0)
-        is_first_N = np.zeros(len(self._hashes), bool)
-        is_first_N[numbered(self.hashes)[1]] = True
-        yield from (json.loads(line) for line in itertools.compress(self._file, is_first_N))
-
-    @property
-    def hashes(self) -> np.ndarray:
-        """The hashes of all texts, also of those that were added before."""
-        return np.array(self._hashes, np.uint64)
-
-
-def numbered(hashes_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers different values in the order in which they first occur.
-
-    Returns:
-      The numbers, int32 [N], and where each of the K values first is, [K].
-    """
-    _, first_K, which_N = np.unique(hashes_N, return_index=True, return_inverse=True)
-    order_K = np.argsort(first_K)
-    number_K = np.empty(len(order_K), np.int32)
-    number_K[order_K] = np.arange(len(order_K))
-    return number_K[which_N], first_K[order_K]
-
-
-def _rows(
-    texts: Iterable[str], prompt: str, include_prompt: bool, tokenizer: Tokenizer, length: int
-) -> Iterator[TokenRow]:
-    num_left_out = 0 if include_prompt else tokenizer.prompt_length(prompt, length)
-    for row in tokenized(((prompt + text, None) for text in texts), tokenizer, length):
-        yield row._replace(num_left_out=num_left_out)
-
-
-class TupleRows(TokenRows):
-    """The tuples of training. Each distinct text is held once.
-
-    Args:
-      tuples: They may have different numbers of texts.
-      label_type: np.int32, np.float32, or None without labels.
-      include_prompt: See `config.embedding`.
-
-    Attributes:
-      queries_N: Which of the distinct anchors each row has.
-      documents_M: Which of the distinct documents those of all rows are, row by row.
-      scores_M: The scores of a teacher for the documents of all rows; empty without.
-      sides: The distinct anchors, which the inherited rows have, and the distinct documents.
-      num_positives: The number of distinct positives.
-      num_documents: The number of documents of a row, its positive and its negatives; that of the
-        row with the most.
-    """
-
-    def __init__(
-        self,
-        tuples: Iterable[TextTuple],
-        prompts: tuple[str, str],
-        tokenizer: Tokenizer,
-        max_seq_length: int,
-        label_type: type | None,
-        include_prompt: bool = True,
-    ):
-        queries, documents = self.sides = DistinctTexts(), DistinctTexts()
-        counts, labels, scores = array("i", [0]), array("d"), array("f")
-        for (anchor, *texts), label, of_texts in tuples:
-            queries.add(anchor)
-            for text in texts:
-                documents.add(text)
-            counts.append(len(texts))
-            scores.extend(of_texts)
-            if label_type is not None:
-                labels.append(label)
-        options = tokenizer, max_seq_length
-        rows, other_rows = (
-            _rows(texts, prompt, include_prompt, *options)
-            for texts, prompt in zip(self.sides, prompts, strict=True)
-        )
-        super().__init__(rows, *options)
-        self.documents = TokenRows(other_rows, *options)
-        self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
-        self.queries_N, first_queries = numbered(queries.hashes)
-        # The documents of row i are documents_M[first[i] : first[i + 1]].
-        self.documents_M, first_documents = numbered(documents.hashes)
-        self._first_documents = np.cumsum(counts, dtype=np.int64)
-        self.scores_M = np.array(scores, np.float32)
-        self.labels_N = None if label_type is None else np.array(labels, label_type)
-        self.num_documents = max(counts)
-        self.num_positives = len(np.unique(self.documents_M[self._first_documents[:-1]]))
-        # Equal texts have one number, on whichever side they are.
-        distinct = queries.hashes[first_queries], documents.hashes[first_documents]
-        numbers, _ = numbered(np.concatenate(distinct))
-        self._query_numbers, self._document_numbers = np.split(numbers, [len(first_queries)])
-
-    def __len__(self) -> int:
-        return len(self.queries_N)
-
-    def described(self) -> str:
-        number, mean = self.num_documents, len(self.documents_M) / len(self)
-        others = f": its positive and {number - 1:,} negatives" if number > 1 else ""
-        if mean < number:
-            return f"each anchor has up to {number:,} documents{others}; {mean:.2f} on average"
-        return f"each anchor has {number:,} document{'s' * (number > 1)}{others}"
-
-    def truncated(self) -> str:
-        return " and ".join(filter(None, (super().truncated(), self.documents.truncated())))
-
-    def places(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns where the documents of rows are in `documents_M`, and whether they exist: [n, C].
-
-        The positive stands in the place of a missing document, because the encoder needs a text.
-        """
-        first_nx1 = self._first_documents[indices, None]
-        at_nxC = np.arange(self.num_documents) + np.zeros_like(first_nx1)
-        is_document_nxC = at_nxC < self._first_documents[indices + 1, None] - first_nx1
-        return first_nx1 + np.where(is_document_nxC, at_nxC, 0), is_document_nxC
-
-    def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the fields of the anchors, as any rows, and those of the documents.
-
-        Returns:
-          In addition "document_ids" and "document_mask", int32 [n, C, L], for C documents;
-          "query_numbers" [n] and "document_numbers" [n, C], in which equal texts have one number;
-          and any "labels" [n], or [n, C] of a teacher. Where a row has fewer documents, their
-          number is -1.
-        """
-        place_nxC, is_document_nxC = self.places(indices)
-        queries_n, documents_nxC = self.queries_N[indices], self.documents_M[place_nxC]
-        batch = super().take(queries_n)
-        documents = self.documents.take(documents_nxC.ravel())
-        for name, field in (("document_ids", "input_ids"), ("document_mask", "attention_mask")):
-            batch[name] = documents[field].reshape(*documents_nxC.shape, -1)
-        batch["query_numbers"] = self._query_numbers[queries_n]
-        numbers_nxC = self._document_numbers[documents_nxC]
-        batch["document_numbers"] = np.where(is_document_nxC, numbers_nxC, np.int32(-1))
-        if len(self.scores_M):
-            scores_nxC = np.where(is_document_nxC, self.scores_M[place_nxC], np.float32(0))
-            return batch | {"labels": scores_nxC}
-        return batch if self.labels_N is None else batch | {"labels": self.labels_N[indices]}
-
-
-class ScoredRows(TokenRows):
-    """Texts whose vectors are scored: first all queries, then all documents.
-
-    Args:
-      scores: Computes the scores of queries_QxD and documents_NxD.
-      facts: What the scores depend on beside the texts.
-      include_prompt: See `config.embedding`.
-    """
-
-    def __init__(
-        self,
-        sides: tuple[Sequence[str], Sequence[str]],
-        prompts: tuple[str, str],
-        tokenizer: Tokenizer,
-        max_seq_length: int,
-        scores: Callable[[np.ndarray, np.ndarray], Scores],
-        facts: Iterable[Any],
-        include_prompt: bool = True,
-    ):
-        options = tokenizer, max_seq_length
-        rows = (
-            _rows(texts, prompt, include_prompt, *options)
-            for texts, prompt in zip(sides, prompts, strict=True)
-        )
-        super().__init__(itertools.chain.from_iterable(rows), *options)
-        self._num_queries, self._scores, self._facts = len(sides[0]), scores, list(facts)
-
-    @property
-    def num_examples(self) -> int:
-        return self._num_queries
-
-    def score(self, vectors_MxD: np.ndarray) -> Scores:
-        return self._scores(vectors_MxD[: self._num_queries], vectors_MxD[self._num_queries :])
-
-    def fingerprint_texts(self) -> Iterator[str]:
-        return map(str, self._facts)
-
-
 class EmbeddingTask(Task):
     """Vectors for retrieval or similarity; see `Task`. The options are `config.embedding`.
 
-    The rows of "train" are `TupleRows`; those of all other splits are `ScoredRows`.
+    The rows of "train" are `TupleRows`, or `MixedRows` of several data sets; those of all other
+    splits are `ScoredRows`.
     """
 
+    # The training file of each data set by its name; empty if there is only one.
+    _sets: Mapping[str, epath.Path] = {}
     head = "embedding"
     is_scored_before = True
     file_names = {split: FILE_NAMES[split] for split in ("train", "validation")}
 
     def __init__(self, *args: Any):
         super().__init__(*args)
+        if self._sets:
+            self.parts = ()
         self._loss = self._options["loss"]
-        self._prompts = tuple(self._options[f"{side}_prompt"] for side in ("query", "document"))
         split = next((split for split in self.splits if split != "train"), "validation")
         self.metric = "spearman" if self._is_similarity(split) else "ndcg@10"
 
@@ -274,12 +74,21 @@ class EmbeddingTask(Task):
 
     def _is_similarity(self, split: str) -> bool:
         """Whether a split is scored by correlations, rather than as retrieval."""
-        return split == "validation_sts" or split == "validation" and self._is_labeled
+        own = split not in ("validation_retrieval", "validation_sts") and self._is_labeled
+        return split == "validation_sts" or own
 
     def open_sources(self, source: str) -> dict[str, epath.Path]:
-        sources = super().open_sources(source)
+        named = re.findall(r"(?:^|,)\s*((?:train|validation)_\w+)\s*=", source)
+        sources = find_files(source, {**self.file_names, **dict.fromkeys(named, ())})
+        self._sets = {
+            split.removeprefix("train_"): sources.pop(split)
+            for split in named
+            if split.startswith("train")
+        }
+        if self._sets:
+            sources = self._sources_of_sets(source, sources)
         if not self._has_scores:
-            del sources["validation"]
+            sources = {split: path for split, path in sources.items() if split == "train"}
         for name in ("retrieval", "sts"):
             if path := self._options[name]:
                 sources[f"validation_{name}"] = files.checked_path(path, f"config.embedding.{name}")
@@ -289,6 +98,46 @@ class EmbeddingTask(Task):
                 "set for validation: set config.embedding.sts or config.embedding.retrieval"
             )
         return sources
+
+    def _sources_of_sets(
+        self, source: str, sources: dict[str, epath.Path]
+    ) -> dict[str, epath.Path]:
+        """Returns the splits of several data sets, whose own splits are named after them."""
+        sets = self._sets
+        if "train" in sources or sets.keys() & {"retrieval", "sts"}:
+            raise UserError(
+                f"config.data.input is {source}; of several data sets, each must be named as in "
+                "train_NAME=FILE, and not retrieval or sts"
+            )
+        if any(sources["validation"] is path for path in sets.values()):
+            del sources["validation"]
+        # Without any, a tenth of each is held out.
+        own = {f"validation_{name}": path for name, path in sets.items()}
+        return {"train": next(iter(sets.values()))} | (sources or own)
+
+    def _of_set(self, key: str, name: str) -> str | None:
+        """Returns the value of a data set in a key such as `embedding.set_weights`."""
+        if not name:
+            return None
+        found: dict[str, str] = {}
+        for item in self._options[key]:
+            known, _, value = item.partition("=")
+            if known not in self._sets or known in found:
+                raise UserError(
+                    f"config.embedding.{key} has {item!r}; each must be NAME=VALUE with a "
+                    f"different data set out of {', '.join(self._sets)}"
+                )
+            found[known] = value
+        return found.get(name)
+
+    def _prompts(self, name: str = "") -> tuple[str, str]:
+        """Returns the prompts of queries and documents, which a data set may have of its own."""
+        sides = "query_prompt", "document_prompt"
+        own = (self._of_set(f"{side}s", name) for side in sides)
+        return tuple(
+            self._options[side] if prompt is None else prompt
+            for side, prompt in zip(sides, own, strict=True)
+        )
 
     def check(self, config: ConfigDict) -> list[str]:
         own, model, warnings = config.embedding, config.model, []
@@ -313,27 +162,36 @@ class EmbeddingTask(Task):
                 "correlations are those of texts without the prompts, as in evaluate --sts"
             )
         rows = self.rows("train")
-        if own.loss in DISTILLATION and own.normalize:
-            lowest, highest = rows.scores_M.min(), rows.scores_M.max()
-            if (highest - lowest) / own.teacher_temperature > 2 / own.temperature:
+        if isinstance(rows, MixedRows):
+            # Refuses a set that is smaller than a batch.
+            rows.num_batches(batch_size)
+        for name, of_set in rows.sets.items() if isinstance(rows, MixedRows) else [("", rows)]:
+            where = f" in {name}" if name else ""
+            if own.loss in DISTILLATION and own.normalize:
+                lowest, highest = of_set.scores_M.min(), of_set.scores_M.max()
+                if (highest - lowest) / own.teacher_temperature > 2 / own.temperature:
+                    warnings.append(
+                        f"the scores of the teacher{where} go from {lowest:.3g} to {highest:.3g}, "
+                        "which cosines from -1 to 1 cannot follow: set "
+                        "config.embedding.normalize=False"
+                    )
+            if own.loss == "mnr" and of_set.num_positives < batch_size:
                 warnings.append(
-                    f"the scores of the teacher go from {lowest:.3g} to {highest:.3g}, which "
-                    "cosines from -1 to 1 cannot follow: set config.embedding.normalize=False"
+                    f"config.train.batch_size is {batch_size:,}, but there are only "
+                    f"{of_set.num_positives:,} different positives{where}: many rows of a batch "
+                    "have equal texts, which are no negatives"
                 )
-        num_positives = rows.num_positives
-        if own.loss == "mnr" and num_positives < batch_size:
-            warnings.append(
-                f"config.train.batch_size is {batch_size:,}, but there are only {num_positives:,} "
-                "different positives: many rows of a batch have equal texts, which are no negatives"
-            )
         return warnings
 
     def find_labels(self) -> tuple[str, ...]:
         if self._options["loss"] != "softmax" or "train" not in self.sources:
             return ()
         column = self._options["label_column"]
-        rows = read_rows(self.sources["train"], self._columns(), self.new_bad_rows())
-        return tuple(sorted({row.values[column].strip() for row in rows} - {""}))
+        bad_rows, labels = self.new_bad_rows(), set()
+        for source in self._sets.values() or [self.sources["train"]]:
+            rows = read_rows(source, self._columns(), bad_rows)
+            labels |= {row.values[column].strip() for row in rows}
+        return tuple(sorted(labels - {""}))
 
     def _columns(self) -> list[str]:
         names = ["anchor_column", "positive_column", *(["label_column"] * self._is_labeled)]
@@ -362,8 +220,12 @@ class EmbeddingTask(Task):
         positives, negatives = self._positives(known), self._negatives(known)
         if self._loss == "triplet" and not negatives:
             raise UserError(f"{source} has no column named negative, which the loss triplet needs")
+        # Usual names are looked for unless another name is given.
+        anchor = self._options["anchor_column"]
+        if anchor == QUERIES[0]:
+            anchor = next((name for name in QUERIES if name in known), anchor)
         needed = [
-            self._options["anchor_column"],
+            anchor,
             *positives[:1],
             *self._options["negative_columns"],
         ]
@@ -380,20 +242,21 @@ class EmbeddingTask(Task):
                 of_row = texts_of(row.values, [x for x in columns if row.values[x] != ""])
                 if self._loss == "triplet" and not of_row:
                     raise BadRecord("number of texts", "the row has no negative")
-                anchor = row.values[needed[0]]
+                query = row.values[anchor]
                 of_positives = texts_of(row.values, self._positives(row.values))
-                found = dict.fromkeys(of_positives) if positives else [anchor]
-                if not found or not all(text.strip() for text in (anchor, *found, *of_row)):
+                found = dict.fromkeys(of_positives) if positives else [query]
+                if not found or not all(text.strip() for text in (query, *found, *of_row)):
                     raise BadRecord("empty text", "a text is empty")
                 label = self._label(row.values) if self._is_labeled else None
                 for text in found:
-                    yield TextTuple([anchor, text, *of_row], label)
+                    yield TextTuple([query, text, *of_row], label)
 
     def _scored_tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
         """Yields a tuple with the scores of a teacher for each positive of each row."""
         own = self._options
         positive = "" if own["positive_column"] == POSITIVES[0] else own["positive_column"]
-        columns = Columns(own["anchor_column"], positive, own["negative_columns"])
+        query = "" if own["anchor_column"] == QUERIES[0] else own["anchor_column"]
+        columns = Columns(query, positive, own["negative_columns"])
         for row in read_rows(source, (), bad_rows):
             with bad_rows.catching(row.where):
                 found = candidates_of(row.values, columns)
@@ -433,40 +296,72 @@ class EmbeddingTask(Task):
         if split == "validation_retrieval":
             skip_own = self._options["skip_own_id"]
             data = read_retrieval(source, "config.embedding.retrieval", skip_own)
-            return self._retrieval_rows(data)
+            return self._retrieval_rows(data, self._prompts())
         if split == "validation_sts":
-            return self._similarity_rows(*read_pairs(source, "config.embedding.sts"))
+            pairs = read_pairs(source, "config.embedding.sts")
+            return self._similarity_rows(*pairs, self._prompts())
+        name = split.partition("_")[2]
         if split == "validation" and not self._has_scores:
             raise UserError(
                 f"rows with config.embedding.loss={self._loss} have no scores; use evaluate with "
                 "--sts or --retrieval"
             )
-        tuples = self.tuples(source, bad_rows)
-        if split in self.parts:
-            # The same positive is never in both parts.
-            limit, is_train = VALIDATION_FRACTION * 2**64, split == "train"
-            hash_of = functools.partial(stable_hash, "heldout")
-            tuples = (row for row in tuples if (hash_of(row.texts[1]) >= limit) == is_train)
+        if split == "train" and self._sets:
+            sets = {
+                name: self._training_rows(path, name, bad_rows) for name, path in self._sets.items()
+            }
+            return MixedRows(sets, self._weights())
         if split == "train":
-            types = {"softmax": np.int32} | dict.fromkeys(NUMBER_LOSSES, np.float32)
-            options = self._tokenizer, self._max_seq_length, types.get(self._loss)
-            rows = TupleRows(tuples, self._prompts, *options, self._options["include_prompt"])
-            self.check_not_empty(source, split, rows)
-            if self._loss in _OF_DIFFERENCES and np.all(rows.labels_N == rows.labels_N[0]):
-                raise UserError(
-                    f"{source}: all labels are the same, from which config.embedding.loss="
-                    f"{self._loss} learns nothing"
-                )
-            return rows
-        tuples = list(tuples)
+            return self._training_rows(source, "", bad_rows)
+        tuples = list(self._part(source, split, name, bad_rows))
         self.check_not_empty(source, split, tuples)
         if not self._is_similarity(split):
-            return self._retrieval_rows(_retrieval_of(tuples))
+            return self._retrieval_rows(_retrieval_of(tuples), self._prompts(name))
         first, second = zip(*(row.texts for row in tuples), strict=True)
         labels_N = np.array([row.label for row in tuples])
-        return self._similarity_rows(first, second, labels_N)
+        return self._similarity_rows(first, second, labels_N, self._prompts(name))
 
-    def _retrieval_rows(self, data: Retrieval) -> ScoredRows:
+    def _part(
+        self, source: epath.Path, split: str, name: str, bad_rows: BadRecords
+    ) -> Iterator[TextTuple]:
+        """Yields the tuples of a file that belong to a split, of a data set if it has a name."""
+        tuples, is_train = self.tuples(source, bad_rows), split == "train"
+        is_shared = name in self._sets and self._sets[name] is self.sources.get(
+            f"validation_{name}"
+        )
+        if split not in self.parts and not is_shared:
+            return tuples
+        # The same positive is never in both parts.
+        limit, hash_of = VALIDATION_FRACTION * 2**64, functools.partial(stable_hash, "heldout")
+        return (row for row in tuples if (hash_of(row.texts[1]) >= limit) == is_train)
+
+    def _training_rows(self, source: epath.Path, name: str, bad_rows: BadRecords) -> TupleRows:
+        types = {"softmax": np.int32} | dict.fromkeys(NUMBER_LOSSES, np.float32)
+        options = self._tokenizer, self._max_seq_length, types.get(self._loss)
+        tuples = self._part(source, "train", name, bad_rows)
+        rows = TupleRows(tuples, self._prompts(name), *options, self._options["include_prompt"])
+        self.check_not_empty(source, "train", rows)
+        if self._loss in _OF_DIFFERENCES and np.all(rows.labels_N == rows.labels_N[0]):
+            raise UserError(
+                f"{source}: all labels are the same, from which config.embedding.loss="
+                f"{self._loss} learns nothing"
+            )
+        return rows
+
+    def _weights(self) -> dict[str, float]:
+        """Returns the weight of each data set; empty if these are their numbers of rows."""
+        texts = {name: self._of_set("set_weights", name) for name in self._sets}
+        weights = {name: as_number(text or "") for name, text in texts.items()}
+        if not any(texts.values()):
+            return {}
+        if any(weight is None or weight <= 0 for weight in weights.values()):
+            raise UserError(
+                f"config.embedding.set_weights is {self._options['set_weights']!r}; each of the "
+                f"data sets {', '.join(weights)} must have a number above 0"
+            )
+        return weights
+
+    def _retrieval_rows(self, data: Retrieval, prompts: tuple[str, str]) -> ScoredRows:
         @functools.cache
         def baseline() -> float:
             return retrieval_scores(data, bm25_similarities(data))["ndcg@10"]
@@ -481,17 +376,21 @@ class EmbeddingTask(Task):
 
         options = self._tokenizer, self._max_seq_length, scores, [data.relevant, data.own]
         include_prompt = self._options["include_prompt"]
-        return ScoredRows((data.queries, texts), self._prompts, *options, include_prompt)
+        return ScoredRows((data.queries, texts), prompts, *options, include_prompt)
 
     def _similarity_rows(
-        self, first: Sequence[str], second: Sequence[str], labels_N: np.ndarray
+        self,
+        first: Sequence[str],
+        second: Sequence[str],
+        labels_N: np.ndarray,
+        prompts: tuple[str, str],
     ) -> ScoredRows:
         def scores(first_NxD: np.ndarray, second_NxD: np.ndarray) -> Scores:
             found = regression_scores(labels_N, cosine_similarities(first_NxD, second_NxD))
             return {name: found[name] for name in ("spearman", "pearson")}
 
         # Similarity is symmetric: both sides have one prompt or none, as in `evaluate --sts`.
-        prompts = self._prompts if len(set(self._prompts)) == 1 else ("", "")
+        prompts = prompts if len(set(prompts)) == 1 else ("", "")
         options = self._tokenizer, self._max_seq_length, scores, labels_N.tolist()
         return ScoredRows((first, second), prompts, *options, self._options["include_prompt"])
 

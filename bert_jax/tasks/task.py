@@ -58,16 +58,15 @@ def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, epa
     """
     is_named = re.match(r"\s*\w+\s*=", source)
     found = _named_files(source, names) if is_named else _folder_files(source, names)
-    if "train" not in found:
+    train = next((split for split in found if split.startswith("train")), None)
+    if train is None:
         raise UserError(
             f"config.data.input is {source}, which has no train split ({', '.join(names['train'])})"
         )
     for path in found.values():
         if path.exists() and (pattern := pattern_of(path)) != path:
             say(f"warning: {path} is one of several files of its split, which are {pattern}")
-    found.setdefault(
-        next(split for split in names if split.startswith("validation")), found["train"]
-    )
+    found.setdefault(next(split for split in names if split.startswith("validation")), found[train])
     return {split: found[split] for split in names if split in found}
 
 

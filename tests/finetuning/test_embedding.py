@@ -181,11 +181,44 @@ cli.run(command.main)
 """
 
 
+@pytest.fixture(scope="module")
+def mixed(bert, pairs, tmp_path_factory):
+    """Trains on two data sets, one without negatives; returns the directory and the input."""
+    folder = tmp_path_factory.mktemp("mixed")
+    rows = [json.loads(line) for line in (pairs / "train.jsonl").read_text().splitlines()]
+    for row in rows:
+        del row["negative"]
+    (folder / "bare.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows[:64]))
+    data = f"train_whole={pairs}/train.jsonl,train_bare={folder}/bare.jsonl"
+    data += f",validation_whole={pairs}/validation.jsonl"
+    finetune(config(bert, data), folder / "run")
+    return folder / "run", data
+
+
+def test_a_run_on_several_data_sets(mixed, bert):
+    """It goes on as one that was stopped after its step 32; scores have the name of their set."""
+    directory, data = mixed
+    results = json.loads((directory / "results.json").read_text())
+    assert results["step"] == 36 and 0 < results["validation_whole"]["ndcg@10"] <= 1
+    copy = directory.parent / "copy"
+    shutil.copytree(directory, copy)
+    shutil.rmtree(copy / "checkpoints" / "36")
+    (copy / "results.json").unlink()
+    finetune(config(bert, data), copy)
+    same_end(directory, copy)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "call"), [("dispatched", 12), ("predict", 3)])
-def test_killed_it_ends_with_the_same_bits(name, call, trained, tmp_path, bert, pairs):
+@pytest.mark.parametrize(
+    ("name", "call", "is_mixed"),
+    [("dispatched", 12, False), ("predict", 3, False), ("dispatched", 12, True)],
+)
+def test_killed_it_ends_with_the_same_bits(
+    name, call, is_mixed, trained, mixed, tmp_path, bert, pairs
+):
     """The process dies in its step 12, or while it evaluates the weights of step 16."""
-    flags = arguments(tmp_path, bert, pairs)
+    trained, data = mixed if is_mixed else (trained, pairs)
+    flags = arguments(tmp_path, bert, data)
     ended = runs.run([sys.executable, "-c", DIES, name, str(call), *flags])
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     # The checkpoint of step 8 is written in the background.
@@ -195,9 +228,11 @@ def test_killed_it_ends_with_the_same_bits(name, call, trained, tmp_path, bert, 
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_negatives_of_both(trained, tmp_path, bert, pairs):
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_two_processes_have_the_negatives_of_both(is_mixed, trained, mixed, tmp_path, bert, pairs):
+    trained, data = mixed if is_mixed else (trained, pairs)
     address = free_address()
-    shared = [f"--coordinator={address}", "--num_processes=2", *arguments(tmp_path, bert, pairs)]
+    shared = [f"--coordinator={address}", "--num_processes=2", *arguments(tmp_path, bert, data)]
     commands = ([*FINETUNE, *shared, f"--process_id={number}"] for number in range(2))
     for status, _, err in finish([runs.start(command) for command in commands]):
         assert status == 0, err
@@ -276,7 +311,7 @@ def test_a_guide_leaves_out_what_it_ranks_above_the_positive(bert, pairs, tmp_pa
     (guide / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     given = config(bert, pairs, embedding__guide=str(guide), train__num_epochs=1.0)
     setup = open_task_setup(given)
-    batch = setup.training_rows.take(np.array([5, 0]))
+    batch = setup.training_rows.draw(np.array([5, 0]), 0, 0)
     lines = (pairs / "train.jsonl").read_text().splitlines()
     rows = [json.loads(lines[number]) for number in (5, 0)]
     loaded = bert_jax.load(guide)

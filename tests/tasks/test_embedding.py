@@ -1,6 +1,7 @@
 """Rows of sentence embeddings: tuples, duplicates, scores by hand, and rows that are refused."""
 
 import csv
+import itertools
 import json
 
 import numpy as np
@@ -293,3 +294,67 @@ def test_the_scores_of_a_teacher_in_their_usual_forms(tmp_path):
         with pytest.raises(UserError, match=words):
             rows = [{"query": "a"} | row]
             task(tmp_path, rows, loss="kl", anchor_column="query").rows("train")
+
+
+def sets_task(folder, more="", **options):
+    """Makes the task of the data sets "one" (pairs) and "two" (as FlagEmbedding has them)."""
+    pairs = itertools.product("abcdefghij", "abcdef")
+    one = [{"anchor": f"a {x}", "positive": f"b {x} {y}"} for x, y in pairs]
+    two = [{"query": x, "pos": [f"c {x}"], "neg": ["d", "e"]} for x in "abcd"]
+    source = f"train_one={write(folder / 'one.jsonl', one)}"
+    source += f",train_two={write(folder / 'two.jsonl', two)}{more}"
+    config = finetune_config("embedding")
+    config.data.max_seq_length, config.data.input = 8, source
+    config.embedding.update(options)
+    return make_task(config, source, make_tokenizer())
+
+
+def test_several_data_sets_have_columns_prompts_and_scores_of_their_own(tmp_path):
+    more = f",validation_two={write(tmp_path / 'dev.jsonl', [{'query': 'a', 'positive': 'b'}])}"
+    prompts = {"query_prompt": "the ", "query_prompts": ("two=",), "document_prompts": ("two=f ",)}
+    found = sets_task(tmp_path, more, **prompts)
+    assert found.splits == ("train", "validation_two") and found.metric == "ndcg@10"
+    rows, tokenizer = found.rows("train"), make_tokenizer()
+    assert len(rows) == 64 and [*rows.sets] == ["one", "two"]
+
+    def texts(*expected):
+        return [
+            tokenizer.join(ids).input_ids_L.tolist() for ids in tokenizer.encode_batch(expected)
+        ]
+
+    def read(batch, ids, mask):
+        found = zip(batch[ids], batch[mask], strict=True)
+        return [row[is_token > 0].tolist() for row, is_token in found]
+
+    first, second = rows.take(np.array([0])), rows.take(np.array([60]))
+    assert read(first, "input_ids", "attention_mask") == texts("the a a")
+    assert read(second, "input_ids", "attention_mask") == texts("a")
+    own = {name: x[0] for name, x in second.items()}
+    assert read(own, "document_ids", "document_mask") == texts("f c a", "f d", "f e")
+    assert first["document_ids"].shape == (1, 1, 8)
+    (line, other) = rows.described().split("\n")
+    assert line.startswith("one: 60 rows, 93.8% of the batches; each anchor has 1 document")
+    # Without files for validation, a tenth of the positives of each set is held out.
+    held = sets_task(tmp_path, set_weights=("two=3", "one=1"))
+    assert held.splits == ("train", "validation_one", "validation_two") and not held.parts
+    kept = len(held.rows("train").sets["one"])
+    assert 50 <= kept < 60 and len(held.rows("validation_one")) >= 2 * (60 - kept) - 10
+    assert f"one: {kept} rows, 25.0% of the batches" in held.rows("train").described()
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "words"),
+    [
+        ("", {"set_weights": ("three=1",)}, "set_weights has 'three=1'; each must be NAME=VALUE"),
+        ("", {"set_weights": ("one=1",)}, "each of the data sets one, two must have a number ab"),
+        ("", {"query_prompts": ("one=a", "one=b")}, "query_prompts has 'one=b'; each must be NAME"),
+        (",train=FILE", {}, "of several data sets, each must be named as in train_NAME=FILE"),
+        (",train_sts=FILE", {}, "train_NAME=FILE, and not retrieval or sts"),
+        ("", {"loss": "cosent"}, "one.jsonl:1: no column|field 'label' is missing"),
+    ],
+)
+def test_data_sets_that_are_refused(tmp_path, more, options, words):
+    with pytest.raises(UserError, match=words):
+        sets_task(tmp_path, more.replace("FILE", str(tmp_path / "one.jsonl")), **options).rows(
+            "train"
+        )
