@@ -19,7 +19,7 @@ library_name: {library}
 # {title}, L{num_hidden_layers} H{hidden_size}
 
 Written by bert_jax. Load it with {loading}.
-
+{example}
 ## Model
 
 {model}
@@ -31,6 +31,17 @@ Written by bert_jax. Load it with {loading}.
 ## Results
 
 {results}
+"""
+_RERANKER = """
+```python
+from sentence_transformers import CrossEncoder
+
+reranker = CrossEncoder("PATH")
+documents = ["Emma is a name.", "Emma is a novel by Jane Austen."]
+print(reranker.rank("Who wrote Emma?", documents, return_documents=True))
+```
+
+In bert_jax, `bert_jax.load("PATH").rerank("Who wrote Emma?", documents)` has the same scores.
 """
 # The folders of absolute paths, which mean nothing on another machine.
 _FOLDERS = re.compile(r"(?<![^\s,=])(\w+:/)?/([^\s,=/]+/)*(?=[^\s,=/])")
@@ -48,15 +59,20 @@ def model_card(
     """Writes Markdown with the front matter that the Hugging Face Hub reads.
 
     If the head of the first term is untrained, there is no `pipeline_tag`: its predictions would
-    be random. With `embedding`, the card is that of a directory of sentence-transformers.
+    be random. With `embedding`, the card is that of a directory of sentence-transformers. A model
+    with an `activation` is a reranker.
     """
-    tags, library = [family.model_types[0]], "transformers"
+    tags, library, example = [family.model_types[0]], "transformers", ""
     loading = f"`transformers.{class_name}` and `AutoTokenizer`"
     terms = () if pretrained.head else make_terms(pretrained.terms)
     if embedding:
         library, pipeline = "sentence-transformers", "sentence-similarity"
         tags += [library, "feature-extraction"]
         loading = "`sentence_transformers.SentenceTransformer`"
+    elif pretrained.activation:
+        library, pipeline, example = "sentence-transformers", "text-ranking", _RERANKER
+        tags += [library, "cross-encoder", "reranker"]
+        loading = f"`sentence_transformers.CrossEncoder`, or {loading}"
     elif terms:
         first = head_labels(pretrained.model_config, pretrained.terms[:1]).values()
         pipeline = "" if set(first) & set(pretrained.untrained_heads) else pipeline
@@ -74,6 +90,7 @@ def model_card(
         tags=", ".join(tags),
         title=family.title,
         loading=loading,
+        example=example,
         model=_table(described),
         training=_table(_training(pretrained.training)) or "Unknown: the weights were imported.",
         results=_table(_results(terms, pretrained.training.get("results"))) or "Not measured.",
@@ -105,6 +122,11 @@ def _results(terms: Any, results: dict[str, Any] | None) -> dict[str, Any]:
     for metric in (metric for term in terms for metric in term.metrics):
         words[metric.baseline] = f"{metric.label}, {metric.baseline_label}"
         words[metric.name] = metric.label
+    # Only a reranker's scores have those of a first stage beside them.
+    stages = {name: name.partition("first_") for name in results or {}}
+    words |= {
+        name: f"{x}{score}, first stage" for name, (x, first, score) in stages.items() if first
+    }
     return {
         words.get(name, name): f"{value:,.4g}" if isinstance(value, float) else value
         for name, value in (results or {}).items()

@@ -1,7 +1,7 @@
 """The README.md of an export."""
 
 from bert_jax.interop import formats
-from tests.interop.small_bert import make_pretrained
+from tests.interop.small_bert import make_finetuned, make_pretrained
 
 
 def test_it_describes_the_training_and_the_results(tmp_path):
@@ -36,3 +36,22 @@ def test_it_describes_the_training_and_the_results(tmp_path):
     ):
         assert line in card.splitlines()
     assert "ada" not in card and "formats" not in card and "data.vocab" not in card
+
+
+def test_that_of_a_reranker_has_the_scores_of_both_stages_and_an_example(tmp_path):
+    pretrained = make_finetuned("sequence_classification", ())
+    pretrained.activation = "sigmoid"
+    scores = {"ndcg@10": 0.6, "first_ndcg@10": 0.5, "retrieval_first_map": 0.25}
+    pretrained.training = {"step": 7, "config": {"task": "rerank"}, "results": scores}
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    lines = (tmp_path / "hf" / "README.md").read_text().splitlines()
+    for line in (
+        "library_name: sentence-transformers",
+        "pipeline_tag: text-ranking",
+        "tags: [bert, sentence-transformers, cross-encoder, reranker]",
+        'reranker = CrossEncoder("PATH")',
+        "| ndcg@10 | 0.6 |",
+        "| ndcg@10, first stage | 0.5 |",
+        "| retrieval_map, first stage | 0.25 |",
+    ):
+        assert line in lines
