@@ -17,6 +17,7 @@ from bert_jax.inference.attending import Attention
 from bert_jax.inference.bert import METHODS, Bert
 from bert_jax.inference.detecting import Detection
 from bert_jax.inference.filling import Guess
+from bert_jax.inference.mining import Rules, mine
 from bert_jax.inference.scoring import Score
 from bert_jax.interop.family import Family
 from bert_jax.objectives.term import Metric, Term
@@ -37,6 +38,7 @@ def with_tables(page: str) -> str:
             {name: x for head in builtin_heads().values() for name, x in head.methods.items()}
         ),
         "results": _table({kind.__name__: kind for kind in RESULTS}),
+        "mining": _table({"mine": mine, "Rules": Rules}, "bert_jax.inference.mining."),
         "parts": _table(
             {f"{part.__module__}.{part.__name__}": part for part in PARTS}, fields=False
         ),
