@@ -88,6 +88,7 @@ def pair_scores(
     while part := list(itertools.islice(pairs, _CHUNK)):
         rows = bert.embedding_rows(part, embedding, warns=False)
         num_cut += sum(row.num_cut > 0 for row in rows)
+        bert.warn_about_unknown(rows)
         logits += [logits_1x1.item() for logits_1x1 in bert.outputs(rows)]
         advance(len(part))
     bert.warn_about_cut(num_cut, len(logits), embedding.max_length)
