@@ -31,7 +31,7 @@ def make_first_state(
         prefixes += ("classifier/",)
     elif pretrained.head:
         pretrained.drop_head()
-    others = other_settings(config, pretrained) if own.embedding else []
+    others = other_settings(config, pretrained) if "embedding" in config else []
     for warning in pretrained.warnings + others:
         say(f"warning: {warning}")
     if config.data.max_seq_length > pretrained.max_length:

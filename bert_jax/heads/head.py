@@ -39,8 +39,9 @@ class Head:
       methods: The methods of a loaded model by name. Their first argument is the model,
         an `inference.finetuned.FineTuned`, which tokenizes (`rows`) and runs (`outputs`).
       verb: The command of `predict`, if there is one.
-      embedding: Takes a completed config; returns the arguments of `Embedding`. Only for a head
-        without a layer of its own, which pools the encoder's states into a vector.
+      embedding: Takes a completed config; returns the arguments of `Embedding`: how a text becomes
+        tokens and, for a head without a layer of its own, a vector.
+      activation: Takes a completed config; returns `Pretrained.activation` of the finished model.
       batch_fields: Takes a completed config and the number of sequences in an example; returns
         shapes and dtypes of a batch, with which `compile_check` compiles the step.
       num_texts: Takes a config; returns that number, as far as a config without data tells it.
@@ -60,6 +61,7 @@ class Head:
     methods: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     verb: Verb | None = None
     embedding: Callable[[ConfigDict], Mapping[str, Any]] | None = None
+    activation: Callable[[ConfigDict], str] | None = None
     batch_fields: Callable[[ConfigDict, int], Mapping[str, Any]] | None = None
     num_texts: Callable[[ConfigDict], int] | None = None
     advice: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from scipy.special import expit
 
 from bert_jax.base.errors import UserError
+from bert_jax.config.task_sections import rerank_activation
 from bert_jax.heads.head import Head
 from bert_jax.heads.verb import Item, Verb, value_of
 from bert_jax.tokenizers.given_texts import one_or_all, with_lists
@@ -120,6 +121,10 @@ def _loss_options(config: ConfigDict, class_counts: Mapping[str, int]) -> dict[s
     return {"loss_name": own.loss, "options": options}
 
 
+def _embedding(config: ConfigDict) -> dict[str, Any]:
+    return {"max_length": config.data.max_seq_length, "prompt": config.rerank.query_prompt}
+
+
 def _batch_fields(config: ConfigDict, texts: int) -> dict[str, tuple[tuple[int, ...], Any]]:
     """Describes what `tasks.rerank.CandidateRows` gives."""
     shape = config.train.batch_size, texts
@@ -135,6 +140,8 @@ HEAD = Head(
     loss="bert_jax.objectives.ranking:RankingLoss",
     num_outputs=1,
     loss_options=_loss_options,
+    embedding=_embedding,
+    activation=lambda config: rerank_activation(config.rerank),
     batch_fields=_batch_fields,
     # A positive and the negatives that are drawn.
     num_texts=lambda config: 1 + config.rerank.num_negatives,

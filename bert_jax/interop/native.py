@@ -83,8 +83,12 @@ def _described(
         multi_label = config.task == "table" and config.table.multi_label
         name, labels = record.stored_as or config.head, tuple(config.labels)
         head = {"head": name, "labels": labels, "multi_label": multi_label}
+        if record.activation:
+            head["activation"] = record.activation(config)
         if record.embedding:
-            head = {"embedding": Embedding(**record.embedding(config))}
+            # A vector has no layer of its own, as a reranker has.
+            head = head if record.stored_as else {}
+            head["embedding"] = Embedding(**record.embedding(config))
     is_converted = not (directory / workdir.CORPUS).exists()
     return Pretrained(
         source=str(path),

@@ -7,10 +7,12 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 import bert_jax
 from bert_jax.base.errors import UserError
 from bert_jax.commands.finetune import finetune, open_task_setup
+from bert_jax.commands.score_file import score_file
 from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning.batches import rows_of_step
 from bert_jax.finetuning.run import make_run
@@ -34,6 +36,7 @@ OVERRIDES = {
     "schedule.peak_learning_rate": 1e-2,
     "checkpoint.every_steps": 8,
     "eval.every_steps": 8,
+    "eval.predict": "all",
 }
 
 
@@ -132,6 +135,21 @@ def test_its_head_is_kept_and_another_run_goes_on_from_it(trained, bert, lists, 
     assert f"the head of {trained} is kept" in capsys.readouterr().out
     ours, before = json.loads((trained / "results.json").read_text()), results["before_validation"]
     assert before["ndcg@10"] == pytest.approx(ours["score"])
+
+
+def test_it_ranks_as_it_was_scored(trained, lists):
+    """The prompt and the activation are those of training."""
+    results = json.loads((trained / "results.json").read_text())
+    found = score_file(trained, lists / "validation.jsonl")
+    assert found["ndcg@10"] == pytest.approx(results["score"], abs=1e-6)
+    rows = [json.loads(line) for line in (lists / "validation.jsonl").read_text().splitlines()]
+    written = (trained / "predictions" / "validation_predictions.jsonl").read_text().splitlines()
+    bert = bert_jax.load(trained)
+    assert bert.activation == "sigmoid"
+    queries, documents = ([row[name] for row in rows] for name in ("query", "documents"))
+    for ranked, line in zip(bert.rerank(queries, documents), written, strict=True):
+        scores = expit(json.loads(line))
+        np.testing.assert_allclose([x.score for x in ranked], np.sort(scores)[::-1], atol=1e-6)
 
 
 def test_the_batch_that_is_compiled_is_that_of_the_rows(bert, lists):
