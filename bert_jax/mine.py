@@ -111,18 +111,16 @@ def main(_) -> None:
 
 
 def _pairs(path: str, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    num_without = 0
-    for row in read_candidates(
-        files.checked_path(path, "--input"), BadRecords(), Columns(*columns)
-    ):
-        positives = [
-            text for text, label in zip(row.documents, row.labels, strict=True) if label > 0
-        ]
-        if positives:
-            yield row.query, positives
-        num_without += not positives
-    if num_without:
-        say(f"{num_without:,} rows of {path} without a positive are left out")
+    source, num_rows = files.checked_path(path, "--input"), Counter()
+    for query, documents, labels, *_ in read_candidates(source, BadRecords(), Columns(*columns)):
+        found = [text for text, label in zip(documents, labels, strict=True) if label > 0]
+        if found:
+            yield query, found
+        num_rows[bool(found)] += 1
+    if not num_rows[True]:
+        raise UserError(f"{path} has no row with a positive")
+    if num_rows[False]:
+        say(f"{num_rows[False]:,} rows of {path} without a positive are left out")
 
 
 def _corpus(path: str) -> Iterator[str]:

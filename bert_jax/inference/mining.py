@@ -142,7 +142,11 @@ def mine(
                 group = queries[part], own[part], queries_QxD[part]
                 scored = _search(bert, *group, texts, documents_NxD, depth)
                 if reranker:
-                    scored = _reranked(reranker, scored, texts)
+                    with warnings.catch_warnings():
+                        if start:
+                            # Those of the first group, such as of texts that are cut, are enough.
+                            warnings.simplefilter("ignore")
+                        scored = _reranked(reranker, scored, texts)
                 yield from filter(None, (_row(each, texts, rules, counts) for each in scored))
                 progress.advance(len(scored))
 

@@ -110,6 +110,31 @@ def test_a_ranking_with_positives():
         assert row["scores"][:2] == sorted(row["scores"], reverse=True)[:2]
 
 
+def test_a_reranker_decides_without_any_limit(monkeypatch):
+    """In the library it then has no effect."""
+    bert, asked = FixedVectors(), []
+    scores = {text: float(i) for i, text in enumerate(CORPUS)}
+    reranker = types.SimpleNamespace(rerank=lambda query, documents: asked.append(query))
+    monkeypatch.setattr(mining, "_RERANKED", 2)
+
+    def pair_scores(model, pairs):
+        assert model is reranker
+        asked.extend(pairs)
+        return np.array([scores[text] for _, text in pairs])
+
+    monkeypatch.setattr(mining, "pair_scores", pair_scores)
+    rules = Rules(num_negatives=3)
+    first = {row["anchor"]: row for row in mine(bert, PAIRS, CORPUS, rules)}
+    for row in mine(bert, PAIRS, CORPUS, rules, reranker=reranker):
+        candidates = {text for query, text in asked[1:] if query == row["anchor"]}
+        # n + P candidates and P more, of which P may be positives.
+        assert {*first[row["anchor"]]["negative"]} <= candidates and len(candidates) <= 9
+        others = sorted(candidates - {*row["positive"]}, key=scores.get, reverse=True)
+        assert row["negative"] == others[:3]
+        assert row["negative_scores"] == [scores[text] for text in others[:3]]
+        assert row["positive_scores"] == [scores[text] for text in row["positive"]]
+
+
 def test_the_text_of_the_query_is_no_candidate():
     found = mine(FixedVectors(), [("d6", ["d0"])], CORPUS, Rules(num_negatives=10))
     assert "d6" not in next(found)["negative"]
@@ -197,7 +222,8 @@ def write_pairs(folder):
     texts, queries = random_texts(rng, 80), random_texts(rng, 12)
     pairs = [(query, texts[i]) for i, query in enumerate(queries)]
     pairs += [(query, texts[40 + i]) for i, query in enumerate(queries[:4])]
-    lines = [json.dumps({"anchor": query, "positive": text}) + "\n" for query, text in pairs]
+    rows = [{"anchor": query, "positive": text} for query, text in pairs]
+    lines = [json.dumps(row) + "\n" for row in rows]
     (folder / "pairs.jsonl").write_text("".join(lines))
     (folder / "corpus.txt").write_text("".join(f"{text}\n" for text in texts))
     return pairs, texts
