@@ -24,6 +24,7 @@ _LABELS = ("labels", "label")
 _SCORES = ("scores", "score")
 _POSITIVE_SCORES = ("positive_scores", "pos_scores")
 _NEGATIVE_SCORES = ("negative_scores", "neg_scores")
+NUMBERS = (*_LABELS, *_SCORES, *_POSITIVE_SCORES, *_NEGATIVE_SCORES)
 
 
 class Columns(NamedTuple):

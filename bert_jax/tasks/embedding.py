@@ -3,7 +3,7 @@
 import functools
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
 from bert_jax.config.task_sections import DISTILLATION, NUMBER_LOSSES, embedding_similarity
-from bert_jax.tasks.candidates import NEGATIVE, POSITIVES, QUERIES, Columns, candidates_of, texts_of
+from bert_jax.tasks.candidates import NUMBERS, Columns, candidates_of
 from bert_jax.tasks.embedding_rows import ScoredRows, TextTuple, TupleRows
 from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.mixed_rows import MixedRows
@@ -197,82 +197,47 @@ class EmbeddingTask(Task):
         names = ["anchor_column", "positive_column", *(["label_column"] * self._is_labeled)]
         return [*filter(None, (self._options[name] for name in names))]
 
-    def _positives(self, columns: Iterable[str]) -> list[str]:
-        column = self._options["positive_column"]
-        usual = [name for name in columns if name in POSITIVES]
-        return [*filter(None, usual if column == POSITIVES[0] and usual else [column])]
-
-    def _negatives(self, columns: Iterable[str]) -> list[str]:
-        if self._is_labeled or not self._options["positive_column"]:
-            return []
-        if self._options["negative_columns"]:
-            return list(self._options["negative_columns"])
-        return sorted(filter(NEGATIVE.fullmatch, columns))
-
     def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
         """Yields a tuple for each positive of each row."""
-        if self._loss in DISTILLATION:
-            yield from self._scored_tuples(source, bad_rows)
-            return
-        # With all columns: those of the documents are not known yet.
-        first = next(read_rows(source, (), BadRecords("skip")), None)
-        known = first.values if first else {}
-        positives, negatives = self._positives(known), self._negatives(known)
-        if self._loss == "triplet" and not negatives:
-            raise UserError(f"{source} has no column named negative, which the loss triplet needs")
-        # Usual names are looked for unless another name is given.
-        anchor = self._options["anchor_column"]
-        if anchor == QUERIES[0]:
-            anchor = next((name for name in QUERIES if name in known), anchor)
-        needed = [
-            anchor,
-            *positives[:1],
-            *self._options["negative_columns"],
-        ]
-        needed += [self._options["label_column"]] * self._is_labeled
-        options = {
-            "optional": [*positives[1:], *negatives],
-            "lists": () if self._is_labeled else (*positives, *negatives),
-            "class_names": self._loss not in NUMBER_LOSSES,
-        }
-        for row in read_rows(source, needed, bad_rows, **options):
+        is_pair = self._is_labeled or not self._options["positive_column"]
+        needed = self._columns() if is_pair else ()
+        class_names = self._loss not in NUMBER_LOSSES
+        for row in read_rows(source, needed, bad_rows, class_names=class_names):
             with bad_rows.catching(row.where):
-                columns = self._negatives(row.values)
-                # What is missing (null) in one of several columns is no text.
-                of_row = texts_of(row.values, [x for x in columns if row.values[x] != ""])
-                if self._loss == "triplet" and not of_row:
-                    raise BadRecord("number of texts", "the row has no negative")
-                query = row.values[anchor]
-                of_positives = texts_of(row.values, self._positives(row.values))
-                found = dict.fromkeys(of_positives) if positives else [query]
-                if not found or not all(text.strip() for text in (query, *found, *of_row)):
-                    raise BadRecord("empty text", "a text is empty")
-                label = self._label(row.values) if self._is_labeled else None
-                for text in found:
-                    yield TextTuple([query, text, *of_row], label)
+                yield from [self._pair(row.values)] if is_pair else self._triples(row.values)
 
-    def _scored_tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
-        """Yields a tuple with the scores of a teacher for each positive of each row."""
-        own = self._options
-        positive = "" if own["positive_column"] == POSITIVES[0] else own["positive_column"]
-        query = "" if own["anchor_column"] == QUERIES[0] else own["anchor_column"]
-        columns = Columns(query, positive, own["negative_columns"])
-        for row in read_rows(source, (), bad_rows):
-            with bad_rows.catching(row.where):
-                found = candidates_of(row.values, columns)
-                if found.scores is None:
-                    names = "positive_scores and negative_scores, or scores"
-                    detail = f"the loss {self._loss} needs the scores of a teacher ({names})"
-                    raise BadRecord("no scores", detail)
-                positives = [i for i, label in enumerate(found.labels) if label > 0]
-                negatives = [i for i, label in enumerate(found.labels) if label <= 0]
-                if not positives or not negatives:
-                    detail = f"the loss {self._loss} needs a positive and a negative"
-                    raise BadRecord("number of texts", detail)
-                for number in positives:
-                    chosen = number, *negatives
-                    texts = [found.query, *(found.documents[i] for i in chosen)]
-                    yield TextTuple(texts, scores=[found.scores[i] for i in chosen])
+    def _pair(self, values: Mapping[str, str]) -> TextTuple:
+        anchor, positive = self._options["anchor_column"], self._options["positive_column"]
+        texts = [values[anchor], values[positive or anchor]]
+        if not all(text.strip() for text in texts):
+            raise BadRecord("empty text", "a text is empty")
+        return TextTuple(texts, self._label(values) if self._is_labeled else None)
+
+    def _triples(self, values: Mapping[str, Any]) -> Iterator[TextTuple]:
+        """Yields each positive with all negatives and, if the loss has them, their scores."""
+        own, loss = self._options, self._loss
+        # Other names than the default are no usual ones.
+        query, positive = (
+            "" if own[key] == default else own[key]
+            for key, default in (("anchor_column", "anchor"), ("positive_column", "positive"))
+        )
+        if loss not in DISTILLATION:
+            values = {name: value for name, value in values.items() if name not in NUMBERS}
+        found = candidates_of(values, Columns(query, positive, own["negative_columns"]))
+        if loss in DISTILLATION and found.scores is None:
+            names = "positive_scores and negative_scores, or scores"
+            raise BadRecord("no scores", f"the loss {loss} needs the scores of a teacher ({names})")
+        # Of equal texts, one is enough.
+        positives = {text: i for i, text in enumerate(found.documents) if found.labels[i] > 0}
+        negatives = [i for i, label in enumerate(found.labels) if label <= 0]
+        if not positives or not negatives and loss != "mnr":
+            needed = "a positive" if loss == "mnr" else "a positive and a negative"
+            raise BadRecord("number of texts", f"the loss {loss} needs {needed}")
+        for number in positives.values():
+            chosen = [number, *negatives]
+            texts = [found.query, *(found.documents[i] for i in chosen)]
+            scores = [found.scores[i] for i in chosen] if loss in DISTILLATION else ()
+            yield TextTuple(texts, scores=scores)
 
     def _label(self, values: Mapping[str, str]) -> float | int:
         column = self._options["label_column"]

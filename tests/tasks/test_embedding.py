@@ -221,11 +221,11 @@ def test_a_positive_is_never_in_both_parts(tmp_path):
     [
         ({"anchor": " "}, {}, r"train.jsonl:2: a text is empty"),
         ({"positive": None}, {}, "train.jsonl:2: a text is empty"),
-        ({"negative_1": None, "negative_2": []}, {"loss": "triplet"}, "2: the row has no negative"),
+        ({"negative_1": None, "negative_2": []}, {"loss": "triplet"}, "2: the loss triplet needs"),
         ({"negative_2": [None]}, {}, "train.jsonl:2: a text is empty"),
         ({"negative_2": [{"text": "b"}]}, {}, "train.jsonl:2: negative_1 or negative_2 has some"),
         ({"positive": {"text": "b"}}, {}, "train.jsonl:2: positive has something else than texts"),
-        ({"positive": []}, {}, "train.jsonl:2: a text is empty"),
+        ({"positive": []}, {}, "train.jsonl:2: the loss mnr needs a positive"),
         ({"positive": ["a"], "label": 1}, {"loss": "cosent"}, "'positive' is a list or an object"),
         ({"label": "x"}, {"loss": "cosent"}, "label is 'x', not a number"),
         ({"label": "NaN"}, {"loss": "angle"}, "label is 'NaN', not a number"),
@@ -250,7 +250,7 @@ def test_data_that_are_refused(tmp_path):
     negative = [x | {"label": -x["label"]} for x in SCORED]
     rows = task(tmp_path, negative, loss="cosine", label_divisor=5.0).rows("train")
     np.testing.assert_allclose(rows.labels_N, [-0.5, 0, -1, -0.2])
-    with pytest.raises(UserError, match="has no column named negative, which the loss triplet"):
+    with pytest.raises(UserError, match="the loss triplet needs a positive and a negative"):
         task(tmp_path, SCORED, loss="triplet").rows("train")
     for options in ({"loss": "softmax"}, {"positive_column": ""}):
         with pytest.raises(UserError, match="needs another data set for validation: set config.em"):
