@@ -263,6 +263,8 @@ def _score_reranker(bert: Any, data: Any) -> dict[str, Any]:
         results = score_reranking(bert, data, ranked, args.depth, progress.advance)
     title = f"The first {args.depth:,} documents, reranked, on {args.retrieval}"
     _print_scores(title, results, "reranked", args.first, FIRST_PREFIX)
+    if results["full_ndcg@10"] < results["ndcg@10"]:
+        say("Some relevant documents were not found: only full_ndcg@10 counts them in both columns")
     return {**results, "first": args.first}
 
 

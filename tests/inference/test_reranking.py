@@ -76,6 +76,7 @@ def test_the_first_documents_of_bm25(folder, monkeypatch):
     assert found["full_ndcg@10"] == pytest.approx(full) and full < found["ndcg@10"]
     recall = np.mean([x.sum() / count for x, count in zip(expected, counts, strict=True)])
     assert found["recall@12"] == found["first_recall@12"] == pytest.approx(recall)
+    assert "only full_ndcg@10 counts them in both columns" in printed
     counts = {"num_queries": 8, "num_documents": 40, "num_pairs": 8 * DEPTH}
     assert found.items() >= (counts | {"depth": DEPTH, "first": "bm25"}).items()
     # The pairs are scored in parts.
