@@ -6,9 +6,10 @@
 The model may be a work directory or one of its checkpoints, a Hugging Face directory with
 model.safetensors or pytorch_model.bin, or a TF1 checkpoint with its bert_config.json. The format
 is detected. Weights are kept bit for bit along any chain of conversions. In a fine-tuned work
-directory, the best checkpoint is read. A fine-tuned model can only be written for Hugging Face, as
-the class of `transformers` for its head, with the names of its labels. For sentence-transformers,
-the encoder is written with a pooling and a maximum length.
+directory, the best checkpoint is read. A fine-tuned model is written for Hugging Face, as the class
+of `transformers` for its head, with the names of its labels; a reranker also as a CrossEncoder of
+sentence-transformers. Of other models, sentence-transformers gets the encoder with a pooling and a
+maximum length.
 """
 
 from typing import Any
@@ -72,6 +73,8 @@ def convert(
     if distil_layers:
         distil(pretrained, distil_layers)
     given = {name: value for name, value in embedding.items() if value is not None}
+    if pretrained.is_cross_encoder and (others := sorted(given.keys() - {"max_length"})):
+        raise UserError(f"--{others[0]} is for embeddings, but {source} scores pairs")
     limits = {
         "max_length": (_MIN_LENGTH, pretrained.max_length),
         "dimension": (1, pretrained.model["hidden_size"]),

@@ -83,7 +83,7 @@ def pair_scores(
             f"the activation of {bert.source} is {name!r}; it must be one of "
             f"{', '.join(ACTIVATIONS)}, which rerank can be given"
         )
-    # The prompt, if there is one, is put before the query.
+    # A prompt is put before the query only.
     embedding, pairs = bert.embedding_with(None, None, None), iter(pairs)
     logits, num_cut = [], 0
     while part := list(itertools.islice(pairs, _CHUNK)):
@@ -122,7 +122,15 @@ def _loss_options(config: ConfigDict, class_counts: Mapping[str, int]) -> dict[s
 
 
 def _embedding(config: ConfigDict) -> dict[str, Any]:
-    return {"max_length": config.data.max_seq_length, "prompt": config.rerank.query_prompt}
+    prompt = config.rerank.query_prompt
+    return {
+        "max_length": config.data.max_seq_length,
+        "prompt": prompt,
+        "library": {
+            "prompts": {"query": prompt} if prompt else {},
+            "default_prompt_name": "query" if prompt else None,
+        },
+    }
 
 
 def _batch_fields(config: ConfigDict, texts: int) -> dict[str, tuple[tuple[int, ...], Any]]:

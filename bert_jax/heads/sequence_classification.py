@@ -41,6 +41,8 @@ def classify(bert: "FineTuned", text: Texts, text_b: SecondTexts = None) -> Any:
     if size and any(isinstance(t, str) == (size == 2) for t in texts):
         what = "single sentences" if size == 1 else "pairs of sentences"
         warnings.warn(f"{bert.source} was fine-tuned on {what}", stacklevel=2)
+    if bert.activation and not bert.labels:
+        warnings.warn(f"{bert.source} is a reranker: rerank gives its scores", stacklevel=2)
     is_in_windows = bert.trained.get("data", {}).get("long_texts") == "windows"
     if is_in_windows and all(isinstance(t, str) for t in texts):
         rows = bert.rows(texts, whole=True)

@@ -14,7 +14,11 @@ from bert_jax.interop.google import is_google, read_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.sentence_transformers import encoder_folder, read_embedding
+from bert_jax.interop.sentence_transformers import (
+    encoder_folder,
+    read_cross_encoder,
+    read_embedding,
+)
 from bert_jax.interop.weights import ENCODER
 from bert_jax.training.workdir import CHECKPOINTS, CONFIG, checkpoint_folder
 
@@ -110,6 +114,9 @@ def _read(
             pretrained = read_huggingface(encoder, family, with_weights)
             pretrained.embedding, unsupported = read_embedding(path)
             pretrained.warnings += unsupported
+            if pretrained.is_cross_encoder:
+                pretrained.activation, length = read_cross_encoder(path)
+                pretrained.embedding = pretrained.embedding._replace(max_length=length)
             return pretrained
         if is_google(path):
             return read_google(path, family, with_weights, lowercase)
@@ -133,9 +140,10 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
 
     The config, which completes the model, is written last. On failure, nothing remains.
     """
-    if pretrained.head and kind != "huggingface":
+    kinds = ("huggingface", "sentence_transformers")[: 1 + pretrained.is_cross_encoder]
+    if pretrained.head and kind not in kinds:
         raise UserError(
-            f"{pretrained.source} is fine-tuned; only --to=huggingface has a class for it"
+            f"{pretrained.source} is fine-tuned; only --to={' or '.join(kinds)} has a class for it"
         )
     path = files.checked_path(path, "the directory to write")
     if not files.is_remote(path):
@@ -185,6 +193,10 @@ def _discard(unfinished: Path | epath.Path) -> None:
 
 def _write_huggingface(pretrained: Pretrained, path: Path) -> None:
     """Writes a directory, or two for a model with a generator."""
+    if pretrained.head and (prompt := pretrained.embedding.prompt):
+        pretrained.warnings.append(
+            f"its prompt, {prompt!r}, is left out: --to=sentence_transformers has a place for it"
+        )
     if pretrained.head or generator.TERM not in pretrained.terms:
         write_huggingface(pretrained, path)
         return
@@ -194,11 +206,16 @@ def _write_huggingface(pretrained: Pretrained, path: Path) -> None:
 
 
 def _write_sentence_transformers(pretrained: Pretrained, path: Path) -> None:
-    """Writes the encoder alone, with the settings of `pretrained.embedding`.
+    """Writes a cross-encoder, or the encoder alone, with the settings of `pretrained.embedding`.
 
     Of a model with a generator, this is the discriminator's.
     """
     embedding = pretrained.embedding
+    if pretrained.is_cross_encoder:
+        length, activation = pretrained.max_length, pretrained.activation or "sigmoid"
+        reranker = dataclasses.replace(pretrained, activation=activation)
+        write_huggingface(reranker, path, embedding._replace(max_length=length))
+        return
     if embedding.pooling is None:
         raise UserError(f"{pretrained.source} does not say how it pools tokens: give --pooling")
     if pretrained.model["num_decoder_layers"]:

@@ -31,7 +31,11 @@ from bert_jax.interop.model_keys import (
 )
 from bert_jax.interop.names import collect_weights, export_weights, foreign_names, names_in_file
 from bert_jax.interop.pretrained import Pretrained, read_training, write_training
-from bert_jax.interop.sentence_transformers import write_embedding
+from bert_jax.interop.sentence_transformers import (
+    activation_path,
+    write_cross_encoder,
+    write_embedding,
+)
 from bert_jax.interop.tokenizer_files import (
     read_huggingface_tokenizer,
     tokenizer_class_of,
@@ -161,7 +165,9 @@ def write_huggingface(
     if pretrained.tokenizer:
         write_huggingface_tokenizer(pretrained.tokenizer, path, family, pretrained.max_length)
     write_training(pretrained, path)
-    if embedding:
+    if embedding and pretrained.head:
+        write_cross_encoder(embedding, pretrained.activation, path)
+    elif embedding:
         write_embedding(embedding, model["hidden_size"], path)
     card = model_card(pretrained, family, class_name, pipeline, embedding)
     files.write_whole(path / "README.md", card.encode())
@@ -193,6 +199,8 @@ def _head_config(pretrained: Pretrained) -> dict[str, Any]:
         names = labels or ("LABEL_0",)
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
         config["label2id"] = {name: i for i, name in enumerate(names)}
+    if pretrained.activation:
+        config["sentence_transformers"] = {"activation_fn": activation_path(pretrained.activation)}
     return config
 
 

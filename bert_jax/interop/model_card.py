@@ -65,14 +65,14 @@ def model_card(
     tags, library, example = [family.model_types[0]], "transformers", ""
     loading = f"`transformers.{class_name}` and `AutoTokenizer`"
     terms = () if pretrained.head else make_terms(pretrained.terms)
-    if embedding:
-        library, pipeline = "sentence-transformers", "sentence-similarity"
-        tags += [library, "feature-extraction"]
-        loading = "`sentence_transformers.SentenceTransformer`"
-    elif pretrained.activation:
+    if pretrained.activation:
         library, pipeline, example = "sentence-transformers", "text-ranking", _RERANKER
         tags += [library, "cross-encoder", "reranker"]
         loading = f"`sentence_transformers.CrossEncoder`, or {loading}"
+    elif embedding:
+        library, pipeline = "sentence-transformers", "sentence-similarity"
+        tags += [library, "feature-extraction"]
+        loading = "`sentence_transformers.SentenceTransformer`"
     elif terms:
         first = head_labels(pretrained.model_config, pretrained.terms[:1]).values()
         pipeline = "" if set(first) & set(pretrained.untrained_heads) else pipeline
@@ -82,7 +82,9 @@ def model_card(
     if pretrained.tokenizer:
         described |= {f"tokenizer.{k}": v for k, v in pretrained.tokenizer.options.items()}
         described["tokenizer.tokens"] = pretrained.tokenizer.vocab_size
-    if embedding:
+    if pretrained.head:
+        described |= {"activation": pretrained.activation, "prompt": pretrained.embedding.prompt}
+    elif embedding:
         described |= {f"embedding.{key}": value for key, value in embedding._asdict().items()}
     card = _CARD.format(
         library=library,

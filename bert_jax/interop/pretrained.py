@@ -64,6 +64,11 @@ class Pretrained:
     embedding: Embedding = Embedding()
 
     @property
+    def is_cross_encoder(self) -> bool:
+        """Whether its head gives one number for a text or a pair, as a reranker's does."""
+        return self.head == "sequence_classification" and len(self.labels) < 2
+
+    @property
     def model_config(self) -> BertConfig:
         return BertConfig(**self.model)
 
@@ -114,7 +119,7 @@ class Pretrained:
         """Drops the head of a fine-tuned model, with a warning."""
         self.warnings.append(f"the task head of {self.source} is left out")
         self.weights = {n: x for n, x in self.weights.items() if not n.startswith("classifier/")}
-        self.head, self.labels, self.multi_label = "", (), False
+        self.head, self.labels, self.multi_label, self.activation = "", (), False, ""
 
     def drop_unnamed(self, names: Collection[str], target: str) -> None:
         """Drops the weights that have no name in another program, with a warning."""
@@ -150,9 +155,11 @@ class Pretrained:
         """The length of the longest training sequence, with [CLS] and [SEP].
 
         In a model of bert_jax, the positions that neither the stages so far nor the initial weights
-        cover are untrained. A fine-tuned model has the length of its task.
+        cover are untrained. A fine-tuned model has the length of its task, or of its own files.
         """
         positions = self.model["max_position_embeddings"]
+        if self.is_cross_encoder and self.embedding.max_length:
+            return min(positions, self.embedding.max_length)
         config, initial = self.training.get("config"), self.training.get(INITIAL_LENGTH)
         if config and workdir.is_finetuning(config):
             return min(positions, config.get("data", {}).get("max_seq_length", positions))

@@ -1,4 +1,4 @@
-"""Reads and writes how a directory of sentence-transformers turns a text into a vector."""
+"""Reads and writes how a directory of sentence-transformers turns texts into vectors or scores."""
 
 import json
 from pathlib import Path
@@ -16,6 +16,11 @@ _MODE = "pooling_mode_"
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
 # The names of the oldest versions, which newer ones read too.
 _TYPE = "sentence_transformers.models."
+# What turns the logit of a cross-encoder into a score, as in `Pretrained.activation`.
+_ACTIVATIONS = {
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "identity": "torch.nn.modules.linear.Identity",
+}
 
 
 def read_modules(path: Path) -> list[tuple[str, Path]]:
@@ -52,16 +57,11 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
     modules, encoder = read_modules(path), encoder_folder(path)
     if not modules:
         return Embedding(), []
-    # The file of an older version has the name of the family: sentence_roberta_config.json.
-    named = sorted(encoder.glob("sentence_*_config.json"))
-    settings = files.read_json(named[0]) if named else {}
-    tokenizer = files.read_json(encoder / _TOKENIZER, optional=True)
-    # sentence-transformers 6 writes only the tokenizer's, which is about 1e30 without a limit.
-    length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
+    settings = _read_settings(encoder)
     library = _read_library(path / _LIBRARY)
     name, similarity = library["default_prompt_name"], library["similarity_fn_name"]
     embedding = Embedding(
-        max_length=int(length) if length else None,
+        max_length=_read_length(encoder),
         lowercase=bool(settings.get("do_lower_case")),
         prompt=library["prompts"][name] if name else "",
         dimension=library.get("truncate_dim"),
@@ -91,6 +91,42 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
     return embedding, [f"{path}: {warning}" for warning in warnings]
 
 
+def read_cross_encoder(path: Path) -> tuple[str, int | None]:
+    """Reads the activation and the length of a directory with a head of one output.
+
+    The activation is as in `Pretrained`, and found as in sentence-transformers 6, which takes only
+    what is in torch.
+    """
+    encoder = encoder_folder(path)
+    config = files.read_json(encoder / "config.json")
+    library = files.read_json(path / _LIBRARY, optional=True) if read_modules(path) else {}
+    # The key of versions before 4.
+    older = config.get("sbert_ce_default_activation_function")
+    own = (config.get("sentence_transformers") or {}).get("activation_fn", older)
+    named = (str(name) for name in (library.get("activation_fn"), own))
+    name = next((name for name in named if name.startswith("torch.")), "")
+    last = name.rpartition(".")[2].lower()
+    return last if last in _ACTIVATIONS else name, _read_length(encoder)
+
+
+def activation_path(activation: str) -> str:
+    """Returns the path in torch of an activation as in `Pretrained`."""
+    return _ACTIVATIONS.get(activation, activation)
+
+
+def _read_settings(encoder: Path) -> dict[str, Any]:
+    # The file of an older version has the name of the family: sentence_roberta_config.json.
+    named = sorted(encoder.glob("sentence_*_config.json"))
+    return files.read_json(named[0]) if named else {}
+
+
+def _read_length(encoder: Path) -> int | None:
+    tokenizer = files.read_json(encoder / _TOKENIZER, optional=True)
+    # sentence-transformers 6 writes only the tokenizer's, which is about 1e30 without a limit.
+    length = _read_settings(encoder).get("max_seq_length") or tokenizer.get("model_max_length")
+    return int(length) if length else None
+
+
 def _read_library(path: Path) -> dict[str, Any]:
     """Reads the settings in the library's own file, where prompts may be null."""
     library = LIBRARY_DEFAULTS | files.read_json(path, optional=True)
@@ -108,27 +144,47 @@ def _read_library(path: Path) -> dict[str, Any]:
 
 def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
     """Writes settings with a pooling and a length beside the files of an encoder of this width."""
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedding.normalize else [])]
-    modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _TYPE + kind}
-        for i, kind in enumerate(kinds)
-    ]
-    for module in modules[1:]:
-        (path / module["path"]).mkdir()
     modes = ("cls_token", "mean_tokens")
     pooling = {f"{_MODE}{mode}": _POOLINGS[mode] == embedding.pooling for mode in modes}
     config = {"word_embedding_dimension": width, **pooling}
     if not embedding.include_prompt:
         config["include_prompt"] = False
-    files.write_json(path / modules[1]["path"] / "config.json", config)
+    kinds = ["Pooling", *(["Normalize"] if embedding.normalize else [])]
+    folders = _write_modules(embedding, kinds, path, {}, {"truncate_dim": embedding.dimension})
+    files.write_json(folders[0] / "config.json", config)
+
+
+def write_cross_encoder(embedding: Embedding, activation: str, path: Path) -> None:
+    """Writes settings beside the files of a model with one output, for the class CrossEncoder."""
+    task = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
+    scoring = {"model_type": "CrossEncoder", "similarity_fn_name": None}
+    scoring["activation_fn"] = activation_path(activation)
+    _write_modules(embedding, [], path, task, scoring)
+
+
+def _write_modules(
+    embedding: Embedding, kinds: list[str], path: Path, task: dict[str, Any], own: dict[str, Any]
+) -> list[Path]:
+    """Writes a Transformer and further modules; returns the folders of these.
+
+    Args:
+      task: More settings of the Transformer.
+      own: More settings of the library; those that are None are left out.
+    """
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _TYPE + kind}
+        for i, kind in enumerate(["Transformer", *kinds])
+    ]
+    folders = [path / module["path"] for module in modules[1:]]
+    for folder in folders:
+        folder.mkdir()
     settings = {"max_seq_length": embedding.max_length, "do_lower_case": embedding.lowercase}
-    files.write_json(path / _SETTINGS, settings)
+    files.write_json(path / _SETTINGS, settings | task)
     # Without this file, the library would look for it on the Hugging Face Hub.
-    library = embedding.library | {"truncate_dim": embedding.dimension}
-    files.write_json(
-        path / _LIBRARY, {k: v for k, v in library.items() if k != "truncate_dim" or v}
-    )
+    library = embedding.library | own
+    files.write_json(path / _LIBRARY, {k: v for k, v in library.items() if k not in own or v})
     files.write_whole(path / _MODULES, json.dumps(modules, indent=2).encode())
+    return folders
 
 
 def _pooling_mode(config: dict[str, Any]) -> str:

@@ -287,8 +287,7 @@ class RerankTask(Task):
         if np.all(labels_R == labels_R[0]) and not split.startswith("test"):
             raise UserError(
                 f"{source}: all documents of the {split} split have the same label; take both "
-                f"relevant ones (a label of {RELEVANT:g} or more) and others, which python -m "
-                "bert_jax.mine finds"
+                f"relevant ones (a label of {RELEVANT:g} or more) and others"
             )
         return rows
 

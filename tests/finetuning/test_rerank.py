@@ -14,14 +14,17 @@ from bert_jax.base.errors import UserError
 from bert_jax.commands.finetune import finetune, open_task_setup
 from bert_jax.commands.score_file import score_file
 from bert_jax.config.finetuning import filled_in, validate
+from bert_jax.convert import convert
 from bert_jax.finetuning.batches import rows_of_step
 from bert_jax.finetuning.run import make_run
 from bert_jax.heads import load_head
 from bert_jax.interop import formats
+from bert_jax.interop.weights import flatten
 from bert_jax.models.task_models import BertForMultipleChoice
 from bert_jax.training.metrics import read_metrics
 from tests import runs
 from tests.finetuning.test_embedding import DIES, FINETUNE, same_end
+from tests.interop.small_bert import copies, make_finetuned, same_weights
 from tests.parallel.processes import finish, free_address
 from tests.tasks.test_retrieval import write as write_retrieval
 
@@ -135,6 +138,28 @@ def test_its_head_is_kept_and_another_run_goes_on_from_it(trained, bert, lists, 
     assert f"the head of {trained} is kept" in capsys.readouterr().out
     ours, before = json.loads((trained / "results.json").read_text()), results["before_validation"]
     assert before["ndcg@10"] == pytest.approx(ours["score"])
+
+
+@pytest.mark.parametrize("family", ["bert", "xlm_roberta"])
+def test_the_head_of_a_released_reranker_is_kept(family, lists, tmp_path):
+    """Its directory has no modules.json; that of XLM-R says nothing of an activation either."""
+    pretrained = make_finetuned("sequence_classification", family=family)
+    pretrained.activation = "identity" if family == "bert" else ""
+    weights = copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "released", "huggingface")
+    given = config(tmp_path / "released", lists)
+    state, _ = make_run(given, tmp_path / "run", open_task_setup(given)).first_state()
+    assert same_weights(flatten(state.params, pretrained.model_config), weights)
+
+
+def test_in_sentence_transformers_it_has_its_prompt(trained, tmp_path):
+    assert convert(str(trained), str(tmp_path / "st"), "sentence_transformers") == []
+    bert, again = map(bert_jax.load, (trained, tmp_path / "st"))
+    assert (again.embedding.prompt, again.activation, again.max_length) == ("the ", "sigmoid", 16)
+    assert again.rerank("c d", ["e a", "f b"]) == bert.rerank("c d", ["e a", "f b"])
+    # `transformers` has no place for the prompt.
+    (warning,) = convert(str(trained), str(tmp_path / "hf"), "huggingface")
+    assert "its prompt, 'the ', is left out" in warning
 
 
 def test_it_ranks_as_it_was_scored(trained, lists):
