@@ -1,5 +1,6 @@
 """The tasks of fine-tuning: where they are, their own config keys and the rules of these."""
 
+import re
 from collections.abc import Callable, Iterator
 
 from ml_collections import ConfigDict
@@ -217,13 +218,13 @@ TASK_SECTIONS: dict[str, Section] = {
         "query_prompt": Field("", "Text that is put before each anchor, such as 'query: '."),
         "document_prompt": Field("", "Text that is put before every other text."),
         "query_prompts": Field(
-            (),
+            "",
             "query_prompt of several data sets (train_NAME=FILE in data.input), where it differs: "
             "'NAME=TEXT,NAME=TEXT'. The model keeps it as the prompt NAME_query.",
         ),
-        "document_prompts": Field((), "The same for document_prompt."),
+        "document_prompts": Field("", "The same for document_prompt."),
         "set_weights": Field(
-            (),
+            "",
             "How many of the batches are of each data set, such as nli=2,squad=1. If empty, as "
             "many as it has rows for training. A batch is of one set.",
         ),
@@ -340,6 +341,13 @@ def squad_rules(config: ConfigDict) -> Iterator[Rule]:
         ("data.max_seq_length", "squad.max_query_length"),
         "the former must be larger by 4 at least, for special tokens and a context",
     )
+
+
+def values_of_sets(text: str) -> list[tuple[str, str]]:
+    """Divides a value such as "qa=query: ,nli=" into names of data sets and their own values."""
+    # Blanks belong to a prompt, and so does a comma that is not followed by NAME=.
+    items = re.split(r",(?=\w+=)", text) if text else []
+    return [(name, value) for name, _, value in (item.partition("=") for item in items)]
 
 
 def embedding_similarity(own: ConfigDict) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from bert_jax.config.task_sections import DISTILLATION, embedding_similarity
+from bert_jax.config.task_sections import DISTILLATION, embedding_similarity, values_of_sets
 from bert_jax.heads.head import Head
 
 
@@ -45,8 +45,7 @@ def _embedding(config: ConfigDict) -> dict[str, Any]:
     prompts = {"query": own.query_prompt, "document": own.document_prompt}
     for side in ("query", "document"):
         # Those of single data sets.
-        for item in own[f"{side}_prompts"]:
-            name, _, text = item.partition("=")
+        for name, text in values_of_sets(own[f"{side}_prompts"]):
             prompts[f"{name}_{side}"] = text
     return {
         "pooling": own.pooling,
@@ -71,8 +70,10 @@ def _batch_fields(config: ConfigDict, texts: int) -> dict[str, tuple[tuple[int, 
     shapes = inputs | dict.fromkeys(("document_ids", "document_mask"), (*documents, length))
     shapes |= {"query_numbers": (rows,), "document_numbers": documents}
     label_type = np.int32 if config.labels else np.float32
+    # A teacher scores each document.
+    label_shape = documents if config.embedding.loss in DISTILLATION else (rows,)
     return {name: (shape, np.int32) for name, shape in shapes.items()} | {
-        "labels": ((rows,), label_type)
+        "labels": (label_shape, label_type)
     }
 
 

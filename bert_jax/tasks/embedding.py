@@ -13,7 +13,12 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
-from bert_jax.config.task_sections import DISTILLATION, NUMBER_LOSSES, embedding_similarity
+from bert_jax.config.task_sections import (
+    DISTILLATION,
+    NUMBER_LOSSES,
+    embedding_similarity,
+    values_of_sets,
+)
 from bert_jax.tasks.candidates import NUMBERS, Columns, candidates_of
 from bert_jax.tasks.embedding_rows import ScoredRows, TextTuple, TupleRows
 from bert_jax.tasks.example_task import as_number
@@ -120,11 +125,10 @@ class EmbeddingTask(Task):
         if not name:
             return None
         found: dict[str, str] = {}
-        for item in self._options[key]:
-            known, _, value = item.partition("=")
+        for known, value in values_of_sets(self._options[key]):
             if known not in self._sets or known in found:
                 raise UserError(
-                    f"config.embedding.{key} has {item!r}; each must be NAME=VALUE with a "
+                    f"config.embedding.{key} has {known}={value!r}; each must be NAME=VALUE with a "
                     f"different data set out of {', '.join(self._sets)}"
                 )
             found[known] = value

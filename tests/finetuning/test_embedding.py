@@ -424,6 +424,7 @@ def test_twenty_steps_are_those_of_sentence_transformers(loss):
             },
             "without dropout both vectors",
         ),
+        ({"embedding.set_weights": "a=1"}, "set_weights is 'a=1'.*these are for several data sets"),
         (
             {"embedding.positive_column": "", "embedding.loss": "cosent"},
             "'cosent': this loss needs two texts",
@@ -448,6 +449,8 @@ def test_the_batch_that_is_compiled_is_that_of_the_rows(bert, pairs):
     assert fields.pop("labels") == ((given.train.batch_size,), np.float32)
     batch = rows.take(np.arange(given.train.batch_size))
     assert fields == {name: (x.shape, x.dtype) for name, x in batch.items()}
+    filled.embedding.loss = "kl"
+    assert load_head("embedding").batch_fields(filled, 4)["labels"] == ((16, 3), np.float32)
 
 
 def test_models_and_rows_that_do_not_fit(bert, pairs):

@@ -311,7 +311,7 @@ def sets_task(folder, more="", **options):
 
 def test_several_data_sets_have_columns_prompts_and_scores_of_their_own(tmp_path):
     more = f",validation_two={write(tmp_path / 'dev.jsonl', [{'query': 'a', 'positive': 'b'}])}"
-    prompts = {"query_prompt": "the ", "query_prompts": ("two=",), "document_prompts": ("two=f ",)}
+    prompts = {"query_prompt": "the ", "query_prompts": "two=", "document_prompts": "two=f, "}
     found = sets_task(tmp_path, more, **prompts)
     assert found.splits == ("train", "validation_two") and found.metric == "ndcg@10"
     rows, tokenizer = found.rows("train"), make_tokenizer()
@@ -330,12 +330,12 @@ def test_several_data_sets_have_columns_prompts_and_scores_of_their_own(tmp_path
     assert read(first, "input_ids", "attention_mask") == texts("the a a")
     assert read(second, "input_ids", "attention_mask") == texts("a")
     own = {name: x[0] for name, x in second.items()}
-    assert read(own, "document_ids", "document_mask") == texts("f c a", "f d", "f e")
+    assert read(own, "document_ids", "document_mask") == texts("f, c a", "f, d", "f, e")
     assert first["document_ids"].shape == (1, 1, 8)
     (line, other) = rows.described().split("\n")
     assert line.startswith("one: 60 rows, 93.8% of the batches; each anchor has 1 document")
     # Without files for validation, a tenth of the positives of each set is held out.
-    held = sets_task(tmp_path, set_weights=("two=3", "one=1"))
+    held = sets_task(tmp_path, set_weights="two=3,one=1")
     assert held.splits == ("train", "validation_one", "validation_two") and not held.parts
     kept = len(held.rows("train").sets["one"])
     assert 50 <= kept < 60 and len(held.rows("validation_one")) >= 2 * (60 - kept) - 10
@@ -345,9 +345,10 @@ def test_several_data_sets_have_columns_prompts_and_scores_of_their_own(tmp_path
 @pytest.mark.parametrize(
     ("more", "options", "words"),
     [
-        ("", {"set_weights": ("three=1",)}, "set_weights has 'three=1'; each must be NAME=VALUE"),
-        ("", {"set_weights": ("one=1",)}, "each of the data sets one, two must have a number ab"),
-        ("", {"query_prompts": ("one=a", "one=b")}, "query_prompts has 'one=b'; each must be NAME"),
+        ("", {"set_weights": "three=1"}, "set_weights has three='1'; each must be NAME=VALUE"),
+        ("", {"set_weights": "one=1"}, "each of the data sets one, two must have a number ab"),
+        ("", {"set_weights": "one=1,two=-1"}, "each of the data sets one, two must have a number"),
+        ("", {"query_prompts": "one=a,one=b"}, "query_prompts has one='b'; each must be NAME"),
         (",train=FILE", {}, "of several data sets, each must be named as in train_NAME=FILE"),
         (",train_sts=FILE", {}, "train_NAME=FILE, and not retrieval or sts"),
         ("", {"loss": "cosent"}, "one.jsonl:1: no column|field 'label' is missing"),
