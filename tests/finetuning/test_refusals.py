@@ -9,15 +9,19 @@ from bert_jax.commands.finetune import finetune
 from tests.finetuning import small
 
 
-def test_bad_rows_with_their_line(bert, data, tmp_path):
+@pytest.mark.parametrize(
+    ("split", "advice"), [("validation", r" \(config.data.bad_rows=skip"), ("test", "$")]
+)
+def test_bad_rows_with_their_line(bert, data, tmp_path, split, advice):
+    """Those that are only predicted are read before the first step too."""
     shutil.copytree(data, tmp_path / "data")
-    path = tmp_path / "data" / "validation.tsv"
+    path = tmp_path / "data" / f"{split}.tsv"
     lines = path.read_text().splitlines()
     lines[4] = "no label here"
     path.write_text("\n".join(lines) + "\n")
-    words = rf"{path}:5: 1 columns instead of 2 \(config.data.bad_rows=skip"
-    with pytest.raises(UserError, match=words):
-        finetune(small.config(bert, tmp_path / "data"), tmp_path / "run")
+    config = small.config(bert, tmp_path / "data", eval__predict="test")
+    with pytest.raises(UserError, match=f"{path}:5: 1 columns instead of 2{advice}"):
+        finetune(config, tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 
 
