@@ -295,9 +295,8 @@ class EmbeddingTask(Task):
     ) -> Iterator[TextTuple]:
         """Yields the tuples of a file that belong to a split, of a data set if it has a name."""
         tuples, is_train = self.tuples(source, bad_rows), split == "train"
-        is_shared = name in self._sets and self._sets[name] is self.sources.get(
-            f"validation_{name}"
-        )
+        own = self.sources.get(f"validation_{name}")
+        is_shared = own is not None and own is self._sets.get(name)
         if split not in self.parts and not is_shared:
             return tuples
         # The same positive is never in both parts.
