@@ -98,7 +98,8 @@ def mine(
     In memory are the queries, and a number for each positive.
 
     Args:
-      pairs: Queries with one or more positives. Equal queries are joined.
+      pairs: Queries with one or more positives. Equal queries are joined. Spaces at the ends of
+        all texts are removed, so that no copy of a positive is a negative for them.
       reranker: Its scores replace those of `bert`, which finds the candidates.
       embedding: From `Bert.embedding_with`, normalized; its prompts are used.
       folder: Where texts and vectors are kept. A call with the same model and texts continues an
@@ -125,9 +126,10 @@ def mine(
         database = stack.enter_context(contextlib.closing(sqlite3.connect(folder / "texts")))
         texts, positives_of = _Texts(database), {}
         for text in corpus:
-            texts.add(text)
+            texts.add(text.strip())
         for query, positives in pairs:
-            positives_of.setdefault(query, {}).update(dict.fromkeys(map(texts.add, positives)))
+            found = map(texts.add, map(str.strip, positives))
+            positives_of.setdefault(query.strip(), {}).update(dict.fromkeys(found))
         queries, own = list(positives_of), [list(numbers) for numbers in positives_of.values()]
         if not queries:
             raise UserError("there is no query with a positive")

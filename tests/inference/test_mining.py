@@ -135,9 +135,11 @@ def test_a_reranker_decides_without_any_limit(monkeypatch):
         assert row["positive_scores"] == [scores[text] for text in row["positive"]]
 
 
-def test_the_text_of_the_query_is_no_candidate():
-    found = mine(FixedVectors(), [("d6", ["d0"])], CORPUS, Rules(num_negatives=10))
-    assert "d6" not in next(found)["negative"]
+def test_the_query_and_its_positives_are_no_candidates_whatever_their_spaces():
+    pairs = [("d6 ", ["d0\n"]), ("d6", [" d7"])]
+    (row,) = mine(FixedVectors(), pairs, [f" {text}" for text in CORPUS], Rules(num_negatives=9))
+    assert (row["anchor"], row["positive"]) == ("d6", ["d0", "d7"])
+    assert {*row["negative"]} == {*CORPUS} - {"d0", "d6", "d7"}
 
 
 def random_texts(rng, count):
