@@ -54,9 +54,8 @@ def rerank(
     pairs = [(text, document) for text, texts in asked for document in texts]
     scores, found = iter(pair_scores(bert, pairs, activation).tolist()), []
     for _, texts in asked:
-        own = [next(scores) for _ in texts]
-        order = sorted(range(len(own)), key=lambda i: -own[i])  # noqa: B023
-        found.append([Ranked(texts[i], i, own[i]) for i in order[:top_k]])
+        ranked = [Ranked(text, i, next(scores)) for i, text in enumerate(texts)]
+        found.append(sorted(ranked, key=lambda document: -document.score)[:top_k])
     return one_or_all(query, found)
 
 

@@ -115,6 +115,30 @@ def test_a_choice_is_the_softmax_over_the_choices():
     assert len(several[0]) == 2 and same(several[1], found)
 
 
+@pytest.mark.parametrize("activation", ["", "sigmoid", "identity"])
+def test_documents_are_ranked_by_their_scores(activation):
+    pretrained = make_finetuned("sequence_classification")
+    pretrained.activation = activation
+    bert = FineTuned(pretrained)
+    # Equal documents stay in the order given.
+    documents = ["c", "the d e f g h i j a b", "b .", "c", ""]
+    rows = [f"[CLS] a b [SEP] {document} [SEP]" for document in documents]
+    expected = np.concatenate(
+        [logits(make_finetuned("sequence_classification"), row, 4)["logits"] for row in rows]
+    )
+    if activation != "identity":
+        expected = 1 / (1 + np.exp(-expected))
+    found = bert.rerank("a b", documents)
+    order = np.argsort(-expected, kind="stable").tolist()
+    assert [(x.index, x.text) for x in found] == [(i, documents[i]) for i in order]
+    np.testing.assert_allclose([x.score for x in found], expected[order], rtol=1e-4)
+    several = bert.rerank(["the", "a b", "c"], [["c", "d"], documents, []], top_k=3)
+    assert [len(ranked) for ranked in several] == [2, 3, 0]
+    assert [x.index for x in several[1]] == order[:3]
+    with pytest.raises(UserError, match="there are 2 texts, but 1 lists of documents"):
+        bert.rerank(["the", "a b"], [documents])
+
+
 METHODS = {name: tuple(head.methods) for name, head in builtin_heads().items() if head.methods}
 
 
