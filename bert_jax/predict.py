@@ -12,13 +12,14 @@
     python -m bert_jax.predict --model=FINE_TUNED answer "Who came?" "Only Ada came to see us."
     python -m bert_jax.predict --model=FINE_TUNED tag "Ada lives in London."
     python -m bert_jax.predict --model=FINE_TUNED choose "Where do fish live?" "trees" "water"
+    python -m bert_jax.predict --model=RERANKER rerank "Where do fish live?" "water" "trees"
     python -m bert_jax.predict --model=FINE_TUNED classify --input=FILE.csv --output=FILE.jsonl
 
 Every command but attention takes --input; --json prints a line such as the output would contain.
 PATH is a work directory (its newest checkpoint or, of fine-tuning, its best; or the one of --step),
-a Hugging Face directory, or a Google checkpoint. FINE_TUNED is a work directory of
-fine-tuning, or a Hugging Face directory with a task head. In Python, `bert_jax.load(PATH)` has the
-same methods.
+a Hugging Face directory, or a Google checkpoint. FINE_TUNED is a work directory of fine-tuning, or
+a Hugging Face directory with a task head; RERANKER is one whose head gives one number, also as
+sentence-transformers saves it. In Python, `bert_jax.load(PATH)` has the same methods.
 """
 
 import inspect

@@ -11,6 +11,7 @@ from bert_jax.batches.corruption.masked_lm import MaskingRules
 from bert_jax.batches.rows.windows import WindowedRows
 from bert_jax.heads import Head, builtin_heads
 from bert_jax.heads.multiple_choice import Choice
+from bert_jax.heads.reranker import Ranked
 from bert_jax.heads.sequence_classification import Label
 from bert_jax.heads.token_classification import Entity, TaggedWord
 from bert_jax.inference.attending import Attention
@@ -25,7 +26,7 @@ from bert_jax.tasks.squad_answers import Answer
 from bert_jax.tokenizers.base import Tokenizer
 
 PAGE = Path(__file__).with_name("api.md")
-RESULTS = (Guess, Score, Detection, Attention, Label, TaggedWord, Entity, Answer, Choice)
+RESULTS = (Guess, Score, Detection, Attention, Label, Ranked, TaggedWord, Entity, Answer, Choice)
 PARTS = (Term, Metric, WindowedRows, MaskingRules, Head, Family, Tokenizer)
 
 

@@ -126,6 +126,9 @@ def write_retrieval(folder):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = "".join(f"q{i}\td{i}\t1\n" for i in range(40))
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+    candidates = [{"query": q, "documents": texts[:3]} for q in questions]
+    lines = "".join(json.dumps(row) + "\n" for row in candidates)
+    (folder / "candidates.jsonl").write_text(lines)
     (folder / "questions.txt").write_text("".join(f"{q}\n" for q in questions))
 
 

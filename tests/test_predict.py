@@ -81,6 +81,10 @@ def test_features(model, bert, tmp_path):
     [
         ("sequence_classification", ("x", "y"), ["classify", "a"], {"text": "a"}),
         ("multiple_choice", (), ["choose", "a", "b", "c"], {"context": "a", "choices": ["b", "c"]}),
+        (
+            *("sequence_classification", (), ["rerank", "a", "b", "c d e"]),
+            {"query": "a", "documents": ["b", "c d e"]},
+        ),
     ],
 )
 def test_a_command_line_is_a_file_of_one_example(tmp_path, head, labels, words, example):

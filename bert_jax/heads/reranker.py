@@ -99,6 +99,8 @@ def _predict(bert: "FineTuned", items: list[Item]) -> list[Item]:
     queries = [value_of(item, "query") for item in items]
     # The words of a command line are a tuple.
     lists = [value_of(item, "documents", list | tuple) for item in items]
+    if () in lists:
+        raise UserError("there is no document to rank; give each in quotes after the query")
     return [
         {
             "ranking": [

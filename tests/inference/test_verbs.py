@@ -108,6 +108,16 @@ def test_parquet_of_words_and_of_choices_is_read_as_in_training(predict, tmp_pat
         assert json.loads((tmp_path / "out.jsonl").read_text()) == expected
 
 
+def test_a_query_without_documents(predict):
+    bert = finetuned("sequence_classification", ())
+    (line,) = predict("rerank", bert, "x.jsonl", jsonl({"query": "a", "documents": []}))
+    assert line["ranking"] == []
+    with pytest.raises(UserError, match="x.jsonl:1: it has no field `documents`"):
+        predict("rerank", bert, "x.jsonl", jsonl({"query": "a", "text": "b"}))
+    with pytest.raises(UserError, match="there is no document to rank"):
+        VERBS["rerank"].predict(bert, [{"query": "a", "documents": ()}])
+
+
 def test_all_labels_above_the_threshold(predict):
     pretrained = make_finetuned("sequence_classification", ("x", "y", "z"), num_hidden_layers=1)
     pretrained = dataclasses.replace(pretrained, multi_label=True)
