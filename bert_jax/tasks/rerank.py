@@ -225,7 +225,7 @@ class RerankTask(Task):
                 f"config.rerank.num_negatives={own.num_negatives}: the rest is padding"
             )
         if own.loss == "kl":
-            spread = max(map(np.ptp, np.split(rows.labels_R, rows.first_N[1:-1])))
+            spread = max(map(np.ptp, rows.by_query(rows.labels_R)))
             if spread / own.temperature > _MAX_SPREAD:
                 warnings.append(
                     f"a teacher's scores of one query differ by up to {spread:.4g}, and the lowest "
@@ -258,6 +258,8 @@ class RerankTask(Task):
     def _check_row(self, row: Candidates) -> None:
         """Refuses a row from which the loss learns nothing, or something else."""
         loss = f"config.rerank.loss={self._loss}"
+        if not row.documents:
+            raise BadRecord("no documents", "there is no document")
         if self._loss in RERANK_SCORES:
             if row.scores is None:
                 raise BadRecord("no scores", f"{loss} needs a teacher's scores of all documents")
