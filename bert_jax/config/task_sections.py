@@ -389,7 +389,8 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     )
     of_sets = "set_weights", "query_prompts", "document_prompts"
     yield Rule(
-        "train_" in config.data.input or not any(own[key] for key in of_sets),
+        re.search(r"(^|,)\s*train_\w+\s*=", config.data.input)
+        or not any(own[key] for key in of_sets),
         ("data.input", *(f"embedding.{key}" for key in of_sets)),
         "these are for several data sets, each named as in train_NAME=FILE",
     )

@@ -19,7 +19,7 @@ from bert_jax.text.tables import MISSING, as_text, listed, read_rows
 QUERIES = ("anchor", "query")
 POSITIVES = ("positive", "positives", "pos")
 NEGATIVE = re.compile(r"neg|negatives?|negative_\d+")
-_DOCUMENTS = ("documents", "docs", "document")
+DOCUMENTS = ("documents", "docs", "document")
 _LABELS = ("labels", "label")
 _SCORES = ("scores", "score")
 _POSITIVE_SCORES = ("positive_scores", "pos_scores")
@@ -83,7 +83,7 @@ def candidates_of(
         are not as many labels or scores as documents.
     """
     query = values[_first(values, [columns.query] if columns.query else QUERIES)]
-    usual = [*POSITIVES, *_DOCUMENTS]
+    usual = [*POSITIVES, *DOCUMENTS]
     column = _first(values, [columns.positive] if columns.positive else usual)
     found = texts_of(values, [column])
     named = [_first(values, [name]) for name in columns.negatives]
@@ -95,7 +95,7 @@ def candidates_of(
         raise BadRecord("empty text", "a text is empty, or the query is a list")
     labels = _numbers(values, [columns.label] if columns.label else _LABELS, len(documents))
     scores = _scores(values, columns.score, len(found), len(others))
-    is_ranking = labels is not None or column in _DOCUMENTS
+    is_ranking = labels is not None or column in DOCUMENTS
     if labels is None and is_ranking and not is_labeled:
         labels = [0.0] * len(documents)
     if labels is None and is_ranking:

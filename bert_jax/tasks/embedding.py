@@ -19,7 +19,7 @@ from bert_jax.config.task_sections import (
     embedding_similarity,
     values_of_sets,
 )
-from bert_jax.tasks.candidates import NUMBERS, Columns, candidates_of
+from bert_jax.tasks.candidates import DOCUMENTS, NUMBERS, Columns, candidates_of
 from bert_jax.tasks.embedding_rows import ScoredRows, TextTuple, TupleRows
 from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.mixed_rows import MixedRows
@@ -225,7 +225,8 @@ class EmbeddingTask(Task):
             "" if own[key] == default else own[key]
             for key, default in (("anchor_column", "anchor"), ("positive_column", "positive"))
         )
-        if loss not in DISTILLATION:
+        # The labels of a list of documents say which are positives.
+        if loss not in DISTILLATION and not any(name in values for name in DOCUMENTS):
             values = {name: value for name, value in values.items() if name not in NUMBERS}
         found = candidates_of(values, Columns(query, positive, own["negative_columns"]))
         if loss in DISTILLATION and found.scores is None:
@@ -320,7 +321,7 @@ class EmbeddingTask(Task):
         """Returns the weight of each data set; empty if these are their numbers of rows."""
         texts = {name: self._of_set("set_weights", name) for name in self._sets}
         weights = {name: as_number(text or "") for name, text in texts.items()}
-        if not any(texts.values()):
+        if not self._options["set_weights"]:
             return {}
         if any(weight is None or weight <= 0 for weight in weights.values()):
             raise UserError(

@@ -424,7 +424,10 @@ def test_twenty_steps_are_those_of_sentence_transformers(loss):
             },
             "without dropout both vectors",
         ),
-        ({"embedding.set_weights": "a=1"}, "set_weights is 'a=1'.*these are for several data sets"),
+        (
+            {"embedding.set_weights": "a=1", "data.input": "train=data/train_a.jsonl"},
+            "set_weights is 'a=1'.*these are for several data sets",
+        ),
         (
             {"embedding.positive_column": "", "embedding.loss": "cosent"},
             "'cosent': this loss needs two texts",

@@ -87,15 +87,26 @@ def test_negatives_are_texts_or_lists_of_texts_under_their_usual_names(tmp_path,
             np.testing.assert_array_equal(batch[name], array)
 
 
-def test_several_positives_are_a_row_each(tmp_path):
-    """As FlagEmbedding has them."""
-    lists = [{"query": "a", "pos": ["b", "c", "b"], "neg": ["d"]}, {"query": "e", "pos": ["f"]}]
-    lists[1]["neg"] = ["g"]
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [
+            {"query": "a", "pos": ["b", "c", "b"], "neg": ["d"]},
+            {"query": "e", "pos": ["f"], "neg": ["g"]},
+        ],
+        [
+            {"query": "a", "documents": ["d", "b", "c"], "labels": [0, 1, 1], "scores": [3, 2, 1]},
+            {"query": "e", "documents": ["g", "f"], "labels": [0, 1], "scores": [2, 1]},
+        ],
+    ],
+    ids=["as FlagEmbedding has them", "as mine --include_positives writes them"],
+)
+def test_several_positives_are_a_row_each(rows, tmp_path):
     pairs = [
         {"anchor": a, "positive": b, "negative": c}
         for a, b, c in (("a", "b", "d"), ("a", "c", "d"), ("e", "f", "g"))
     ]
-    found = task(tmp_path, lists, lists, anchor_column="query")
+    found = task(tmp_path, rows, rows, anchor_column="query")
     batch = found.rows("train").take(np.arange(3))
     scored = found.rows("validation")
     expected = task(tmp_path, pairs, pairs)
