@@ -29,6 +29,11 @@ def make_first_state(
     if (pretrained.head, pretrained.labels) == kept:
         say(f"the head of {config.init_from} is kept: its labels are those of the task")
         prefixes += ("classifier/",)
+        theirs = pretrained.embedding.prompt
+        if theirs and "rerank" in config and theirs != (prompt := config.rerank.query_prompt):
+            pretrained.warnings.append(
+                f"config.rerank.query_prompt is {prompt!r}, but {theirs!r} in {config.init_from}"
+            )
     elif pretrained.head:
         pretrained.drop_head()
     others = other_settings(config, pretrained) if "embedding" in config else []

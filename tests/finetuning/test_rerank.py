@@ -152,6 +152,13 @@ def test_the_head_of_a_released_reranker_is_kept(family, lists, tmp_path):
     assert same_weights(flatten(state.params, pretrained.model_config), weights)
 
 
+def test_another_prompt_than_that_of_a_reranker_is_said(trained, lists, tmp_path, capsys):
+    given = config(trained, lists, rerank__query_prompt="a ")
+    make_run(given, tmp_path / "run", open_task_setup(given)).first_state()
+    said = f"warning: config.rerank.query_prompt is 'a ', but 'the ' in {trained}"
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
 def test_in_sentence_transformers_it_has_its_prompt(trained, tmp_path):
     assert convert(str(trained), str(tmp_path / "st"), "sentence_transformers") == []
     bert, again = map(bert_jax.load, (trained, tmp_path / "st"))
