@@ -6,7 +6,7 @@ analytic FLOPs (1e14), the optimizer and schedule of mini_laptop.py, and one Wor
 
     python -m bert_jax.compare --config=configs/studies.py:families --workdir=DIR
 
-trains and compares them with fewer steps (docs/results.md). One of them alone:
+trains and compares them (docs/results.md). One of them alone:
 
     python -m bert_jax.main --config=configs/comparison.py:electra --workdir=DIR \\
         --config.data.store=STORE
@@ -14,11 +14,11 @@ trains and compares them with fewer steps (docs/results.md). One of them alone:
 `distilbert` needs config.objective.teacher, the work directory of `bert`. Its
 FLOPs include the teacher's forward pass, and not the teacher's training.
 
-Hardware: two CPU cores and 3 GB of memory, for 8 to 11 minutes (14 to 19 minutes of CPU time).
-Expected: a held-out masked-LM loss of 4.7 (roberta), 5.0 (bert), 5.1 (distilbert), 5.5 (electra's
-generator), 6.0 (albert) and 6.4 (spanbert); unigram frequencies: 6.45 to 6.67. Two runs with
-different numbers of threads differ by up to 0.05 (bert: 0.1), because rounding differs. Reproduced
-with this code.
+Hardware: two CPU cores and 3 GB of memory, for 8 to 18 minutes (25 minutes of CPU time).
+Expected: a held-out masked-LM loss of 4.8 (roberta), 4.9 (bert), 6.0 (albert) and 6.2 (spanbert);
+unigram frequencies: 6.52 to 6.60. An earlier version reached 5.1 (distilbert) and 5.5 (electra's
+generator). Two runs with different numbers of threads differ by up to 0.05 (bert: 0.1), because
+rounding differs. Reproduced with this code, but for distilbert and electra.
 """
 
 from bert_jax import load_config

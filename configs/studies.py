@@ -15,8 +15,9 @@ A study lists its runs. Each is a line: its name, its command (main or finetune)
 the command; {study} is the directory of the study. `main` and `finetune` are flags of all runs with
 this command. The first run prepares the text for the others.
 
-Hardware: two CPU cores, for 10 to 40 minutes.
-Expected: the tables of docs/results.md. Reproduced with this code, but for `families`.
+Hardware: two CPU cores, for 10 to 40 minutes; families: an hour and a half.
+Expected: the tables of docs/results.md. Reproduced with this code, but for ELECTRA and DistilBERT
+in `families`.
 """
 
 import shlex

@@ -20,7 +20,7 @@ from bert_jax.interop.sentence_transformers import (
     read_embedding,
 )
 from bert_jax.interop.weights import ENCODER
-from bert_jax.training.workdir import CHECKPOINTS, CONFIG, checkpoint_folder
+from bert_jax.training.workdir import CHECKPOINTS, CONFIG, checkpoint_folder, is_finetuning
 
 _UNFINISHED = "unfinished_conversion"
 # Lists what is moved from there to the directory itself.
@@ -212,9 +212,11 @@ def _write_sentence_transformers(pretrained: Pretrained, path: Path) -> None:
     """
     embedding = pretrained.embedding
     if pretrained.is_cross_encoder:
-        length, activation = pretrained.max_length, pretrained.activation or "sigmoid"
-        reranker = dataclasses.replace(pretrained, activation=activation)
-        write_huggingface(reranker, path, embedding._replace(max_length=length))
+        # A regression was trained to give its number; what no file says is a sigmoid.
+        is_regression = is_finetuning(pretrained.training.get("config") or {})
+        activation = pretrained.activation or ("identity" if is_regression else "sigmoid")
+        scorer = dataclasses.replace(pretrained, activation=activation)
+        write_huggingface(scorer, path, embedding._replace(max_length=pretrained.max_length))
         return
     if embedding.pooling is None:
         raise UserError(f"{pretrained.source} does not say how it pools tokens: give --pooling")

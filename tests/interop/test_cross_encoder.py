@@ -81,6 +81,13 @@ def test_what_no_file_says_is_a_sigmoid(tmp_path):
     assert (library["model_type"], library["activation_fn"]) == ("CrossEncoder", SIGMOID)
 
 
+def test_a_regression_gives_its_number(tmp_path):
+    pretrained = make_finetuned("sequence_classification", num_hidden_layers=1)
+    pretrained.training["config"] = {"task": "stsb"}
+    formats.write(pretrained, tmp_path / "st", "sentence_transformers")
+    assert formats.read(tmp_path / "st").activation == "identity"
+
+
 def test_pairs_are_cut_at_the_length_of_the_tokenizer(tmp_path):
     path = write(tmp_path / "hf", "huggingface")
     edit_json(path / "tokenizer_config.json", model_max_length=12)
