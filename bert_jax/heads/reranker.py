@@ -79,8 +79,8 @@ def pair_scores(
     name = activation or bert.activation or "sigmoid"
     if name not in ACTIVATIONS:
         raise UserError(
-            f"the activation of {bert.source} is {name!r}; it must be one of "
-            f"{', '.join(ACTIVATIONS)}, which rerank can be given"
+            f"the activation of {bert.source} is {name!r}; it must be sigmoid or identity, such as "
+            "in rerank(..., activation='identity')"
         )
     # A prompt is put before the query only.
     embedding, pairs = bert.embedding_with(None, None, None), iter(pairs)

@@ -30,7 +30,7 @@ def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:
     return texts
 
 
-def with_lists(text: Texts, lists: Any, what: str) -> list[tuple[Text, list[Text]]]:
+def with_lists(text: Any, lists: Any, what: str) -> list[tuple[str, list[str]]]:
     """Lists one text with its list of texts, or each of several with its own.
 
     Args:
@@ -40,7 +40,11 @@ def with_lists(text: Texts, lists: Any, what: str) -> list[tuple[Text, list[Text
     all_lists = [lists] if isinstance(text, str) else list(lists)
     if len(all_lists) != len(texts):
         raise UserError(f"there are {len(texts)} texts, but {len(all_lists)} lists of {what}")
-    return list(zip(texts, map(as_texts, all_lists), strict=True))
+    found = list(zip(texts, map(as_texts, all_lists), strict=True))
+    for each in (each for first, others in found for each in (first, *others)):
+        if isinstance(each, tuple):
+            raise UserError(f"{each!r:.40} is a pair; texts and {what} must be single strings")
+    return found
 
 
 def one_or_all(text: Any, results: list[Any]) -> Any:

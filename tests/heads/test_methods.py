@@ -111,6 +111,8 @@ def test_a_choice_is_the_softmax_over_the_choices():
         bert.choose(["the", "a b"], [choices])
     with pytest.raises(UserError, match="text 1 is None; it must be a string"):
         bert.choose("the", ["c", None])
+    with pytest.raises(UserError, match="is a pair; texts and choices must be single strings"):
+        bert.choose("the", ["c", ("d", "e")])
     several = bert.choose(["the", "a b"], [["c", "d"], choices])
     assert len(several[0]) == 2 and same(several[1], found)
 

@@ -102,7 +102,7 @@ def test_pairs_are_cut_at_the_length_of_the_tokenizer(tmp_path):
 def test_other_activations_are_kept_and_named(tmp_path):
     path = write(tmp_path / "hf", "huggingface", activation="torch.nn.Tanh")
     bert = bert_jax.load(path)
-    with pytest.raises(UserError, match="is 'torch.nn.Tanh'; it must be one of sigmoid, identity"):
+    with pytest.raises(UserError, match="is 'torch.nn.Tanh'; it must be sigmoid or identity"):
         bert.rerank("a", ["b"])
     ((_, _, score),) = bert.rerank("a", ["b"], activation="identity")
     with pytest.warns(UserWarning, match="is a reranker: rerank gives its scores"):
