@@ -227,7 +227,7 @@ def _score_retrieval() -> dict[str, Any]:
     if data.num_left_out:
         say(f"{data.num_left_out:,} queries without a relevant document are left out")
     bert = load_bert(args.model, args.step)
-    if "rerank" in bert.methods and not bert.labels:
+    if "rerank" in bert.methods and len(bert.labels) < 2:
         return _score_reranker(bert, data)
     cli.refuse_flags(_OF_RERANKERS, "on a model that is no reranker, with a head of one output")
     embedding = bert.embedding_with(args.pooling, None, args.max_length)
