@@ -102,8 +102,8 @@ def mine(
         all texts are removed, so that no copy of a positive is a negative for them.
       reranker: Its scores replace those of `bert`, which finds the candidates.
       embedding: From `Bert.embedding_with`, normalized; its prompts are used.
-      folder: Where texts and vectors are kept. A call with the same model and texts continues an
-        earlier one that was interrupted. By default, a temporary folder.
+      folder: Where vectors are kept, a new folder or that of an earlier call. A call with the same
+        model and texts continues one that was interrupted. By default, a temporary folder.
       counts: Takes the numbers of candidates that each rule removed, of queries with fewer than
         `num_negatives` negatives, and of those without any, which are left out.
 
@@ -118,12 +118,8 @@ def mine(
     embedding = embedding or bert.embedding_with(None, True, None)
     counts = Counter() if counts is None else counts
     with contextlib.ExitStack() as stack:
-        if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_jax_")))
-        folder.mkdir(exist_ok=True)
-        stack.enter_context(files.lock_directory(folder, f"another process mines in {folder}"))
-        (folder / "texts").unlink(missing_ok=True)
-        database = stack.enter_context(contextlib.closing(sqlite3.connect(folder / "texts")))
+        # SQLite keeps a database without a name in a temporary file.
+        database = stack.enter_context(contextlib.closing(sqlite3.connect("")))
         texts, positives_of = _Texts(database), {}
         for text in corpus:
             texts.add(text.strip())
@@ -135,6 +131,10 @@ def mine(
             raise UserError("there is no query with a positive")
         most = max(map(len, own))
         rules = _with_range(rules, most, len(texts), bool(reranker))
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_jax_")))
+        folder.mkdir(exist_ok=True)
+        stack.enter_context(files.lock_directory(folder, f"another process mines in {folder}"))
         sides = (texts, embedding.for_documents()), (queries, embedding.for_queries())
         documents_NxD, queries_QxD = (_vectors(bert, *x, folder, shows_progress) for x in sides)
         size, depth = _RERANKED if reranker else _SEARCHED, rules.range_max + most
@@ -198,13 +198,13 @@ def _vectors(
             while chunk := list(itertools.islice(left, _TEXTS)):
                 rows = bert.embedding_rows(chunk, embedding, warns=False)
                 num_cut += sum(row.num_cut > 0 for row in rows)
+                if not file.tell():
+                    bert.warn_about_unknown(rows)
                 file.write(np.concatenate(bert.features(rows, bert.layers([-1]), embedding)))
                 file.flush()
                 os.fsync(file.fileno())
                 progress.advance(len(chunk))
-    if num_cut:
-        cut = f"{num_cut:,} texts are truncated to {embedding.max_length} tokens"
-        warnings.warn(cut, stacklevel=2)
+    bert.warn_about_cut(num_cut, len(texts) - done, embedding.max_length)
     return np.memmap(path, np.float32, "r").reshape(-1, width)
 
 
@@ -283,11 +283,7 @@ class _Texts:
 
     def __init__(self, database: sqlite3.Connection):
         self._execute, self._length = database.execute, 0
-        # The database need not survive a crash.
-        database.executescript(
-            "PRAGMA journal_mode = off; PRAGMA synchronous = off;"
-            "CREATE TABLE texts (number INTEGER PRIMARY KEY, text TEXT UNIQUE)"
-        )
+        database.execute("CREATE TABLE texts (number INTEGER PRIMARY KEY, text TEXT UNIQUE)")
 
     def add(self, text: str) -> int:
         """Returns the number of a text, a new one if need be."""

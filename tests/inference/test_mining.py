@@ -28,6 +28,7 @@ class FixedVectors:
     """A model whose text "q3" or "d7" has a given vector."""
 
     similarity, search = encoding.similarity, encoding.search
+    warn_about_cut = warn_about_unknown = lambda *_: None
     embedding, config, params = Embedding(), None, {}
     tokenizer = types.SimpleNamespace(fingerprint="")
 
@@ -354,3 +355,5 @@ def test_what_the_command_refuses(model, tmp_path, flags, words):
     ]
     assert words in refusals.command("mine", *given)
     assert not (tmp_path / "mined.jsonl").exists()
+    # Vectors are kept for a second try with other limits.
+    assert (tmp_path / "mined.jsonl.vectors").exists() == ("no query" in words)
