@@ -201,14 +201,16 @@ class EmbeddingTask(Task):
         names = ["anchor_column", "positive_column", *(["label_column"] * self._is_labeled)]
         return [*filter(None, (self._options[name] for name in names))]
 
-    def tuples(self, source: epath.Path, bad_rows: BadRecords) -> Iterator[TextTuple]:
+    def tuples(self, source: epath.Path, split: str, bad_rows: BadRecords) -> Iterator[TextTuple]:
         """Yields a tuple for each positive of each row."""
+        # Rankings are scored without negatives and without the scores of a teacher.
+        loss = self._loss if split == "train" else "mnr"
         is_pair = self._is_labeled or not self._options["positive_column"]
         needed = self._columns() if is_pair else ()
         class_names = self._loss not in NUMBER_LOSSES
         for row in read_rows(source, needed, bad_rows, class_names=class_names):
             with bad_rows.catching(row.where):
-                yield from [self._pair(row.values)] if is_pair else self._triples(row.values)
+                yield from [self._pair(row.values)] if is_pair else self._triples(row.values, loss)
 
     def _pair(self, values: Mapping[str, str]) -> TextTuple:
         anchor, positive = self._options["anchor_column"], self._options["positive_column"]
@@ -217,9 +219,9 @@ class EmbeddingTask(Task):
             raise BadRecord("empty text", "a text is empty")
         return TextTuple(texts, self._label(values) if self._is_labeled else None)
 
-    def _triples(self, values: Mapping[str, Any]) -> Iterator[TextTuple]:
+    def _triples(self, values: Mapping[str, Any], loss: str) -> Iterator[TextTuple]:
         """Yields each positive with all negatives and, if the loss has them, their scores."""
-        own, loss = self._options, self._loss
+        own = self._options
         # Other names than the default are no usual ones.
         query, positive = (
             "" if own[key] == default else own[key]
@@ -295,7 +297,7 @@ class EmbeddingTask(Task):
         self, source: epath.Path, split: str, name: str, bad_rows: BadRecords
     ) -> Iterator[TextTuple]:
         """Yields the tuples of a file that belong to a split, of a data set if it has a name."""
-        tuples, is_train = self.tuples(source, bad_rows), split == "train"
+        tuples, is_train = self.tuples(source, split, bad_rows), split == "train"
         own = self.sources.get(f"validation_{name}")
         is_shared = own is not None and own is self._sets.get(name)
         if split not in self.parts and not is_shared:

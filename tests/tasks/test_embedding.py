@@ -298,6 +298,9 @@ def test_the_scores_of_a_teacher_in_their_usual_forms(tmp_path):
     expected = [[3, 1.5, 0], [2, 1.5, 0], [2, 0.5, -1], [4.5, 0, 0]]
     np.testing.assert_array_equal(batch["labels"], np.array(expected, np.float32))
     assert found.metric == "ndcg@10" and found.rows("validation").num_examples == 2
+    # Rows for validation need none.
+    plain = task(tmp_path, rows, PAIRS + [{"anchor": "e", "positive": "f"}], loss="kl")
+    assert plain.rows("validation").num_examples == 4
     for row, words in (
         ({"docs": ["f"], "scores": [1]}, "jsonl:1: the loss kl needs a positive and a negative"),
         ({"pos": ["f"], "neg": ["g"]}, "jsonl:1: the loss kl needs the scores of a teacher"),
