@@ -36,6 +36,6 @@ def read_guide(config: ConfigDict) -> Callable[[Any], Any]:
     guide = load_bert(path)
 
     def guided(rows: Any) -> Any:
-        return GuidedRows(rows, guide)
+        return rows.mapped(guided) if isinstance(rows, MixedRows) else GuidedRows(rows, guide)
 
-    return lambda rows: rows.mapped(guided) if isinstance(rows, MixedRows) else guided(rows)
+    return guided

@@ -250,8 +250,9 @@ TASK_SECTIONS: dict[str, Section] = {
             "bce",
             "Loss, with the formula of sentence-transformers. For each document alone: bce (its "
             "label is from 0 to 1) and mse (of a teacher's score). For the candidates of a query "
-            "together: softmax (the positive among them), lambda (LambdaLoss, NDCG-Loss2++), "
-            "ranknet and listnet, which know grades; margin_mse and kl learn a teacher's scores.",
+            "together: softmax (the positive among them) and, also with grades, lambda "
+            "(LambdaLoss, NDCG-Loss2++), ranknet and listnet; margin_mse and kl learn a teacher's "
+            "scores.",
             choices=(*RERANK_LABELS, *RERANK_SCORES),
         ),
         "pos_weight": Field(

@@ -24,8 +24,8 @@ def _loss_options(config: ConfigDict, class_counts: Mapping[str, int]) -> dict[s
     if own.loss in DISTILLATION:
         options["normalize"] = own.normalize
     if own.loss == "kl":
-        temperatures = "temperature", "teacher_temperature"
-        options |= {name: own[name] for name in temperatures}
+        options["temperature"] = own.temperature
+        options["teacher_temperature"] = own.teacher_temperature
     if own.margin and own.loss in ("contrastive", "triplet"):
         options["margin"] = own.margin
     return {

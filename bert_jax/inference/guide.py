@@ -1,4 +1,4 @@
-"""The vectors of a guide, which finds negatives that are none (GISTEmbed, Solatorio 2024)."""
+"""The vectors of a guide, a model that finds false negatives (GISTEmbed, Solatorio 2024)."""
 
 import functools
 import itertools
@@ -50,13 +50,14 @@ class GuidedRows:
     def _vectors(self) -> tuple[np.ndarray, np.ndarray]:
         say(f"computing the vectors of {self._guide.source}, the guide, for all training texts")
         embedding = self._guide.embedding_with(None, True, None)
-        sides = embedding.for_queries(), embedding.for_documents()
-        found = zip(self._rows.sides, sides, strict=True)
-        queries_QxG, documents_DxG = (_vectors(texts, self._guide, own) for texts, own in found)
-        return queries_QxG, documents_DxG
+        queries, documents = self._rows.sides
+        return (
+            _vectors_of(queries, self._guide, embedding.for_queries()),
+            _vectors_of(documents, self._guide, embedding.for_documents()),
+        )
 
 
-def _vectors(texts: Iterable[str], guide: Bert, embedding: Embedding) -> np.ndarray:
+def _vectors_of(texts: Iterable[str], guide: Bert, embedding: Embedding) -> np.ndarray:
     texts = iter(texts)
     with tempfile.TemporaryFile() as file:
         while chunk := list(itertools.islice(texts, _CHUNK)):

@@ -30,7 +30,7 @@ from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.tables import read_rows
 from bert_jax.tokenizers import Tokenizer
 
-# Labels from which a document is relevant, which scores know as yes or no.
+# A document with this label or a higher one is relevant: scores have no grades.
 RELEVANT = 0.5
 # The largest spread of a teacher's scores whose softmax is above 0 in float32.
 _MAX_SPREAD = 87
@@ -144,20 +144,23 @@ class CandidateRows(RankedRows):
     Args:
       num_negatives: The number of negatives that `draw` takes; 0 for all.
       options: The arguments of `RankedRows`.
+
+    Attributes:
+      num_negatives_N: The number of candidates of each query whose labels are not above 0.
+      num_drawn_N: How many of these `draw` takes.
     """
 
     def __init__(self, num_negatives: int, *options: Any):
         super().__init__(*options)
         self._num_negatives = num_negatives
-        self.num_others_N = np.diff(self.first_N) - self.num_positives_N
-        self._taken_N = np.minimum(self.num_others_N, num_negatives or self.num_others_N)
-        self.num_negatives = int(self._taken_N.sum())
+        self.num_negatives_N = np.diff(self.first_N) - self.num_positives_N
+        self.num_drawn_N = np.minimum(self.num_negatives_N, num_negatives or self.num_negatives_N)
 
     def __len__(self) -> int:
         return self.num_examples
 
     def described(self) -> str:
-        sizes_N = self.num_positives_N + self._taken_N
+        sizes_N = self.num_positives_N + self.num_drawn_N
         return f"a query has up to {sizes_N.max():,} candidates, {sizes_N.mean():.2f} on average"
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -170,13 +173,13 @@ class CandidateRows(RankedRows):
           The inputs, int32 [n, C, L]; "labels", float32 [n, C], and "mask", bool [n, C], which is
           False for padding: copies of the first candidate of the row.
         """
-        shape = len(indices), (self.num_positives_N + self._taken_N).max()
+        shape = len(indices), (self.num_positives_N + self.num_drawn_N).max()
         pairs_nxC, is_own_nxC = np.zeros(shape, np.int64), np.zeros(shape, bool)
         for pairs_C, is_own_C, index in zip(pairs_nxC, is_own_nxC, indices.tolist(), strict=True):
-            others = np.arange(self.num_others_N[index], dtype=np.uint64)
+            others = np.arange(self.num_negatives_N[index], dtype=np.uint64)
             if self._num_negatives:
                 key = np.uint64(stable_hash("negatives", seed, step, index))
-                others = np.argsort(mixed(key ^ others))[: self._taken_N[index]]
+                others = np.argsort(mixed(key ^ others))[: self.num_drawn_N[index]]
             places = *range(self.num_positives_N[index]), *(self.num_positives_N[index] + others)
             is_own_C[: len(places)] = True
             pairs_C[: len(places)] = places
@@ -218,7 +221,7 @@ class RerankTask(Task):
                 f"config.init_from is {config.init_from}, which has a decoder, or whose first "
                 "token attends to no other; take an encoder"
             )
-        num_few = int(np.sum(rows.num_others_N < own.num_negatives))
+        num_few = int(np.sum(rows.num_negatives_N < own.num_negatives))
         if num_few > len(rows) / 2:
             warnings.append(
                 f"{num_few:,} of {len(rows):,} rows have fewer negatives than "
@@ -237,7 +240,8 @@ class RerankTask(Task):
         if self._loss != "bce":
             return {}
         rows = self.rows("train")
-        return {"positive": int(rows.num_positives_N.sum()), "negative": rows.num_negatives}
+        counts = {"positive": rows.num_positives_N, "negative": rows.num_drawn_N}
+        return {name: int(count_N.sum()) for name, count_N in counts.items()}
 
     def candidates(
         self, source: epath.Path, split: str, bad_rows: BadRecords
@@ -299,7 +303,7 @@ class RerankTask(Task):
     def write_predictions(
         self, rows: RankedRows, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
-        """Writes a line for each query: the JSON list of the logits of its documents."""
+        """Writes a line for each different query: the logits of its different documents."""
         lines = (json.dumps(x.tolist()) + "\n" for x in rows.by_query(outputs["logits"][:, 0]))
         files.write_whole(path, "".join(lines).encode())
 
@@ -308,7 +312,7 @@ class RerankTask(Task):
 
 
 def _joined(candidates: Iterable[Candidates]) -> Iterator[Candidates]:
-    """Joins the rows of one query; yields the documents in the order of the file."""
+    """Joins the rows of each query; yields its different documents in the order of the file."""
     rows: dict[str, list[Candidates]] = {}
     for row in candidates:
         rows.setdefault(row.query, []).append(row)
