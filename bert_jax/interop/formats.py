@@ -140,7 +140,9 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
 
     The config, which completes the model, is written last. On failure, nothing remains.
     """
-    kinds = ("huggingface", "sentence_transformers")[: 1 + pretrained.is_cross_encoder]
+    kinds = ["huggingface"]
+    if pretrained.is_cross_encoder:
+        kinds.append("sentence_transformers")
     if pretrained.head and kind not in kinds:
         raise UserError(
             f"{pretrained.source} is fine-tuned; only --to={' or '.join(kinds)} has a class for it"

@@ -125,10 +125,8 @@ def _results(terms: Any, results: dict[str, Any] | None) -> dict[str, Any]:
         words[metric.baseline] = f"{metric.label}, {metric.baseline_label}"
         words[metric.name] = metric.label
     # Only a reranker's scores have those of a first stage beside them.
-    stages = {name: name.partition("first_") for name in results or {}}
-    words |= {
-        name: f"{x}{score}, first stage" for name, (x, first, score) in stages.items() if first
-    }
+    firsts = [name for name in results or {} if "first_" in name]
+    words |= {name: f"{name.replace('first_', '')}, first stage" for name in firsts}
     return {
         words.get(name, name): f"{value:,.4g}" if isinstance(value, float) else value
         for name, value in (results or {}).items()

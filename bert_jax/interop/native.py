@@ -86,8 +86,9 @@ def _described(
         if record.activation:
             head["activation"] = record.activation(config)
         if record.embedding:
-            # A vector has no layer of its own, as a reranker has.
-            head = head if record.stored_as else {}
+            if not record.stored_as:
+                # The head of embeddings has no weights: the model is an encoder.
+                head = {}
             head["embedding"] = Embedding(**record.embedding(config))
     is_converted = not (directory / workdir.CORPUS).exists()
     return Pretrained(

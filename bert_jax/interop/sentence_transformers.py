@@ -157,8 +157,11 @@ def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
 def write_cross_encoder(embedding: Embedding, activation: str, path: Path) -> None:
     """Writes settings beside the files of a model with one output, for the class CrossEncoder."""
     task = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
-    scoring = {"model_type": "CrossEncoder", "similarity_fn_name": None}
-    scoring["activation_fn"] = activation_path(activation)
+    scoring = {
+        "model_type": "CrossEncoder",
+        "similarity_fn_name": None,
+        "activation_fn": activation_path(activation),
+    }
     _write_modules(embedding, [], path, task, scoring)
 
 
