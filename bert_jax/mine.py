@@ -87,10 +87,19 @@ def main(_) -> None:
     # Object storage is no place for files that grow.
     folder = None if files.is_remote(args.output) else Path(f"{args.output}.vectors")
     counts, sums = Counter(queries=0, positives=0, negatives=0), Counter()
-    options = {"reranker": reranker, "embedding": embedding, "folder": folder, "counts": counts}
-    pairs, corpus = _pairs(args.input, args.text_columns), _corpus(args.corpus)
+    mined = mine(
+        bert,
+        _pairs(args.input, args.text_columns),
+        _corpus(args.corpus),
+        rules,
+        reranker=reranker,
+        embedding=embedding,
+        folder=folder,
+        counts=counts,
+        shows_progress=True,
+    )
     with files.new_file(args.output) as stream:
-        for row in mine(bert, pairs, corpus, rules, **options, shows_progress=True):
+        for row in mined:
             stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             counts["queries"] += 1
             for side in ("positive", "negative"):
@@ -111,16 +120,18 @@ def main(_) -> None:
 
 
 def _pairs(path: str, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    source, num_rows = files.checked_path(path, "--input"), Counter()
+    source, num_pairs, num_left_out = files.checked_path(path, "--input"), 0, 0
     for query, documents, labels, *_ in read_candidates(source, BadRecords(), Columns(*columns)):
-        found = [text for text, label in zip(documents, labels, strict=True) if label > 0]
-        if found:
-            yield query, found
-        num_rows[bool(found)] += 1
-    if not num_rows[True]:
+        positives = [text for text, label in zip(documents, labels, strict=True) if label > 0]
+        if positives:
+            yield query, positives
+            num_pairs += 1
+        else:
+            num_left_out += 1
+    if not num_pairs:
         raise UserError(f"{path} has no row with a positive")
-    if num_rows[False]:
-        say(f"{num_rows[False]:,} rows of {path} without a positive are left out")
+    if num_left_out:
+        say(f"{num_left_out:,} rows of {path} without a positive are left out")
 
 
 def _corpus(path: str) -> Iterator[str]:

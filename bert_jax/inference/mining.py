@@ -32,10 +32,8 @@ from bert_jax.interop.embedding import Embedding
 if TYPE_CHECKING:
     from bert_jax.inference.finetuned import FineTuned
 
-# How many texts are encoded at once, and how many queries are searched, or searched and reranked.
-_TEXTS, _SEARCHED, _RERANKED = 1024, 256, 64
-# The digits of scores after the point.
-_DECIMALS = 6
+# How many texts are encoded at once, and for how many queries negatives are chosen at once.
+_TEXTS, _QUERIES = 1024, 128
 
 
 class Rules(NamedTuple):
@@ -137,10 +135,10 @@ def mine(
         stack.enter_context(files.lock_directory(folder, f"another process mines in {folder}"))
         sides = (texts, embedding.for_documents()), (queries, embedding.for_queries())
         documents_NxD, queries_QxD = (_vectors(bert, *x, folder, shows_progress) for x in sides)
-        size, depth = _RERANKED if reranker else _SEARCHED, rules.range_max + most
+        depth = rules.range_max + most
         with Progress("mining", len(queries), "queries", enabled=shows_progress) as progress:
-            for start in range(0, len(queries), size):
-                part = slice(start, start + size)
+            for start in range(0, len(queries), _QUERIES):
+                part = slice(start, start + _QUERIES)
                 group = queries[part], own[part], queries_QxD[part]
                 scored = _search(bert, *group, texts, documents_NxD, depth)
                 if reranker:
@@ -164,8 +162,9 @@ class _Scored(NamedTuple):
 def _with_range(rules: Rules, most_positives: int, num_texts: int, is_reranked: bool) -> Rules:
     """Returns the rules with a `range_max`; see `Rules`."""
     limits = [rules.relative_margin, rules.absolute_margin, rules.max_score]
-    limits += [rules.min_score] * is_reranked
-    factor = 1 if limits.count(None) == len(limits) else 10
+    if is_reranked:
+        limits.append(rules.min_score)
+    factor = 1 if all(limit is None for limit in limits) else 10
     range_max = rules.range_max
     if range_max is None:
         range_max = rules.range_min + factor * rules.num_negatives + most_positives
@@ -231,8 +230,8 @@ def _search(
 
 def _reranked(reranker: "FineTuned", group: Sequence[_Scored], texts: "_Texts") -> list[_Scored]:
     """Replaces all scores by those of a reranker."""
-    numbers = ((each.query, n) for each in group for n in (*each.positives, *each.candidates))
-    scores = iter(pair_scores(reranker, [(query, texts[n]) for query, n in numbers]).tolist())
+    pairs = ((x.query, texts[n]) for x in group for n in (*x.positives, *x.candidates))
+    scores = iter(pair_scores(reranker, pairs).tolist())
     return [
         _Scored(query, *({number: next(scores) for number in side} for side in sides))
         for query, *sides in group
@@ -257,25 +256,35 @@ def _row(
     counts["candidates removed by range_min"] += min(rules.range_min, len(passed))
     passed = passed[rules.range_min : rules.range_max]
     if rules.sampling == "random":
-        drawn = sorted(passed, key=lambda x: stable_hash(rules.seed, query, texts[x[0]]))
-        passed = [candidate for candidate in passed if candidate in drawn[: rules.num_negatives]]
+        shuffled = sorted(passed, key=lambda x: stable_hash(rules.seed, query, texts[x[0]]))
+        drawn = shuffled[: rules.num_negatives]
+        passed = [candidate for candidate in passed if candidate in drawn]
     chosen = dict(passed[: rules.num_negatives])
     if len(chosen) < rules.num_negatives:
         counts[f"queries with fewer than {rules.num_negatives} negatives"] += 1
     if not chosen:
         counts["queries without a negative, left out"] += 1
         return None
-    row = {"anchor": query}
-    sides = ("positive", "positive_scores", own), ("negative", "negative_scores", chosen)
     if rules.include_positives:
         # Positives that were not found are at the end.
         ranking = chosen | own
-        row = {"query": query, "labels": [int(number in own) for number in ranking]}
-        sides = (("documents", "scores", ranking),)
-    for name, scores_name, scores in sides:
-        row[name] = [texts[number] for number in scores]
-        row[scores_name] = [round(score, _DECIMALS) for score in scores.values()]
-    return row
+        labels = [int(number in own) for number in ranking]
+        documents, scores = _written(ranking, texts)
+        return {"query": query, "documents": documents, "labels": labels, "scores": scores}
+    positives, positive_scores = _written(own, texts)
+    negatives, negative_scores = _written(chosen, texts)
+    return {
+        "anchor": query,
+        "positive": positives,
+        "negative": negatives,
+        "positive_scores": positive_scores,
+        "negative_scores": negative_scores,
+    }
+
+
+def _written(scores: dict[int, float], texts: "_Texts") -> tuple[list[str], list[float]]:
+    rounded = [round(score, 6) for score in scores.values()]
+    return [texts[number] for number in scores], rounded
 
 
 class _Texts:

@@ -116,11 +116,11 @@ def test_a_reranker_decides_without_any_limit(monkeypatch):
     bert, asked = FixedVectors(), []
     scores = {text: float(i) for i, text in enumerate(CORPUS)}
     reranker = types.SimpleNamespace(rerank=lambda query, documents: asked.append(query))
-    monkeypatch.setattr(mining, "_RERANKED", 2)
+    monkeypatch.setattr(mining, "_QUERIES", 2)
 
     def pair_scores(model, pairs):
         assert model is reranker
-        asked.extend(pairs)
+        asked.extend(pairs := [*pairs])
         return np.array([scores[text] for _, text in pairs])
 
     monkeypatch.setattr(mining, "pair_scores", pair_scores)
