@@ -115,17 +115,24 @@ def write_retrieval(folder):
     texts = [f"The word number {i} is {'very ' * (i % 5)}long." for i in range(40)]
     questions = [f"What is word {i}?" for i in range(40)]
     pairs = [{"anchor": q, "positive": t} for q, t in zip(questions, texts, strict=True)]
+    of_teacher = {"negative": texts[:2], "positive_scores": [8.1], "negative_scores": [-4.9, 0.2]}
     beir = folder / "beir" / "scifact"
     (beir / "qrels").mkdir(parents=True)
     for path, rows in (
         (folder / "pairs.jsonl", pairs),
         (folder / "dev.jsonl", pairs[:10]),
+        (folder / "qa.jsonl", pairs),
+        (folder / "scored.jsonl", [pair | of_teacher for pair in pairs[2:]]),
         (beir / "corpus.jsonl", [{"_id": f"d{i}", "text": t} for i, t in enumerate(texts)]),
         (beir / "queries.jsonl", [{"_id": f"q{i}", "text": q} for i, q in enumerate(questions)]),
     ):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = "".join(f"q{i}\td{i}\t1\n" for i in range(40))
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+    lines = "".join(
+        f"{q}\t{t}\t{texts[0]}\n" for q, t in zip(questions[1:], texts[1:], strict=True)
+    )
+    (folder / "nli.tsv").write_text("anchor\tpositive\tnegative\n" + "".join(rows))
     candidates = [{"query": q, "documents": texts[:3]} for q in questions]
     lines = "".join(json.dumps(row) + "\n" for row in candidates)
     (folder / "candidates.jsonl").write_text(lines)
