@@ -143,7 +143,7 @@ def test_other_types_of_weights_are_refused(huggingface):
         ({"num_attention_heads": 5}, "num_attention_heads is 5: the number of heads"),
         ({"hidden_size": "12"}, "config.json: hidden_size is '12'; it must be a whole number"),
         ({"hidden_size": None}, "hidden_size is None; it must be"),
-        ({"layer_norm_eps": float("nan")}, "must be above 0"),
+        ({"layer_norm_eps": float("nan")}, "must be a number"),
         ({"num_hidden_layers": 4}, "missing: bert.encoder.layer.3"),
         ({"num_hidden_layers": 2}, "unknown: bert.encoder.layer.2"),
         ({"type_vocab_size": 0}, "unknown: bert.embeddings.token_type_embeddings.weight"),
