@@ -408,7 +408,7 @@ def rerank_rules(config: ConfigDict) -> Iterator[Rule]:
     yield Rule(
         own.retrieval or own.depth == TASK_SECTIONS["rerank"]["depth"].default,
         ("rerank.depth", "rerank.retrieval"),
-        "the former is that of a retrieval set",
+        "the depth is that of a retrieval set; name one",
     )
 
 

@@ -44,7 +44,8 @@ class Head:
       activation: Takes a completed config; returns `Pretrained.activation` of the finished model.
       batch_fields: Takes a completed config and the number of sequences in an example; returns
         shapes and dtypes of a batch, with which `compile_check` compiles the step.
-      num_texts: Takes a config; returns that number, as far as a config without data tells it.
+      num_texts: Takes a config; returns the number of sequences in an example. The data may have
+        another, which `compile_check` does not read.
       advice: More commands to print at the end of a run, by what they are for; {path} stands for
         the work directory.
     """

@@ -43,8 +43,9 @@ class Rules(NamedTuple):
       num_negatives: The number of negatives of a query.
       range_min: The number of best candidates within the limits that are left out.
       range_max: The number of best candidates within the limits, after which none is taken. None
-        is range_min + num_negatives + P, where P is the most positives of a query, or 10
-        num_negatives instead of one if there are limits but for min_score without a reranker.
+        is range_min + num_negatives + P, where P is the largest number of positives of a query. If
+        a margin, `max_score` or, with a reranker, `min_score` is given, it is range_min + 10
+        num_negatives + P.
       relative_margin: Scores above m - |m| relative_margin are removed, where m is the lowest score
         of a positive of the query.
       absolute_margin: Scores above m - absolute_margin are removed.

@@ -48,6 +48,7 @@ class Candidates(NamedTuple):
       scores: A teacher's score of each document, if the row has them.
       places: The place of each document in the ranking that the row gives, from 0; None if its
         positives and negatives are in different columns, which is no ranking.
+      is_difference: Whether the row has only the difference of two scores; the second is then 0.
     """
 
     query: str
@@ -55,6 +56,7 @@ class Candidates(NamedTuple):
     labels: list[float]
     scores: list[float] | None
     places: list[int] | None
+    is_difference: bool = False
 
 
 def read_candidates(
@@ -94,7 +96,10 @@ def candidates_of(
     if not isinstance(query, str) or not all(text.strip() for text in (query, *documents)):
         raise BadRecord("empty text", "a text is empty, or the query is a list")
     labels = _numbers(values, [columns.label] if columns.label else _LABELS, len(documents))
-    scores = _scores(values, columns.score, len(found), len(others))
+    margin = as_number(str(values.get(columns.score or "score")))
+    is_difference = (len(found), len(others)) == (1, 1) and margin is not None
+    named = [columns.score] if columns.score else _SCORES
+    scores = [margin, 0.0] if is_difference else _scores(values, named, len(found), len(others))
     is_ranking = labels is not None or column in DOCUMENTS
     if labels is None and is_ranking and not is_labeled:
         labels = [0.0] * len(documents)
@@ -112,6 +117,7 @@ def candidates_of(
         [labels[place] for place in places],
         None if scores is None else [scores[place] for place in places],
         places if is_ranking else None,
+        is_difference,
     )
 
 
@@ -138,13 +144,10 @@ def _first(values: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 
 def _scores(
-    values: Mapping[str, Any], column: str, num_first: int, num_others: int
+    values: Mapping[str, Any], columns: Sequence[str], num_first: int, num_others: int
 ) -> list[float] | None:
     """Returns the scores of the documents, which may be apart for positives and negatives."""
-    margin = as_number(str(values.get(column or "score")))
-    if (num_first, num_others) == (1, 1) and margin is not None:
-        return [margin, 0.0]
-    scores = _numbers(values, [column] if column else _SCORES, num_first + num_others)
+    scores = _numbers(values, columns, num_first + num_others)
     if scores is not None:
         return scores
     parts = [_numbers(values, _POSITIVE_SCORES, num_first)]

@@ -234,7 +234,7 @@ class EmbeddingTask(Task):
         if loss in DISTILLATION and found.scores is None:
             names = "positive_scores and negative_scores, or scores"
             raise BadRecord("no scores", f"the loss {loss} needs the scores of a teacher ({names})")
-        # Of equal texts, one is enough.
+        # Equal positives make one row.
         positives = {text: i for i, text in enumerate(found.documents) if found.labels[i] > 0}
         negatives = [i for i, label in enumerate(found.labels) if label <= 0]
         if not positives or not negatives and loss != "mnr":

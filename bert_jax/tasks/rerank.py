@@ -267,6 +267,8 @@ class RerankTask(Task):
         if self._loss in RERANK_SCORES:
             if row.scores is None:
                 raise BadRecord("no scores", f"{loss} needs a teacher's scores of all documents")
+            if self._loss == "mse" and row.is_difference:
+                raise BadRecord("a difference", f"{loss} needs a score of each document")
             if self._loss != "mse" and len(row.documents) < 2:
                 raise BadRecord("one document", f"{loss} needs two documents or more")
         elif self._loss == "bce":

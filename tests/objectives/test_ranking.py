@@ -34,7 +34,7 @@ IN_BATCH = wave((4, 8), 2, 3.0)
 
 
 def squeezed(logits):
-    """MultipleNegativesRankingLoss compares these; the loss here has none of it."""
+    """Scales logits as MultipleNegativesRankingLoss does before its softmax; ours does not."""
     return 10 * jax.nn.sigmoid(logits)
 
 

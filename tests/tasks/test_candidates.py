@@ -61,8 +61,10 @@ def test_a_list_of_documents_is_a_ranking_whose_order_is_kept_beside():
 def test_pairs_and_differences_of_scores():
     pair = {"question": "q", "text": "a"}
     columns = Columns("question", "text")
-    assert candidates_of(pair | {"label": "0.25"}, columns) == ("q", ["a"], [0.25], None, [0])
-    assert candidates_of(pair | {"score": "-7"}, columns) == ("q", ["a"], [1], [-7], None)
+    assert candidates_of(pair | {"label": "0.25"}, columns) == Candidates(
+        "q", ["a"], [0.25], None, [0]
+    )
+    assert candidates_of(pair | {"score": "-7"}, columns) == Candidates("q", ["a"], [1], [-7], None)
     triple = {"query": "q", "positive": "a", "negative": "b", "score": "3.5"}
     assert candidates_of(triple).scores == [3.5, 0]
 

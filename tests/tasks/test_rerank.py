@@ -155,6 +155,7 @@ BAD = [
     ("margin_mse", TWO | {"positive_scores": 1}, "needs a teacher's scores of all documents"),
     ("kl", {"query": "a", "positive": "b", "scores": [1]}, "kl needs two documents or more"),
     ("mse", PAIR | {"label": 1}, "mse needs a teacher's scores"),
+    ("mse", TWO | {"score": 1}, "mse needs a score of each document"),
     ("bce", {"query": "a", "positive": [], "negative": []}, "there is no document"),
     ("lambda", {"query": "a", "documents": [], "labels": []}, "there is no document"),
 ]
