@@ -9,6 +9,7 @@ from bert_jax.interop.family import Family
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import head_labels
 from bert_jax.objectives.terms import make_terms
+from bert_jax.tasks.candidate_scores import FIRST_PREFIX
 
 _CARD = """\
 ---
@@ -125,8 +126,8 @@ def _results(terms: Any, results: dict[str, Any] | None) -> dict[str, Any]:
         words[metric.baseline] = f"{metric.label}, {metric.baseline_label}"
         words[metric.name] = metric.label
     # Only a reranker's scores have those of a first stage beside them.
-    firsts = [name for name in results or {} if "first_" in name]
-    words |= {name: f"{name.replace('first_', '')}, first stage" for name in firsts}
+    firsts = [name for name in results or {} if FIRST_PREFIX in name]
+    words |= {name: f"{name.replace(FIRST_PREFIX, '')}, first stage" for name in firsts}
     return {
         words.get(name, name): f"{value:,.4g}" if isinstance(value, float) else value
         for name, value in (results or {}).items()
