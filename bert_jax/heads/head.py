@@ -41,6 +41,8 @@ class Head:
       verb: The command of `predict`, if there is one.
       embedding: Takes a completed config; returns the arguments of `Embedding`: how a text becomes
         tokens and, for a head without a layer of its own, a vector.
+      vector_weights: The prefixes of the weights beside the encoder that `embedding` needs; a
+        finished model keeps them.
       activation: Takes a completed config; returns `Pretrained.activation` of the finished model.
       batch_fields: Takes a completed config and the number of sequences in an example; returns
         shapes and dtypes of a batch, with which `compile_check` compiles the step.
@@ -62,6 +64,7 @@ class Head:
     methods: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     verb: Verb | None = None
     embedding: Callable[[ConfigDict], Mapping[str, Any]] | None = None
+    vector_weights: tuple[str, ...] = ()
     activation: Callable[[ConfigDict], str] | None = None
     batch_fields: Callable[[ConfigDict, int], Mapping[str, Any]] | None = None
     num_texts: Callable[[ConfigDict], int] | None = None

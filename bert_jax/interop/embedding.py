@@ -12,7 +12,8 @@ class Embedding(NamedTuple):
     """How a text becomes a vector.
 
     Attributes:
-      pooling: "cls" or "mean"; None if a file that would name it is missing.
+      pooling: "cls" or "mean", of a sparse vector "max" or "sum", of a multi-vector "tokens"; None
+        if a file that would name it is missing.
       normalize: Whether vectors are scaled to length 1.
       max_length: The largest number of tokens in a text; None for the model's limit. A larger
         number than that limit has no effect.
@@ -21,9 +22,20 @@ class Embedding(NamedTuple):
       prompt: What is put before each text.
       lowercase: Whether text is lower-cased before it is tokenized.
       include_prompt: Whether the tokens of the prompt, and [CLS] before them, are pooled too.
-      similarity: How vectors are compared, one of SIMILARITIES.
+      similarity: How vectors are compared: one of SIMILARITIES if they are dense, "dot" if they
+        are sparse, and "maxsim" or "mean_maxsim" if there is one for each token.
       dimension: The number of values that are kept of a vector, after `normalize`; None for all.
       normalize_last: Whether the vectors that are kept are scaled to length 1.
+      kind: "dense" for one vector, "sparse" for a weight for each token of the vocabulary, or
+        "multi_vector" for a vector for each token of the text.
+      query_length: The largest number of tokens in a query of a multi-vector model, and the
+        length to which `expansion` fills it; None for `max_length`.
+      expansion: Whether a query is filled with [MASK]s: "none"; "masked", which no token sees; or
+        "attended".
+      skip_words: The tokens of a document that have no vector.
+      double_log: Whether the weights of a sparse vector are log1p(log1p(relu(x))).
+      static_queries: Whether a query's weights are those of a table, without the encoder.
+      is_query: Whether the texts are queries; only `for_queries` sets it.
       library: The other settings of the library, which are only kept: all prompts by name.
     """
 
@@ -37,6 +49,13 @@ class Embedding(NamedTuple):
     similarity: str = "cosine"
     dimension: int | None = None
     normalize_last: bool = False
+    kind: str = "dense"
+    query_length: int | None = None
+    expansion: str = "none"
+    skip_words: tuple[str, ...] = ()
+    double_log: bool = False
+    static_queries: bool = False
+    is_query: bool = False
     library: Mapping[str, Any] = LIBRARY_DEFAULTS
 
     @property
@@ -50,9 +69,13 @@ class Embedding(NamedTuple):
 
     def for_queries(self) -> Self:
         """Returns the settings for queries, as in the library's `encode_query`."""
-        return self._replace(prompt=self.prompts.get("query", ""))
+        return self._replace(
+            prompt=self.prompts.get("query", ""),
+            max_length=self.query_length or self.max_length,
+            is_query=True,
+        )
 
     def for_documents(self) -> Self:
         """Returns the settings for documents, as in the library's `encode_document`."""
         names = [name for name in ("document", "passage", "corpus") if name in self.prompts]
-        return self._replace(prompt=self.prompts[names[0]] if names else "")
+        return self._replace(prompt=self.prompts[names[0]] if names else "", is_query=False)
