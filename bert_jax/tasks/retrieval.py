@@ -8,7 +8,7 @@ baseline. People have judged the similarities of pairs such as those of STS-B (C
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from etils import epath
@@ -24,6 +24,11 @@ from bert_jax.text.guess_format import TABLES
 from bert_jax.text.readers import open_text, suffix_of
 from bert_jax.text.tables import TableRow, files_of, read_rows
 
+if TYPE_CHECKING:
+    from scipy import sparse
+
+# A vector of each text: a matrix [N, D], which may be sparse; or several, an array [L, D] of each.
+Vectors: TypeAlias = "np.ndarray | sparse.csr_array | Sequence[np.ndarray]"
 _PAIR_COLUMNS = ("sentence1", "sentence2", "score")
 # The splits of a folder's judgements, in the order of preference.
 _SPLITS = ("test", "dev", "validation", "train")
@@ -34,8 +39,11 @@ _NAMELESS = {3: ("query-id", "corpus-id", "score"), 4: ("query-id", "", "corpus-
 _CUTOFFS = (1, 3, 5, 10)
 # Documents of a ranking that are scored.
 _DEPTH = 100
-# Similarities that are held at once.
-_BLOCK = 2**24
+# Similarities that are held at once, and tokens of texts whose similarities with as many of queries
+# are.
+_BLOCK, _TOKENS = 2**24, 2**12
+# The similarity of a document without a vector, as in sentence-transformers.
+NO_VECTOR = -1e9
 # Words of letters and digits. Chinese and Japanese have no spaces: each character is a word.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 # The prefix of the scores of BM25.
@@ -260,26 +268,65 @@ def nearest(
 
 
 def similarities(
-    queries_QxD: np.ndarray, texts_TxD: np.ndarray, number_N: np.ndarray, kind: str
+    queries: Vectors, texts: Vectors, number_N: np.ndarray, kind: str
 ) -> Callable[[slice], np.ndarray]:
     """Returns the similarities of some queries with all documents, larger for more similar ones.
 
     Args:
-      texts_TxD, number_N: The vectors of the different texts, and which of them each document has;
-        see `Retrieval.distinct`. In a product of matrices, equal vectors may differ in a last bit.
-      kind: "cosine", "dot", "euclidean" or "manhattan".
+      queries, texts, number_N: The vectors of queries, those of the different texts, and which of
+        these each document has; see `Retrieval.distinct`. In a product of matrices, equal vectors
+        may differ in a last bit.
+      kind: "cosine", "dot" (also of sparse vectors), "euclidean" or "manhattan"; for several
+        vectors each, "maxsim" or "mean_maxsim".
     """
+    if kind in ("maxsim", "mean_maxsim"):
+        is_mean = kind == "mean_maxsim"
+        return lambda block: _maxsim(queries[block], texts, is_mean)[:, number_N]
+    if kind == "dot" and not isinstance(texts, np.ndarray):
+        # Each product would transpose the other layout again.
+        texts_VxT = texts.T.tocsr()
+        return lambda block: (queries[block] @ texts_VxT).toarray()[:, number_N]
     if kind == "cosine":
-        queries_QxD, texts_TxD = (
+        queries, texts = (
             x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-            for x in (queries_QxD, texts_TxD)
+            for x in (queries, texts)
         )
     if kind in ("cosine", "dot"):
-        return lambda block: (queries_QxD[block] @ texts_TxD.T)[:, number_N]
+        return lambda block: (queries[block] @ texts.T)[:, number_N]
     from scipy.spatial.distance import cdist  # The import takes a third of a second.
 
     metric = {"euclidean": "euclidean", "manhattan": "cityblock"}[kind]
-    return lambda block: -cdist(queries_QxD[block], texts_TxD, metric)[:, number_N]
+    return lambda block: -cdist(queries[block], texts, metric)[:, number_N]
+
+
+def _maxsim(
+    queries: Sequence[np.ndarray], texts: Sequence[np.ndarray], is_mean: bool
+) -> np.ndarray:
+    """Sums, over the vectors of a query, the largest product with a vector of a text: [q, T].
+
+    The mean divides by the number of these vectors. A text without a vector has NO_VECTOR.
+    """
+    length_q, length_T = (np.array([len(x) for x in side], int) for side in (queries, texts))
+    scores_qxT = np.tile(np.where(length_T, 0, np.float32(NO_VECTOR)), (len(queries), 1))
+    for numbers in _parts(length_T):
+        of_texts, starts = np.concatenate([texts[n] for n in numbers]), _starts(length_T[numbers])
+        for asked in _parts(length_q):
+            products = np.concatenate([queries[n] for n in asked]) @ of_texts.T
+            largest = np.maximum.reduceat(products, starts, axis=1)
+            sums = np.add.reduceat(largest, _starts(length_q[asked]), axis=0)
+            scores_qxT[np.ix_(asked, numbers)] = sums
+    return scores_qxT / np.maximum(length_q, 1)[:, None] if is_mean else scores_qxT
+
+
+def _parts(lengths: np.ndarray) -> list[np.ndarray]:
+    """Divides the indices of the lengths above 0 into parts whose sums are about _TOKENS."""
+    indices = np.flatnonzero(lengths)
+    ends = np.flatnonzero(np.diff(_starts(lengths[indices]) // _TOKENS)) + 1
+    return np.split(indices, ends) if indices.size else []
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    return np.cumsum(lengths) - lengths
 
 
 def bm25_similarities(data: Retrieval) -> Callable[[slice], np.ndarray]:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from scipy import sparse
 
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.retrieval import (
@@ -329,3 +330,40 @@ def test_judgements_have_a_score_or_only_ids(tmp_path):
     path.write_text("query-id\tcorpus-id\trelevance\n1\ta\t1\n1\tb\t0\n")
     with pytest.raises(UserError, match="test.tsv:2: no text in 'score'; its fields: query-id, c"):
         read_retrieval(folder, "--retrieval")
+
+
+@pytest.mark.parametrize("tokens", [2**12, 7, 1])
+def test_similarities_of_several_vectors_each(monkeypatch, tokens):
+    """By their definition, in blocks of any size; texts and queries may have no vector."""
+    monkeypatch.setattr("bert_jax.tasks.retrieval._TOKENS", tokens)
+    rng = np.random.default_rng(0)
+    queries, texts = (
+        [rng.standard_normal((length, 8)).astype(np.float32) for length in lengths]
+        for lengths in ((3, 1, 0, 5, 2), (2, 0, 6, 1, 1, 0, 9, 0))
+    )
+    number_N = np.array([0, 6, 6, 1, 3, 7])
+    for kind in ("maxsim", "mean_maxsim"):
+        expected = np.zeros((5, 6))
+        for q, query in enumerate(queries):
+            for n, number in enumerate(number_N):
+                text = texts[number]
+                score = (query @ text.T).max(axis=1).sum() if len(text) else -1e9
+                expected[q, n] = score / max(len(query), 1) if kind == "mean_maxsim" else score
+        found = similarities(queries, texts, number_N, kind)
+        for block in (slice(0, 5), slice(1, 3), slice(2, 3)):
+            np.testing.assert_allclose(found(block), expected[block], rtol=1e-5, atol=1e-6)
+    assert (similarities(queries, [texts[1]], np.array([0]), "maxsim")(slice(3)) == -1e9).all()
+
+
+def test_similarities_of_sparse_vectors():
+    rng = np.random.default_rng(0)
+    queries_QxV, texts_TxV = (
+        np.where(rng.random((n, 50)) < 0.2, rng.random((n, 50)), 0).astype(np.float32)
+        for n in (5, 7)
+    )
+    number_N = np.array([3, 0, 6, 3])
+    found = similarities(*map(sparse.csr_array, (queries_QxV, texts_TxV)), number_N, "dot")
+    for block in (slice(0, 5), slice(3, 4)):
+        expected = (queries_QxV @ texts_TxV.T)[block][:, number_N]
+        np.testing.assert_allclose(found(block), expected, rtol=1e-6)
+        assert isinstance(found(block), np.ndarray) and found(block).dtype == np.float32
