@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.special import softmax
 
+from bert_jax.base.errors import UserError
 from bert_jax.heads.head import Head
 from bert_jax.heads.verb import Item, Verb, value_of
 from bert_jax.tasks.multiple_choice import commonsense_qa, swag
@@ -38,6 +39,8 @@ def choose(
         lists.
     """
     pairs = with_lists(context, choices, "choices")
+    if not all(texts for _, texts in pairs):
+        raise UserError("there is no choice to rank; give each in quotes after the context")
     rows = bert.rows([(text, choice) for text, texts in pairs for choice in texts])
     logits = iter(bert.outputs(rows))
     found = []

@@ -50,6 +50,8 @@ def rerank(
         stay in the order given.
       activation: See `pair_scores`.
     """
+    if top_k is not None and top_k < 1:
+        raise UserError(f"top_k is {top_k}; it must be at least 1")
     asked = with_lists(query, documents, "documents")
     pairs = [(text, document) for text, texts in asked for document in texts]
     scores, found = iter(pair_scores(bert, pairs, activation).tolist()), []

@@ -113,6 +113,8 @@ def test_a_choice_is_the_softmax_over_the_choices():
         bert.choose("the", ["c", None])
     with pytest.raises(UserError, match="is a pair; texts and choices must be single strings"):
         bert.choose("the", ["c", ("d", "e")])
+    with pytest.raises(UserError, match="there is no choice to rank"):
+        bert.choose(["the", "a b"], [choices, []])
     several = bert.choose(["the", "a b"], [["c", "d"], choices])
     assert len(several[0]) == 2 and same(several[1], found)
 
@@ -139,6 +141,8 @@ def test_documents_are_ranked_by_their_scores(activation):
     assert [x.index for x in several[1]] == order[:3]
     with pytest.raises(UserError, match="there are 2 texts, but 1 lists of documents"):
         bert.rerank(["the", "a b"], [documents])
+    with pytest.raises(UserError, match="top_k is -1; it must be at least 1"):
+        bert.rerank("a b", documents, top_k=-1)
 
 
 METHODS = {name: tuple(head.methods) for name, head in builtin_heads().items() if head.methods}
