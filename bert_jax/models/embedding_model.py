@@ -1,7 +1,7 @@
 """The encoder that turns a text into a vector."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -53,6 +53,10 @@ class EmbeddingModel(nn.Module):
     def fields(self) -> dict[str, int]:
         """The batch fields that the model is called with, and their numbers of axes."""
         return dict.fromkeys(self.INPUTS, 2)
+
+    def for_queries(self) -> Self:
+        """Returns the model of queries: this one."""
+        return self
 
     def classify(self, first_NxD: jax.Array, second_NxD: jax.Array) -> jax.Array:
         """Returns the logits of pairs, float32 [N, num_outputs] (Reimers and Gurevych 2019)."""

@@ -218,4 +218,5 @@ def has_vocabulary(name: str) -> bool:
     """Returns whether a parameter, by its path, has a row for each token of the vocabulary."""
     # Attention has an `output_bias` too.
     is_decoder_bias = name.endswith("/output_bias") and not name.endswith("attention/output_bias")
-    return name.endswith(("/word_embeddings", "/output_embeddings")) or is_decoder_bias
+    is_table = name.endswith(("/word_embeddings", "/output_embeddings"))
+    return is_table or is_decoder_bias or name == "query_weights"

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 
 from bert_jax.models.bert_config import BertConfig
 
+# The smallest square of a length, whose root has a gradient.
+SMALLEST_SQUARE = 1e-24
 # Phi(x) = (1 + tanh(p(x))) / 2 with this odd polynomial p of x, x^3, x^5 and x^7. It is fitted to
 # the normal distribution on [-5, 5] by reweighted least squares. The error is at most 6.7e-6.
 _PHI_POLYNOMIAL = (0.797820262, 0.0365466581, -1.94453042e-4, -1.36880223e-5)
@@ -211,6 +213,11 @@ def _normalize_backward(epsilon, dtype, is_centered, residuals, gradient):
 
 
 _normalized.defvjp(_normalize, _normalize_backward)
+
+
+def unit(x: jax.Array) -> jax.Array:
+    """Scales vectors [..., D] to length 1."""
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x**2, axis=-1, keepdims=True), SMALLEST_SQUARE))
 
 
 def gelu(x: jax.Array) -> jax.Array:

@@ -15,14 +15,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.layers import SMALLEST_SQUARE, unit
 from bert_jax.objectives import ranking
 from bert_jax.objectives.flops import encoder_flops
 from bert_jax.objectives.objective import Batch, Metrics, apply, split_rows
 
 # Stands for minus infinity, which would give gradients that are not numbers.
 _EXCLUDED = -1e30
-# The smallest square of a length, whose root has a gradient.
-_SMALLEST = 1e-24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,11 +125,6 @@ class Contrastive:
     def evaluate(self, model: Any, params: Any, batch: Batch, frozen: Any) -> Mapping[str, Any]:
         """Computes the vectors, `embeddings` [N, D]."""
         return apply(model, params, batch)
-
-
-def unit(x: jax.Array) -> jax.Array:
-    """Scales vectors [..., D] to length 1."""
-    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x**2, axis=-1, keepdims=True), _SMALLEST))
 
 
 def same_texts(query_numbers_B: jax.Array, document_numbers_BxC: jax.Array) -> dict[str, jax.Array]:
@@ -305,7 +299,7 @@ def triplet(
 ) -> Metrics:
     """The positive should be nearer than each negative by a margin, in Euclidean distance."""
     squares_BxC = jnp.sum((queries_BxD[:, None] - documents_BxCxD) ** 2, axis=-1)
-    distance_BxC = jnp.sqrt(jnp.maximum(squares_BxC, _SMALLEST))
+    distance_BxC = jnp.sqrt(jnp.maximum(squares_BxC, SMALLEST_SQUARE))
     losses_BxN = jnp.maximum(distance_BxC[:, :1] - distance_BxC[:, 1:] + margin, 0)
     is_document_BxC = jnp.broadcast_to(is_document_BxC, distance_BxC.shape)
     return {"loss": jnp.mean(losses_BxN, where=is_document_BxC[:, 1:])}

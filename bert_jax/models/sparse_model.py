@@ -1,0 +1,122 @@
+"""The encoder that turns a text into a weight for each token of the vocabulary (SPLADE)."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.bert_encoder import BertEncoder
+from bert_jax.models.heads import NO_PROBABILITY, LanguageModelHead
+from bert_jax.models.input_embeddings import vocabulary_logits
+
+# The logits of a block of the vocabulary are in memory at once.
+_MAX_BLOCK = 2048
+
+
+class SparseModel(nn.Module):
+    """The encoder with the masked-LM head, whose logits are pooled over the tokens of a text.
+
+    The weight of a token of the vocabulary is log(1 + relu(logit)) at the position where it is
+    largest (Formal et al. 2021).
+
+    Attributes:
+      pooling: "max", or "sum" for the sum over positions.
+      double_log: Whether the logarithm is applied twice, as in OpenSearch's third models.
+      static_queries: Whether the tokens of a query have the weights of a table, each once.
+      special_ids: The ids without a weight in such a query.
+      is_query: Whether texts are queries.
+    """
+
+    # See `TaskModel`.
+    INPUTS: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids", "attention_mask")
+    PER_TOKEN: ClassVar[bool] = False
+
+    config: BertConfig
+    pooling: str = "max"
+    double_log: bool = False
+    static_queries: bool = False
+    special_ids: tuple[int, ...] = ()
+    is_query: bool = False
+
+    def setup(self):
+        c = self.config
+        self.bert = BertEncoder(c, has_pooler=False)
+        self.mlm = LanguageModelHead(c)
+        if self.static_queries:
+            ones = nn.with_logical_partitioning(nn.initializers.ones_init(), ("vocab",))
+            self.query_weights = self.param("query_weights", ones, (c.padded_vocab_size,))
+
+    def __call__(
+        self, batch: Mapping[str, jax.Array], *, deterministic: bool
+    ) -> dict[str, jax.Array]:
+        """Returns `embeddings` [N, W], float32, 0 at the ids that pad the vocabulary.
+
+        Args:
+          batch: The fields of `INPUTS`, each [N, L]; see `BertEncoder`.
+        """
+        ids_NxL, types_NxL, mask_NxL = (batch[name] for name in self.INPUTS)
+        is_token_NxL = mask_NxL > 0
+        if self.is_query and self.static_queries and not self.is_initializing():
+            return {"embeddings": self._static(ids_NxL, is_token_NxL)}
+        hidden_NxLxD, _ = self.bert(
+            ids_NxL, types_NxL, is_token_NxL.astype(jnp.int32), deterministic=deterministic
+        )
+        return {"embeddings": self._pooled(hidden_NxLxD, is_token_NxL)}
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """The batch fields that the model is called with, and their numbers of axes."""
+        return dict.fromkeys(self.INPUTS, 2)
+
+    def for_queries(self) -> Self:
+        """Returns the model of queries, which has the same parameters."""
+        return self.clone(is_query=True)
+
+    def _static(self, ids_NxL: jax.Array, is_token_NxL: jax.Array) -> jax.Array:
+        """Returns the weights of the table for the tokens of each text, [N, W]."""
+        is_token_NxL &= ~jnp.isin(ids_NxL, jnp.array(self.special_ids, ids_NxL.dtype))
+        rows_Nx1 = jnp.arange(len(ids_NxL))[:, None]
+        none_NxW = jnp.zeros((len(ids_NxL), self.config.padded_vocab_size), bool)
+        occurs_NxW = none_NxW.at[rows_Nx1, ids_NxL].max(is_token_NxL)
+        return jnp.where(occurs_NxW, self.query_weights, 0)
+
+    def _pooled(self, hidden_NxLxD: jax.Array, is_token_NxL: jax.Array) -> jax.Array:
+        """Computes the weights in blocks of the vocabulary, and each again in the backward pass.
+
+        The logits of all positions and tokens, [N, L, W], are never in memory.
+        """
+        hidden_NxLxE = self.mlm.transformed(hidden_NxLxD)
+        table_WxE = self.mlm.decoder_table(self.bert.embeddings.table_WxE)
+        num_blocks = 1
+        while len(table_WxE) > _MAX_BLOCK * num_blocks:
+            # W is a multiple of 128.
+            num_blocks *= 2
+        table, bias = (
+            nn.with_logical_constraint(
+                x.reshape(num_blocks, -1, *x.shape[1:]), (None, "vocab", *[None] * (x.ndim - 1))
+            )
+            for x in (table_WxE, self.mlm.decoder_bias())
+        )
+
+        def pool_block(_, block: tuple[jax.Array, jax.Array]) -> tuple[None, jax.Array]:
+            logits_NxLxV = vocabulary_logits(hidden_NxLxE, *block)
+            axes = ("batch", None, "activation_vocab")
+            logits_NxLxV = nn.with_logical_constraint(logits_NxLxV, axes)
+            is_token_NxLx1 = is_token_NxL[..., None]
+            if self.pooling == "sum":
+                return None, jnp.sum(self._weights(logits_NxLxV), axis=1, where=is_token_NxLx1)
+            # The largest logit has the largest weight.
+            return None, jnp.max(jnp.where(is_token_NxLx1, logits_NxLxV, NO_PROBABILITY), axis=1)
+
+        body = jax.checkpoint(pool_block, prevent_cse=False)
+        _, pooled_KxNxV = jax.lax.scan(body, None, (table, bias))
+        pooled_NxW = jnp.swapaxes(pooled_KxNxV, 0, 1).reshape(len(hidden_NxLxD), -1)
+        pooled_NxW = nn.with_logical_constraint(pooled_NxW, ("batch", "activation_vocab"))
+        return pooled_NxW if self.pooling == "sum" else self._weights(pooled_NxW)
+
+    def _weights(self, logits: jax.Array) -> jax.Array:
+        weights = jnp.log1p(jax.nn.relu(logits))
+        return jnp.log1p(weights) if self.double_log else weights

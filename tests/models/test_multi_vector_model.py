@@ -1,0 +1,95 @@
+"""A vector for each token, and queries that are expanded by [MASK]s."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.models import BertConfig
+from bert_jax.models.multi_vector_model import MultiVectorModel
+from tests.small import random_params
+
+MASK_ID, LENGTH = 4, 12
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+    max_position_embeddings=16,
+)
+RNG = np.random.default_rng(0)
+
+
+def rows(lengths, length):
+    ids = RNG.integers(5, 50, (len(lengths), length)).astype(np.int32)
+    mask = (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)
+    # What stands at padding does not matter.
+    return {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": mask}
+
+
+def run(model, params, batch):
+    apply = jax.jit(
+        lambda params, batch: model.apply({"params": params}, batch, deterministic=True)
+    )
+    return apply(params, batch)
+
+
+def test_documents_have_a_vector_of_length_1_for_each_token_that_is_not_skipped():
+    model = MultiVectorModel(CONFIG, width=8, skip_ids=(7, 9))
+    params = random_params(model, seed=1)
+    assert params["projection"].keys() == {"kernel"}
+    batch = rows([9, 5, 2], 9)
+    batch["input_ids"][:, 1] = [7, 9, 11]
+    output = run(model, params, batch)
+    vectors, is_vector = output["embeddings"], output["is_vector"]
+    expected = batch["attention_mask"] > 0
+    expected &= ~np.isin(batch["input_ids"], [7, 9])
+    np.testing.assert_array_equal(is_vector, expected)
+    assert vectors.shape == (3, 9, 8) and vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), expected, rtol=1e-5)
+    assert not np.asarray(vectors)[~expected].any()
+    # A query has all, and skipped tokens are read.
+    query = run(model.for_queries(), params, batch)
+    np.testing.assert_array_equal(query["is_vector"], batch["attention_mask"] > 0)
+    np.testing.assert_array_equal(np.asarray(query["embeddings"])[expected], vectors[expected])
+
+
+@pytest.mark.parametrize("expansion", ["masked", "attended"])
+@pytest.mark.parametrize("length", [6, LENGTH, 15])
+def test_queries_are_expanded_by_masks(expansion, length):
+    """The state at a [MASK] is that of a text with this [MASK] alone, unless all see all."""
+    options = {"width": 8, "expansion": expansion, "query_length": LENGTH, "mask_id": MASK_ID}
+    model = MultiVectorModel(CONFIG, **options, skip_ids=(7,))
+    params = random_params(model, seed=1)
+    lengths = [length, 4, 1]
+    batch = rows(lengths, length)
+    query = run(model.for_queries(), params, batch)
+    found, is_vector = query["embeddings"], np.asarray(query["is_vector"])
+    assert is_vector.sum(axis=1).tolist() == [max(n, LENGTH) for n in lengths]
+    assert found.shape == (3, max(length, LENGTH), 8)
+    plain = MultiVectorModel(CONFIG, width=8)
+    for i, n in enumerate(lengths):
+        ids = np.full((1, max(n, LENGTH)), MASK_ID, np.int32)
+        ids[:, :n] = batch["input_ids"][i, :n]
+        inputs = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": np.ones_like(ids)}
+        if expansion == "masked":
+            inputs["attention_mask"][:, n:] = 0
+        # The [MASK]s that no other token sees are padding for a document.
+        hidden, _ = plain.apply(
+            {"params": params},
+            *inputs.values(),
+            method=lambda model, *inputs: model.bert(*inputs, deterministic=True),
+        )
+        expected = hidden[0] @ params["projection"]["kernel"]
+        expected /= np.linalg.norm(expected, axis=-1, keepdims=True)
+        np.testing.assert_allclose(found[i, : len(expected)], expected, atol=1e-5)
+
+
+def test_only_an_expanded_query_needs_plain_attention():
+    config = dataclasses.replace(CONFIG, fused_attention="gpu")
+    for expansion, expected in (("none", "gpu"), ("masked", ""), ("attended", "")):
+        model = MultiVectorModel(config, expansion=expansion)
+        assert model.for_queries().config.fused_attention == expected
+        assert model.config.fused_attention == "gpu"
