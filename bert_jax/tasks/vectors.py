@@ -1,0 +1,66 @@
+"""The vectors of texts on the host, without padding: a sparse matrix, or a list of matrices."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy import sparse
+
+from bert_jax.tasks.retrieval import Vectors
+
+
+def compact(outputs: Mapping[str, np.ndarray], kind: str, vocab_size: int) -> Vectors:
+    """Returns the vectors of a batch without padding.
+
+    Args:
+      outputs: Those of the model; see its class.
+      kind: See `Embedding.kind`.
+      vocab_size: V, the tokens of the vocabulary; sparse vectors of the model may be longer.
+
+    Returns:
+      float32 [N, D]; for sparse vectors in CSR, [N, V]; for several vectors, [L, W] for each text.
+    """
+    vectors = outputs["embeddings"]
+    if kind == "sparse":
+        return sparse.csr_array(vectors[:, :vocab_size])
+    if kind == "multi_vector":
+        return [x[kept] for x, kept in zip(vectors, outputs["is_vector"], strict=True)]
+    return vectors
+
+
+def joined(parts: Sequence[Vectors]) -> Vectors:
+    """Joins the vectors of batches."""
+    if isinstance(parts[0], list):
+        return list(itertools.chain.from_iterable(parts))
+    return sparse.vstack(parts, "csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
+
+
+def arrays_of(vectors: Vectors) -> dict[str, np.ndarray]:
+    """Returns the arrays of an .npz file of sparse vectors or of several vectors for each text.
+
+    Those of sparse vectors are what `scipy.sparse.load_npz` reads. Several are in "vectors",
+    [sum of L, W]; those of text i are vectors[starts[i] : starts[i + 1]].
+    """
+    if isinstance(vectors, list):
+        starts = np.cumsum([0, *map(len, vectors)], dtype=np.int64)
+        return {"vectors": np.concatenate(vectors), "starts": starts}
+    names = "data", "indices", "indptr", "shape"
+    # `load_npz` makes an array, and not a matrix, of what has this mark.
+    marks = {"format": np.array(b"csr"), "_is_array": np.array(True)}
+    return {name: np.asarray(getattr(vectors, name)) for name in names} | marks
+
+
+def active_dims(queries: sparse.csr_array, texts: sparse.csr_array) -> dict[str, float]:
+    """Describes how sparse the vectors of queries and of documents are.
+
+    Returns:
+      For both sides, the mean number of values that are not 0, "active_dims", and the fraction of
+      values that are, "sparsity"; "flops", the mean number of products that are not 0 in a
+      comparison of a query with a document.
+    """
+    found = {}
+    for side, vectors in (("query", queries), ("document", texts)):
+        number = vectors.nnz / vectors.shape[0]
+        found |= {f"{side}_active_dims": number, f"{side}_sparsity": 1 - number / vectors.shape[1]}
+    shares = (np.bincount(x.indices, minlength=x.shape[1]) / x.shape[0] for x in (queries, texts))
+    return found | {"flops": float(np.dot(*shares))}
