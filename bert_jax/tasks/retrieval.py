@@ -306,7 +306,7 @@ def _maxsim(
 
     The mean divides by the number of these vectors. A text without a vector has NO_VECTOR.
     """
-    length_q, length_T = (np.array([len(x) for x in side], int) for side in (queries, texts))
+    length_q, length_T = (np.array([len(x) for x in side], np.int32) for side in (queries, texts))
     scores_qxT = np.tile(np.where(length_T, 0, np.float32(NO_VECTOR)), (len(queries), 1))
     for numbers in _parts(length_T):
         of_texts, starts = np.concatenate([texts[n] for n in numbers]), _starts(length_T[numbers])
@@ -315,7 +315,9 @@ def _maxsim(
             largest = np.maximum.reduceat(products, starts, axis=1)
             sums = np.add.reduceat(largest, _starts(length_q[asked]), axis=0)
             scores_qxT[np.ix_(asked, numbers)] = sums
-    return scores_qxT / np.maximum(length_q, 1)[:, None] if is_mean else scores_qxT
+    if is_mean:
+        scores_qxT /= np.maximum(length_q, 1)[:, None]
+    return scores_qxT
 
 
 def _parts(lengths: np.ndarray) -> list[np.ndarray]:

@@ -54,13 +54,14 @@ def active_dims(queries: sparse.csr_array, texts: sparse.csr_array) -> dict[str,
     """Describes how sparse the vectors of queries and of documents are.
 
     Returns:
-      For both sides, the mean number of values that are not 0, "active_dims", and the fraction of
-      values that are, "sparsity"; "flops", the mean number of products that are not 0 in a
+      As sentence-transformers names them: "query_active_dims" and "corpus_active_dims", the mean
+      number of values that are not 0; "query_sparsity_ratio" and "corpus_sparsity_ratio", the
+      fraction of values that are; and "avg_flops", the mean number of products that are not 0 in a
       comparison of a query with a document.
     """
     found = {}
-    for side, vectors in (("query", queries), ("document", texts)):
-        number = vectors.nnz / vectors.shape[0]
-        found |= {f"{side}_active_dims": number, f"{side}_sparsity": 1 - number / vectors.shape[1]}
+    for side, vectors in (("query", queries), ("corpus", texts)):
+        number, size = vectors.nnz / vectors.shape[0], vectors.shape[1]
+        found |= {f"{side}_active_dims": number, f"{side}_sparsity_ratio": 1 - number / size}
     shares = (np.bincount(x.indices, minlength=x.shape[1]) / x.shape[0] for x in (queries, texts))
-    return found | {"flops": float(np.dot(*shares))}
+    return found | {"avg_flops": float(np.dot(*shares))}

@@ -352,6 +352,7 @@ def test_similarities_of_several_vectors_each(monkeypatch, tokens):
         found = similarities(queries, texts, number_N, kind)
         for block in (slice(0, 5), slice(1, 3), slice(2, 3)):
             np.testing.assert_allclose(found(block), expected[block], rtol=1e-5, atol=1e-6)
+            assert found(block).dtype == np.float32
     assert (similarities(queries, [texts[1]], np.array([0]), "maxsim")(slice(3)) == -1e9).all()
 
 

@@ -29,11 +29,11 @@ def test_sparse_vectors():
     assert active_dims(*parts) == pytest.approx(
         {
             "query_active_dims": 1.5,
-            "query_sparsity": 0.5,
-            "document_active_dims": 1,
-            "document_sparsity": 2 / 3,
+            "query_sparsity_ratio": 0.5,
+            "corpus_active_dims": 1,
+            "corpus_sparsity_ratio": 2 / 3,
             # Products of the queries with the documents: 2 and 1, 0, and 2 and 1.
-            "flops": (1 / 2) * (1 / 3) + 1 * (2 / 3),
+            "avg_flops": (1 / 2) * (1 / 3) + 1 * (2 / 3),
         }
     )
     assert found[:2].shape == (2, 3)
