@@ -62,6 +62,8 @@ class Retrieval(NamedTuple):
         above 0. A number from `len(documents)` on is that of a document that the corpus lacks.
       own: The number of the document that is left out of the ranking of each query; -1 for none.
       num_left_out: The number of queries without a relevant document, which are left out.
+      ranked: The numbers of the documents that BM25 found for each query, the best first, if the
+        data have them: int [R].
     """
 
     documents: Sequence[str]
@@ -69,6 +71,7 @@ class Retrieval(NamedTuple):
     relevant: Sequence[Mapping[int, float]]
     own: Sequence[int]
     num_left_out: int = 0
+    ranked: Sequence[np.ndarray] = ()
 
     def distinct(self) -> tuple[list[str], np.ndarray]:
         """Returns the different texts of documents, and the number of each document's, int [N]."""
@@ -82,12 +85,14 @@ def make_retrieval(
     queries: Mapping[str, str],
     judged: Mapping[str, Mapping[str, float]],
     skip_own: bool = False,
+    ranked: Mapping[str, Sequence[str]] | None = None,
 ) -> Retrieval:
     """Numbers the documents in the order of their ids.
 
     Args:
       judged: For each query, how relevant the judged documents are; above 0 if they are at all.
       skip_own: Whether a document with the id of a query is left out of its ranking.
+      ranked: For each query, the documents that BM25 found. Unknown ones are left out.
     """
     ids = sorted(documents)
     number = {id: i for i, id in enumerate(ids)}
@@ -98,13 +103,42 @@ def make_retrieval(
             relevant[query] = {
                 number.setdefault(id, len(number)): positive[id] for id in sorted(positive)
             }
+    own = [number.get(id, -1) if skip_own else -1 for id in relevant]
+    found = []
+    for query, left_out in zip(relevant, own, strict=True) if ranked else ():
+        numbers = [number[id] for id in ranked.get(query, ()) if id in documents]
+        found.append(np.array([n for n in numbers if n != left_out], int))
     return Retrieval(
         [documents[id] for id in ids],
         [queries[id] for id in relevant],
         list(relevant.values()),
-        [number.get(id, -1) if skip_own else -1 for id in relevant],
+        own,
         len(queries) - len(relevant),
+        found,
     )
+
+
+def read_data_sets(
+    source: epath.PathLike, key: str, skip_own: bool = False
+) -> dict[str, Retrieval]:
+    """Reads one or several data sets; see `read_retrieval`.
+
+    Args:
+      source: What `read_retrieval` reads; or a folder with the files of several data sets, as
+        NanoBEIR has (qrels/NanoNQ-00000-of-00001.parquet); or a folder of folders.
+
+    Returns:
+      The data sets by their names; that of a single one is "".
+    """
+    folder = files.checked_path(source, key)
+    sources = {"": folder}
+    if folder.is_dir() and not _judged_table(folder):
+        # Names of files end where the number of a part or a suffix begins.
+        judged = sorted({_stem(path) for path in (folder / "qrels").glob("*.*")})
+        of_files = {stem: _table(folder / "qrels", stem) for stem in judged}
+        of_folders = {path.name: path for path in sorted(folder.iterdir()) if _is_data_set(path)}
+        sources = {name: path for name, path in of_files.items() if path} or of_folders or sources
+    return {name: read_retrieval(path, key, skip_own) for name, path in sources.items()}
 
 
 def read_retrieval(source: epath.PathLike, key: str, skip_own: bool = False) -> Retrieval:
@@ -112,7 +146,8 @@ def read_retrieval(source: epath.PathLike, key: str, skip_own: bool = False) -> 
 
     The three are tables such as corpus.jsonl, queries.jsonl and qrels/test.tsv, or folders of
     tables, as BEIR and MTEB have on the Hub. Judgements of documents that the corpus lacks count,
-    and those of unknown queries do not, as in sentence-transformers; both are reported.
+    and those of unknown queries do not, as in sentence-transformers; both are reported. NanoBEIR
+    has a ranking of BM25 too, and its blank texts are left out.
 
     Args:
       source: The folder, whose split is test if there is one; or the file of a split in it.
@@ -124,12 +159,15 @@ def read_retrieval(source: epath.PathLike, key: str, skip_own: bool = False) -> 
         above = (x for x in path.parents[:3] if _part(x, "corpus", path))
         folder = next(above, path.parent.parent)
     else:
-        found = (_table(folder / place, *_SPLITS) for place in _JUDGED)
-        judgements = next(filter(None, found), folder / "qrels" / "test.tsv")
+        judgements = _judged_table(folder) or folder / "qrels" / "test.tsv"
+    # Only the files of NanoBEIR have the name of a data set.
+    keeps_blank = _stem(judgements) in _SPLITS
     documents, queries = (
-        _texts(_part(folder, name, judgements) or folder / f"{name}.jsonl")
+        _texts(_part(folder, name, judgements) or folder / f"{name}.jsonl", keeps_blank)
         for name in ("corpus", "queries")
     )
+    rankings = _part(folder, "bm25", judgements)
+    ranked = _rankings(rankings) if rankings else {}
     judged: dict[str, dict[str, float]] = {}
     lost_queries, lost_documents = [], []
     for query, document, grade in _judgements(judgements):
@@ -146,7 +184,7 @@ def read_retrieval(source: epath.PathLike, key: str, skip_own: bool = False) -> 
         if ids:
             missing = f"judgements of {name} that are missing, such as {ids[0]!r}"
             say(f"warning: {judgements} has {len(ids):,} {missing}: {effect}")
-    data = make_retrieval(documents, queries, judged, skip_own)
+    data = make_retrieval(documents, queries, judged, skip_own, ranked)
     if not data.queries:
         raise UserError(f"{judgements}: no query has a document with a score above 0")
     return data
@@ -158,13 +196,38 @@ def _table(folder: epath.Path, *stems: str) -> epath.Path | None:
     return next((path for name in names for path in places(folder, name)), None)
 
 
+def _judged_table(folder: epath.Path) -> epath.Path | None:
+    """Finds the judgements of a split."""
+    return next(filter(None, (_table(folder / place, *_SPLITS) for place in _JUDGED)), None)
+
+
+def _is_data_set(folder: epath.Path) -> bool:
+    judgements = _judged_table(folder)
+    return judgements is not None and _part(folder, "corpus", judgements) is not None
+
+
 def _part(folder: epath.Path, name: str, judgements: epath.Path) -> epath.Path | None:
     """Finds the corpus or the queries: in a folder of several, those of the same name."""
-    split = re.split(r"-[\d*]+-of-|\.", judgements.name)[0]
-    return _table(folder, name) or _table(folder / name, split, name, *_SPLITS)
+    return _table(folder, name) or _table(folder / name, _stem(judgements), name, *_SPLITS)
 
 
-def _texts(path: epath.Path) -> dict[str, str]:
+def _stem(path: epath.Path) -> str:
+    """Returns the name of a table without the number of its part and its suffix."""
+    return re.split(r"-[\d*]+-of-|\.", path.name)[0]
+
+
+def _rankings(path: epath.Path) -> dict[str, list[str]]:
+    """Reads the ids of the documents that were found for each query."""
+    columns, ranked = ("query-id", "corpus-ids"), {}
+    for row in read_rows(path, columns, BadRecords(), lists=columns[1:]):
+        query, found = (row.values[name] for name in columns)
+        if not isinstance(found, list):
+            raise UserError(f"{row.where}: corpus-ids is {found!r}, not a list")
+        ranked[query] = list(map(str, found))
+    return ranked
+
+
+def _texts(path: epath.Path, keeps_blank: bool) -> dict[str, str]:
     """Reads the texts of a file by id, each after its title, if it has one."""
     texts: dict[str, str] = {}
     for row in read_rows(path, (), BadRecords()):
@@ -177,7 +240,10 @@ def _texts(path: epath.Path) -> dict[str, str]:
         texts[id] = f"{title} {text}".strip()
     if not texts:
         raise UserError(f"{path} has no rows")
-    return texts
+    if keeps_blank or all(texts.values()):
+        return texts
+    say(f"{list(texts.values()).count('')} blank texts of {path} are left out")
+    return {id: text for id, text in texts.items() if text}
 
 
 def _judgements(path: epath.Path) -> Iterator[tuple[str, str, float]]:
@@ -193,7 +259,9 @@ def _judgements(path: epath.Path) -> Iterator[tuple[str, str, float]]:
         score = "1" if len(row.values) == 2 else _value(row, "score")
         if (grade := as_number(score)) is None:
             raise UserError(f"{row.where}: score is {score!r}, not a number")
-        yield _value(row, "query-id"), _value(row, "corpus-id"), grade
+        query, document = _value(row, "query-id"), row.values.get("corpus-id")
+        for id in document if isinstance(document, list) else [_value(row, "corpus-id")]:
+            yield query, str(id), grade
 
 
 def _value(row: TableRow, *names: str) -> str:

@@ -14,6 +14,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.tasks.retrieval import (
     bm25_similarities,
     make_retrieval,
+    read_data_sets,
     read_retrieval,
     retrieval_scores,
     similarities,
@@ -226,6 +227,70 @@ def test_one_of_several_data_sets_in_a_folder(tmp_path):
     ):
         data = read_retrieval(source, "--retrieval")
         assert data.queries == expected and data.relevant == [{1: 1}]
+
+
+def write_nano_beir(folder):
+    """Writes two data sets as NanoBEIR does; returns the ids of the relevant documents."""
+    documents = {f"d{n}": text for n, text in enumerate(("a cab", "head", "", "bad", "the j"))}
+    queries = {"q0": "cab", "q1": "bad a", "q2": "no judgement"}
+    judged = {
+        "NanoFiQA2018": {"q0": ["d0"], "q1": ["d3", "d1"]},
+        "NanoNQ": {"q0": ["d2", "d1"], "q1": ["d4"]},
+    }
+    for name, relevant in judged.items():
+        # The ids of the documents are a list or a text.
+        is_list = name == "NanoNQ"
+        pairs = [(q, ids if is_list else id) for q, ids in relevant.items() for id in ids]
+        tables = {
+            "corpus": [{"_id": id, "text": text} for id, text in documents.items()],
+            "queries": [{"_id": id, "text": text} for id, text in queries.items()],
+            "qrels": [{"query-id": q, "corpus-id": ids} for q, ids in pairs],
+            "bm25": [
+                {"query-id": q, "corpus-ids": [f"d{n}" for n in range(3, -1, -1)]} for q in queries
+            ],
+        }
+        for part, rows in tables.items():
+            write_table(folder / part / f"{name}-00000-of-00001.parquet", rows)
+    return judged
+
+
+def test_the_data_sets_of_nano_beir(tmp_path, capsys):
+    write_nano_beir(tmp_path)
+    found = read_data_sets(tmp_path, "--retrieval")
+    assert list(found) == ["NanoFiQA2018", "NanoNQ"]
+    for data in found.values():
+        # The blank document is left out.
+        assert data.documents == ["a cab", "head", "bad", "the j"]
+        assert data.queries == ["cab", "bad a"] and data.num_left_out == 1
+        assert [ranked.tolist() for ranked in data.ranked] == [[2, 1, 0]] * 2
+    assert found["NanoFiQA2018"].relevant == [{0: 1}, {1: 1, 2: 1}]
+    # The blank document is relevant, and never found.
+    assert found["NanoNQ"].relevant == [{1: 1, 4: 1}, {3: 1}]
+    assert capsys.readouterr().out.count("1 blank texts of") == 2
+    file = tmp_path / "qrels" / "NanoNQ-00000-of-00001.parquet"
+    single = read_data_sets(file, "--retrieval")[""]
+    assert single.relevant == found["NanoNQ"].relevant and len(single.ranked) == 2
+    for path in (tmp_path / "bm25").iterdir():
+        write_table(path, [{"query-id": "q0", "corpus-ids": "d1"}])
+    with pytest.raises(UserError, match="NanoNQ.*:1: corpus-ids is 'd1', not a list"):
+        read_data_sets(file, "--retrieval")
+
+
+def test_a_folder_of_folders(tmp_path):
+    write(tmp_path / "b", {"a": "", "c": "x"}, {"1": "y"}, ["1 a 1"])
+    write_table(tmp_path / "a" / "qrels" / "test.jsonl", JUDGED)
+    for name, rows in TABLES.items():
+        write_table(tmp_path / "a" / name / "test-00000-of-00001.parquet", rows)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes.txt").write_text("x")
+    found = read_data_sets(tmp_path, "--retrieval")
+    assert list(found) == ["a", "b"] and not found["a"].ranked
+    assert found["a"].queries == ["query 1", "query 2"]
+    # A blank document of BEIR stays.
+    assert found["b"].documents == ["", "x"]
+    assert list(read_data_sets(tmp_path / "b", "--retrieval")) == [""]
+    with pytest.raises(FileNotFoundError, match="notes/corpus.jsonl"):
+        read_data_sets(tmp_path / "notes", "--retrieval")
 
 
 @pytest.mark.parametrize("rows", [["1 a 2", "2 c 1"], ["1 0 a 2", "2 0 c 1"]])
