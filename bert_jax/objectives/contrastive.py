@@ -62,7 +62,7 @@ class Contrastive:
         # The step never divides the batch of this objective.
         return 1
 
-    def loss(self, model, params, batch, rngs, totals, frozen):
+    def loss(self, model, params, batch, rngs, totals, frozen, step):
         queries_BxD, documents_BxCxD = self.embed(model, params, batch, rngs)
         if self.loss_name == "softmax":
             variables = {"params": params}

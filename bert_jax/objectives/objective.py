@@ -36,6 +36,7 @@ class Objective(Protocol):
         rngs: Mapping[str, jax.Array],
         totals: Any,
         frozen: Any,
+        step: jax.Array,
     ) -> tuple[jax.Array, Metrics]:
         """Computes the loss and the metrics of a part of a batch; the parts' values add up.
 
@@ -44,6 +45,7 @@ class Objective(Protocol):
           rngs: The keys "dropout" and "sample".
           totals: The result of `totals` for the whole batch.
           frozen: Parameters that are not trained, such as a teacher's; may be empty.
+          step: int32, the steps before this one.
         """
         ...
 

@@ -26,7 +26,7 @@ class TaskLoss(abc.ABC):
     def sums(self, outputs: Outputs, batch: Batch) -> Metrics:
         """Computes the sums over all labels of the batch of the metrics in `averaged`."""
 
-    def loss(self, model, params, batch, rngs, totals, frozen):
+    def loss(self, model, params, batch, rngs, totals, frozen, step):
         sums = self.sums(apply(model, params, batch, rngs), batch)
         means = {name: value / totals for name, value in sums.items()}
         return means["loss"], means

@@ -58,7 +58,7 @@ class WeightedTerms:
         batch = _with_plain_mask(batch)
         return [term.total(batch) for term in self.terms]
 
-    def loss(self, model, params, batch, rngs, totals, frozen):
+    def loss(self, model, params, batch, rngs, totals, frozen, step):
         outputs = apply(model, params, batch, rngs)
         teacher_outputs = self._teacher_outputs(model.config, batch, frozen)
         metrics: Metrics = _sequence_sums(batch)

@@ -36,24 +36,25 @@ def make_train_step(
     Dropout and sampling depend only on (seed, step, microbatch).
     """
 
-    def loss(params, batch, key, totals, frozen):
+    def loss(params, batch, key, totals, frozen, step):
         rngs = {"dropout": key, "sample": jax.random.fold_in(key, _SAMPLE)}
-        return objective.loss(model, params, batch, rngs, totals, frozen)
+        return objective.loss(model, params, batch, rngs, totals, frozen, step)
 
-    def gradients(params, batch, key, frozen):
+    def gradients(params, batch, key, frozen, step):
         totals = objective.totals(batch)
         grad = jax.grad(loss, has_aux=True)
         if accumulation_steps == 1:
-            return grad(params, batch, jax.random.fold_in(key, 0), totals, frozen)
+            return grad(params, batch, jax.random.fold_in(key, 0), totals, frozen, step)
 
         def add_microbatch(carry, inputs):
             index, microbatch = inputs
-            part = grad(params, microbatch, jax.random.fold_in(key, index), totals, frozen)
+            own_key = jax.random.fold_in(key, index)
+            part = grad(params, microbatch, own_key, totals, frozen, step)
             return jax.tree.map(jnp.add, carry, part), None
 
         microbatches = jax.tree.map(split_rows(accumulation_steps), batch)
         first = jax.tree.map(lambda x: x[0], microbatches)
-        shapes = jax.eval_shape(grad, params, first, key, totals, frozen)
+        shapes = jax.eval_shape(grad, params, first, key, totals, frozen, step)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         total, _ = jax.lax.scan(
             add_microbatch, zeros, (jnp.arange(accumulation_steps), microbatches)
@@ -62,7 +63,7 @@ def make_train_step(
 
     def train_step(state: TrainState, batch: Batch, frozen: Any) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        grads, metrics = gradients(state.params, batch, key, frozen)
+        grads, metrics = gradients(state.params, batch, key, frozen, state.step)
         metrics["grad_norm"] = optax.global_norm(grads)
         metrics["learning_rate"] = schedule(state.step)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params, step=state.step)

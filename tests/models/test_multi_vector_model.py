@@ -1,6 +1,7 @@
 """A vector for each token, and queries that are expanded by [MASK]s."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -29,11 +30,9 @@ def rows(lengths, length):
     return {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": mask}
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def run(model, params, batch):
-    apply = jax.jit(
-        lambda params, batch: model.apply({"params": params}, batch, deterministic=True)
-    )
-    return apply(params, batch)
+    return model.apply({"params": params}, batch, deterministic=True)
 
 
 def test_documents_have_a_vector_of_length_1_for_each_token_that_is_not_skipped():
@@ -56,8 +55,9 @@ def test_documents_have_a_vector_of_length_1_for_each_token_that_is_not_skipped(
     np.testing.assert_array_equal(np.asarray(query["embeddings"])[expected], vectors[expected])
 
 
-@pytest.mark.parametrize("expansion", ["masked", "attended"])
-@pytest.mark.parametrize("length", [6, LENGTH, 15])
+@pytest.mark.parametrize(
+    ("expansion", "length"), [("masked", 6), ("masked", 15), ("attended", 6), ("attended", 15)]
+)
 def test_queries_are_expanded_by_masks(expansion, length):
     """The state at a [MASK] is that of a text with this [MASK] alone, unless all see all."""
     options = {"width": 8, "expansion": expansion, "query_length": LENGTH, "mask_id": MASK_ID}

@@ -64,7 +64,7 @@ def test_values_and_gradients_are_those_of_sentence_transformers(name, monkeypat
     batch["document_numbers"] = np.arange(6 * num_documents).reshape(6, num_documents)
 
     def loss(params):
-        return objective.loss(Given(), params, batch, {}, 1, {})
+        return objective.loss(Given(), params, batch, {}, 1, {}, 0)
 
     with jax.enable_x64(True):
         (value, metrics), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(vectors)
@@ -264,7 +264,7 @@ def gradients(model, params, batch, num_chunks, loss_name="mnr"):
     options = {"symmetric": True} if loss_name == "mnr" else {}
     objective = Contrastive(loss_name, options, num_chunks=num_chunks)
     rngs = {"dropout": jax.random.key(0), "sample": jax.random.key(1)}
-    return jax.value_and_grad(lambda p: objective.loss(model, p, batch, rngs, 1, {})[0])(params)
+    return jax.value_and_grad(lambda p: objective.loss(model, p, batch, rngs, 1, {}, 0)[0])(params)
 
 
 def assert_same(found, expected):

@@ -111,7 +111,9 @@ def test_losses_and_gradients_match_pytorch():
     @jax.jit
     def gradient_and_metrics(params, frozen):
         totals = objective.totals(batch)
-        loss = functools.partial(objective.loss, student, batch=batch, rngs=None, totals=totals)
+        loss = functools.partial(
+            objective.loss, student, batch=batch, rngs=None, totals=totals, step=0
+        )
         return jax.grad(loss, has_aux=True)(params, frozen=frozen)
 
     gradient, metrics = gradient_and_metrics(params, unflatten(teacher, config))

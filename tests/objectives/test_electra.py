@@ -86,7 +86,7 @@ def test_no_gradient_goes_through_the_samples(electra):
         terms = WeightedTerms(model.terms, weights)
         batch = jax.tree.map(jnp.asarray, BATCH)
         rngs = {"sample": jax.random.key(5), "dropout": jax.random.key(6)}
-        return terms.loss(model, params, batch, rngs, terms.totals(batch), {})[0]
+        return terms.loss(model, params, batch, rngs, terms.totals(batch), {}, 0)[0]
 
     detection, masked = (flat(gradients(params, *w)) for w in ((0.0, 50.0), (1.0, 0.0)))
     shared = {name for name in detection if name.startswith("bert/embeddings/")}

@@ -118,7 +118,7 @@ def test_loss_and_gradients_are_those_of_single_rows(family, monkeypatch):
         def loss(params):
             rngs = {"sample": jax.random.key(0)}
             totals = objective.totals(batch)
-            return objective.loss(model, params, batch, rngs, totals, frozen if teacher else {})
+            return objective.loss(model, params, batch, rngs, totals, frozen if teacher else {}, 0)
 
         return jax.value_and_grad(loss, has_aux=True)(params)
 

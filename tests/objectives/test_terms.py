@@ -188,7 +188,7 @@ def weighted(names, weights, causal=False):
     @functools.partial(jax.value_and_grad, has_aux=True)
     def run(params):
         rngs = {"dropout": jax.random.key(0), "sample": jax.random.key(1)}
-        return objective.loss(model, params, batch, rngs, objective.totals(batch), {})
+        return objective.loss(model, params, batch, rngs, objective.totals(batch), {}, 0)
 
     (loss, metrics), gradient = run(params)
     return loss, metrics, gradient

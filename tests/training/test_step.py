@@ -127,10 +127,11 @@ def test_metrics_are_averages_over_the_batch():
 
 def fake_step(step, loss_metrics, accumulation_steps=1):
     """Takes a step of a model with three parameters; the objective calls `loss_metrics(rngs)`."""
-    objective = SimpleNamespace(
-        totals=lambda batch: 1,
-        loss=lambda model, params, batch, rngs, *_: (jnp.sum(params["w"]), loss_metrics(rngs)),
-    )
+
+    def loss(model, params, batch, rngs, totals, frozen, step):
+        return jnp.sum(params["w"]), loss_metrics(rngs) | {"step": step}
+
+    objective = SimpleNamespace(totals=lambda batch: 1, loss=loss)
     optimizer = optax.GradientTransformationExtraArgs(
         lambda params: optax.EmptyState(),
         lambda updates, state, params=None, *, step: ({"w": updates["w"] * step}, state),
@@ -147,9 +148,9 @@ def fake_step(step, loss_metrics, accumulation_steps=1):
     return train_step(state, {"rows": jnp.zeros(2)}, {})
 
 
-def test_the_optimizer_and_the_schedule_get_the_number_of_steps_taken():
+def test_the_loss_the_optimizer_and_the_schedule_get_the_number_of_steps_taken():
     state, metrics = fake_step(7, lambda rngs: {})
-    assert state.step == 8 and metrics["learning_rate"] == 17
+    assert state.step == 8 and metrics["learning_rate"] == 17 and metrics["step"] == 7
     np.testing.assert_array_equal(state.params["w"], 1 + 7)
 
 
