@@ -8,14 +8,17 @@ from ml_collections import ConfigDict
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
 from bert_jax.commands.read_model import read_guide, read_model
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import validate
+from bert_jax.config.task_sections import markers
 from bert_jax.finetuning.run import FinetuningRun, TaskSetup, make_run
 from bert_jax.finetuning.summary import show
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.reports.page import write_pages
 from bert_jax.tasks import make_task
+from bert_jax.tokenizers.extension import with_markers
 from bert_jax.training import workdir
 from bert_jax.training.engine import run_to_end
 
@@ -64,9 +67,9 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
         saved = workdir.load_config(directory)
         model, family = saved.model.to_dict(), saved.family
         tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
-        read_weights = functools.partial(read_model, config.init_from)
+        read_weights = functools.partial(_read_weights, config)
     else:
-        pretrained = read_model(config.init_from)
+        pretrained = _read_weights(config)
         model, family = pretrained.model, pretrained.family
         tokenizer = pretrained.needed_tokenizer()
 
@@ -81,3 +84,15 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
         )
     task = make_task(config, config.data.input, tokenizer)
     return TaskSetup(model, family, tokenizer, task, read_weights, read_guide(config))
+
+
+def _read_weights(config: ConfigDict) -> Pretrained:
+    """Reads the initial weights, with a row of the vocabulary for each new marker."""
+    pretrained = read_model(config.init_from)
+    if "embedding" in config and (found := markers(config.embedding)):
+        tokenizer = pretrained.needed_tokenizer()
+        extended = with_markers(tokenizer, found)
+        if new := extended.tokens[tokenizer.vocab_size :]:
+            say(f"added to the vocabulary: {', '.join(map(repr, new))}")
+        pretrained.extend(extended)
+    return pretrained

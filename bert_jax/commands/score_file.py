@@ -81,7 +81,7 @@ def score_file(
         # The trainer needs a stage of at least one step.
         config.train.num_epochs = float(config.train.batch_size)
         fit_to_devices(config)
-    trainer = make_trainer(config, make_stage(config, rows))
+    trainer = make_trainer(config, make_stage(config, rows), tokenizer=tokenizer)
     if pretrained:
         weights = unflatten(pretrained.weights, trainer.model_config)
         found, params = {}, jax.device_put(weights, trainer.shardings.params)

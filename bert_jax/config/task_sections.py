@@ -26,6 +26,8 @@ IN_WINDOWS = (*GLUE_TASKS, "ax", "table")
 # documents, and those of pairs with a number.
 DISTILLATION = ("margin_mse", "kl")
 OF_NEGATIVES = ("mnr", "triplet", *DISTILLATION)
+# Those of sparse vectors and of multi-vectors.
+_OF_ALL_KINDS = ("mnr", *DISTILLATION)
 NUMBER_LOSSES = ("cosent", "angle", "cosine", "contrastive")
 # The losses of rerankers that learn labels, and those that learn a teacher's scores.
 RERANK_LABELS = ("bce", "softmax", "lambda", "ranknet", "listnet")
@@ -120,6 +122,13 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
     },
     "embedding": {
+        "kind": Field(
+            "dense",
+            "What a text becomes: a vector (dense); a weight for each token of the vocabulary, "
+            "from the masked-LM head (sparse, SPLADE); or a vector for each of its tokens "
+            "(multi_vector, ColBERT). See configs/finetune/sparse.py and multi_vector.py.",
+            choices=("dense", "sparse", "multi_vector"),
+        ),
         "loss": Field(
             "mnr",
             "Loss, with the formula of sentence-transformers. For an anchor with a positive: mnr "
@@ -127,7 +136,8 @@ TASK_SECTIONS: dict[str, Section] = {
             "negatives. For an anchor, a positive and negatives: triplet, and with the scores of a "
             "teacher margin_mse (MarginMSE) and kl (DistillKLDiv). For two texts with a number: "
             "cosent, angle (AnglE) and cosine; with 0 or 1: contrastive; with a class: softmax, "
-            "whose layer is only for training.",
+            "whose layer is only for training. sparse and multi_vector have mnr, margin_mse and "
+            "kl.",
             choices=(*OF_NEGATIVES, *NUMBER_LOSSES, "softmax"),
         ),
         "scale": Field(
@@ -180,6 +190,7 @@ TASK_SECTIONS: dict[str, Section] = {
             "Widths to which vectors are cut, such as 0,512,256,128,64: the loss is the sum over "
             "these (Matryoshka). 0 is the width of the model.",
             at_least=0,
+            only_with=("embedding.kind", "dense"),
         ),
         "dim_weights": Field(
             (1.0,), "Weight of the loss of each of dims, or one for all.", above=0
@@ -189,12 +200,14 @@ TASK_SECTIONS: dict[str, Section] = {
             "What becomes the vector of a text: the mean over all tokens with [CLS] and [SEP], or "
             "the state of the first token (cls).",
             choices=("mean", "cls"),
+            only_with=("embedding.kind", "dense"),
         ),
         "normalize": Field(
             True,
             "Whether the trained model scales its vectors to length 1. triplet and softmax compare "
             "vectors before that, margin_mse and kl take dot products after it, and all other "
             "losses compare directions only.",
+            only_with=("embedding.kind", "dense"),
         ),
         "anchor_column": Field(
             "anchor", "Column of the anchor, such as a question; query is read too."
@@ -215,7 +228,11 @@ TASK_SECTIONS: dict[str, Section] = {
         "label_divisor": Field(
             1.0, "Numbers are divided by this, such as 5 for STS-B and cosine.", above=0
         ),
-        "query_prompt": Field("", "Text that is put before each anchor, such as 'query: '."),
+        "query_prompt": Field(
+            "",
+            "Text that is put before each anchor, such as 'query: '. With multi_vector, a prompt "
+            "is a marker: it becomes a token of the vocabulary, if it is none.",
+        ),
         "document_prompt": Field("", "Text that is put before every other text."),
         "query_prompts": Field(
             "",
@@ -232,6 +249,7 @@ TASK_SECTIONS: dict[str, Section] = {
             True,
             "Whether the tokens of the prompts, and [CLS] before them, are pooled too; with False, "
             "cls is the first token after the prompt.",
+            only_with=("embedding.kind", "dense"),
         ),
         "retrieval": Field("", "A folder of BEIR that is scored too (docs/using.md)."),
         "skip_own_id": Field(
@@ -243,6 +261,77 @@ TASK_SECTIONS: dict[str, Section] = {
             "",
             "A file with sentence1, sentence2 and score, or the folder of STS-B, that is scored "
             "too. Both texts have the prompt of queries and documents if that is one, or none.",
+            only_with=("embedding.kind", "dense"),
+        ),
+        "query_flops": Field(
+            5e-5,
+            "sparse: weight of the FLOPS loss of queries, which makes their vectors sparse.",
+            at_least=0,
+            only_with=("embedding.kind", "sparse"),
+        ),
+        "document_flops": Field(
+            3e-5,
+            "sparse: weight of the FLOPS loss of documents.",
+            at_least=0,
+            only_with=("embedding.kind", "sparse"),
+        ),
+        "flops_warmup": Field(
+            1 / 3,
+            "sparse: fraction of the steps in which both weights rise from 0, with the square of "
+            "the step.",
+            at_least=0,
+            at_most=1,
+            only_with=("embedding.kind", "sparse"),
+        ),
+        "double_log": Field(
+            False,
+            "sparse: whether weights are log1p(log1p(relu(x))) of a logit, and not log1p(relu(x)).",
+            only_with=("embedding.kind", "sparse"),
+        ),
+        "static_queries": Field(
+            False,
+            "sparse: whether a query has a trained weight for each of its tokens and does not pass "
+            "through the encoder (inference-free).",
+            only_with=("embedding.kind", "sparse"),
+        ),
+        "query_learning_rate": Field(
+            1e-3,
+            "Peak learning rate of the weights of static_queries.",
+            above=0,
+            only_with=("embedding.static_queries", True),
+        ),
+        "width": Field(
+            128,
+            "multi_vector: number of values of the vector of a token.",
+            above=0,
+            only_with=("embedding.kind", "multi_vector"),
+        ),
+        "query_length": Field(
+            32,
+            "multi_vector: largest number of tokens in a query, with [CLS], the marker and [SEP]. "
+            "Longer queries are truncated. That of a document is data.max_seq_length.",
+            at_least=5,
+            at_most=512,
+            only_with=("embedding.kind", "multi_vector"),
+        ),
+        "expansion": Field(
+            "masked",
+            "multi_vector: whether a shorter query is filled up to query_length with [MASK]s, "
+            "which have vectors too: not (none), with ones that no token attends to (masked), or "
+            "with ones that all attend to (attended).",
+            choices=("none", "masked", "attended"),
+            only_with=("embedding.kind", "multi_vector"),
+        ),
+        "skip_punctuation": Field(
+            True,
+            "multi_vector: whether the punctuation of documents has no vectors.",
+            only_with=("embedding.kind", "multi_vector"),
+        ),
+        "mean_maxsim": Field(
+            False,
+            "multi_vector: whether a score is the mean over the vectors of the query, and not "
+            "their sum.",
+            only_with=("embedding.kind", "multi_vector"),
         ),
     },
     "rerank": {
@@ -351,13 +440,37 @@ def values_of_sets(text: str) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in (item.partition("=") for item in items)]
 
 
+def markers(own: ConfigDict) -> list[str]:
+    """Returns the prompts of `config.embedding` that are tokens of the vocabulary."""
+    if own.kind != "multi_vector":
+        return []
+    prompts = [own.query_prompt, own.document_prompt]
+    of_sets = own.query_prompts, own.document_prompts
+    prompts += [text for value in of_sets for _, text in values_of_sets(value)]
+    return [prompt for prompt in prompts if prompt]
+
+
 def embedding_similarity(own: ConfigDict) -> str:
-    """Returns how the vectors of `config.embedding` are compared: "cosine" or "dot"."""
+    """Returns how the vectors of `config.embedding` are compared: see `Embedding.similarity`."""
+    if own.kind == "sparse":
+        return "dot"
+    if own.kind == "multi_vector":
+        return "mean_maxsim" if own.mean_maxsim else "maxsim"
     return "dot" if own.loss in DISTILLATION and not own.normalize else "cosine"
 
 
 def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
     own = config.embedding
+    yield Rule(
+        own.kind == "dense" or own.loss in _OF_ALL_KINDS,
+        ("embedding.kind", "embedding.loss"),
+        f"this kind is trained with {', '.join(_OF_ALL_KINDS)}",
+    )
+    yield Rule(
+        not own.static_queries or not own.query_flops,
+        ("embedding.static_queries", "embedding.query_flops"),
+        "the vector of such a query has only its own tokens; set query_flops to 0",
+    )
     yield Rule(
         own.loss not in ("mnr", "cosent", "angle") or config.train.batch_size > 1,
         ("train.batch_size", "embedding.loss"),

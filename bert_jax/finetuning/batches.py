@@ -11,6 +11,7 @@ from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost
 from bert_jax.tasks.mixed_rows import MixedRows
 from bert_jax.tasks.token_rows import TokenRows
+from bert_jax.tasks.vectors import joined
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.trainer import Trainer
 
@@ -113,36 +114,44 @@ def predict(
       length_multiple: See `cut`; outputs for padding that was cut are NO_PROBABILITY.
 
     Returns:
-      The model's outputs by name, float32, with one row for each example; None if stopped.
+      The model's outputs by name, float32, with one row for each example, or as `compact` of the
+      rows gives them; None if stopped.
     """
     shards = multihost.batch_shards(trainer.layout.batch)
     size = -(-min(batch_size, len(rows)) // shards["num_shards"]) * shards["num_shards"]
     row_R = host_rows(size, **shards)
 
+    # The rows of each batch.
+    ranges = [
+        part[first : first + size] for part in rows.parts for first in range(0, len(part), size)
+    ]
+
     def batches() -> Iterator[dict[str, np.ndarray]]:
-        for first in range(0, len(rows), size):
+        names = *trainer.model.INPUTS, "is_query"
+        for numbers in ranges:
             # Copies of the last row fill up the last batch.
-            batch = rows.take(np.minimum(first + np.arange(size), len(rows) - 1))
+            batch = rows.take(np.minimum(numbers.start + np.arange(size), numbers[-1]))
             batch = cut(batch, rows.PER_TOKEN, length_multiple)
-            yield {name: batch[name][row_R] for name in trainer.model.INPUTS}
+            yield {name: batch[name][row_R] for name in names if name in batch}
 
     length = rows.take(np.arange(1))["input_ids"].shape[-1]
-    outputs: dict[str, list[np.ndarray]] = {}
-    for batch in trainer.put(batches()):
+    outputs: dict[str, list[Any]] = {}
+    for numbers, batch in zip(ranges, trainer.put(batches()), strict=True):
         was_cut = length - batch["input_ids"].shape[-1]
+        found = {}
         for name, values in trainer.eval_step(params, batch).items():
-            values = np.asarray(values)
+            values = np.asarray(values)[: len(numbers)]
+            if not np.isfinite(values).all():
+                raise DivergedError(
+                    f"the model's {name} are not finite: its weights are damaged, or the learning "
+                    "rate or config.optimizer.weight_decay was too high"
+                )
             if was_cut and trainer.model.PER_TOKEN:
                 padding = [(0, 0), (0, was_cut), *[(0, 0)] * (values.ndim - 2)]
                 values = np.pad(values, padding, constant_values=NO_PROBABILITY)
+            found[name] = values
+        for name, values in rows.compact(found, trainer.model_config.vocab_size).items():
             outputs.setdefault(name, []).append(values)
         if stop():
             return None
-    found = {name: np.concatenate(parts)[: len(rows)] for name, parts in outputs.items()}
-    for name, values in found.items():
-        if not np.isfinite(values).all():
-            raise DivergedError(
-                f"the model's {name} are not finite: its weights are damaged, or the learning "
-                "rate or config.optimizer.weight_decay was too high"
-            )
-    return rows.of_examples(found)
+    return rows.of_examples({name: joined(parts) for name, parts in outputs.items()})

@@ -15,6 +15,7 @@ from bert_jax.finetuning.layer_rates import scaled_by_layer
 from bert_jax.heads import load_head
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.tasks.token_rows import TokenRows
+from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import Stage, curve_of_run
 from bert_jax.training.trainer import Trainer, make_layout, make_model_config
 
@@ -24,19 +25,22 @@ def make_trainer(
     stage: Stage,
     class_counts: Mapping[str, int] = MappingProxyType({}),
     devices: Sequence[jax.Device] | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Trainer:
     """Builds the trainer of a filled-in config, for all devices by default.
 
     Args:
       class_counts: The training examples of each class; see `Task.class_counts`.
+      tokenizer: See `Head.model_options`.
     """
     head, decay = load_head(config.head), config.optimizer.layer_decay
     # Blocks that share their parameters have one rate.
     num_layers = config.model.layer_groups or config.model.num_hidden_layers
     scaling = scaled_by_layer(num_layers, decay) if decay != 1 else None
     layout = make_layout(config, devices)
-    model = head.make_model(make_model_config(config, layout), len(config.labels), config)
-    loss = head.make_loss(config, class_counts)
+    model_config = make_model_config(config, layout)
+    model = head.make_model(model_config, len(config.labels), config, tokenizer)
+    loss = head.make_loss(config, class_counts, stage.num_steps)
     trainer = Trainer.create(config, layout, model, loss, [stage], scaling=scaling)
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     return dataclasses.replace(trainer, accumulation_steps=1) if head.divides_batch else trainer

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
+from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.heads import load_head
 from bert_jax.interop.embedding import Embedding
@@ -36,6 +37,9 @@ def make_first_state(
             )
     elif pretrained.head:
         pretrained.drop_head()
+    if config.head == "sparse" and (problem := pretrained.missing_head("masked_lm")):
+        raise UserError(f"config.embedding.kind is sparse, but {problem}: train it first")
+    prefixes += own.vector_weights
     others = other_settings(config, pretrained) if "embedding" in config else []
     for warning in pretrained.warnings + others:
         say(f"warning: {warning}")

@@ -90,7 +90,7 @@ def make_run(config: ConfigDict, directory: epath.Path, setup: TaskSetup) -> "Fi
     warnings += task.check(config)
     stage = make_stage(config, rows)
     check_installed(config)
-    trainer = make_trainer(config, stage, task.class_counts())
+    trainer = make_trainer(config, stage, task.class_counts(), tokenizer=tokenizer)
     warnings += warmup_warnings([stage])
     if rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
         is_protein = tokenizer.kind == "protein"
@@ -238,6 +238,9 @@ class FinetuningRun:
         return predict(self.trainer, params, rows, size, guard.poll, multiple)
 
     def end(self, step: int, times: dict[str, float | None]) -> dict[str, Any]:
+        for split in self.task.scored_splits:
+            for warning in self.task.warnings_of(self.results[split]):
+                say(f"warning: {warning}")
         results = {
             "task": self.task.name,
             "metric": self.task.metric,

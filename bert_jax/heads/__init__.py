@@ -10,6 +10,8 @@ HEADS = {
     "multiple_choice": "bert_jax.heads.multiple_choice:HEAD",
     "reranker": "bert_jax.heads.reranker:HEAD",
     "embedding": "bert_jax.heads.embedding:HEAD",
+    "sparse": "bert_jax.heads.sparse:HEAD",
+    "multi_vector": "bert_jax.heads.multi_vector:HEAD",
 }
 
 

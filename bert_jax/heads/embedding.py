@@ -8,14 +8,18 @@ from ml_collections import ConfigDict
 
 from bert_jax.config.task_sections import DISTILLATION, embedding_similarity, values_of_sets
 from bert_jax.heads.head import Head
+from bert_jax.tokenizers import Tokenizer
 
 
-def _model_options(config: ConfigDict) -> dict[str, Any]:
+def _model_options(config: ConfigDict, tokenizer: Tokenizer | None) -> dict[str, Any]:
     # Only the loss softmax has labels.
     return {"pooling": config.embedding.pooling, "num_outputs": len(config.labels)}
 
 
-def _loss_options(config: ConfigDict, class_counts: Mapping[str, int]) -> dict[str, Any]:
+def loss_options(
+    config: ConfigDict, class_counts: Mapping[str, int], num_steps: int
+) -> dict[str, Any]:
+    """Returns the arguments of `Contrastive`."""
     own, options = config.embedding, {}
     if own.loss in ("mnr", "cosent", "angle"):
         options["scale"] = own.scale
@@ -38,7 +42,8 @@ def _loss_options(config: ConfigDict, class_counts: Mapping[str, int]) -> dict[s
     }
 
 
-def _embedding(config: ConfigDict) -> dict[str, Any]:
+def embedding(config: ConfigDict) -> dict[str, Any]:
+    """Returns the arguments of `Embedding`."""
     own = config.embedding
     # All texts of training had a prompt that both sides have.
     is_same = bool(own.query_prompt) and own.query_prompt == own.document_prompt
@@ -66,7 +71,8 @@ def _batch_fields(config: ConfigDict, texts: int) -> dict[str, tuple[tuple[int, 
     """Describes what `tasks.embedding_rows.TupleRows` gives for an anchor and its documents."""
     rows, length = config.train.batch_size, config.data.max_seq_length
     documents = rows, texts - 1
-    inputs = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (rows, length))
+    own_length = config.embedding.query_length if config.head == "multi_vector" else length
+    inputs = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (rows, own_length))
     shapes = inputs | dict.fromkeys(("document_ids", "document_mask"), (*documents, length))
     shapes |= {"query_numbers": (rows,), "document_numbers": documents}
     label_type = np.int32 if config.labels else np.float32
@@ -81,10 +87,10 @@ HEAD = Head(
     model="bert_jax.models.embedding_model:EmbeddingModel",
     loss="bert_jax.objectives.contrastive:Contrastive",
     model_options=_model_options,
-    loss_options=_loss_options,
+    loss_options=loss_options,
     # Negatives come from the whole batch.
     divides_batch=True,
-    embedding=_embedding,
+    embedding=embedding,
     batch_fields=_batch_fields,
     # An anchor, a positive and the negatives.
     num_texts=lambda config: 2 + len(config.embedding.negative_columns),

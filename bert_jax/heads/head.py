@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.parts import import_name
 from bert_jax.heads.verb import Verb
+from bert_jax.tokenizers import Tokenizer
 
 
 def _nothing(*_: Any) -> dict[str, Any]:
@@ -26,11 +27,13 @@ class Head:
         `model_options`. `models.task_models.TaskModel` describes what it has.
       loss: MODULE:NAME of the `Objective`, which is made with `loss_options`; most are a `TaskLoss`
         of `objectives.task_losses`.
-      num_outputs: The number of outputs if it is always the same; 0 for one for each label.
-      model_options: Takes a completed config; returns more arguments of the model. A model without
-        the config of a run is made without them.
-      loss_options: Takes a completed config and the number of training examples of each class;
-        returns the arguments of the loss.
+      num_outputs: The number of outputs if it is always the same; 0 for one for each label; None
+        for a model without this argument.
+      model_options: Takes a completed config and the tokenizer, or None where only the shapes of
+        parameters matter; returns more arguments of the model. A model without the config of a run
+        is made without them.
+      loss_options: Takes a completed config, the number of training examples of each class and the
+        number of steps; returns the arguments of the loss.
       divides_batch: Whether the loss itself divides a batch for gradient accumulation.
       task: The task that reads labeled files for a model without a config of training.
       transformers_class: The class in `transformers` without the family's name and "For": a key of
@@ -54,9 +57,9 @@ class Head:
 
     model: str
     loss: str
-    num_outputs: int = 0
-    model_options: Callable[[ConfigDict], Mapping[str, Any]] = _nothing
-    loss_options: Callable[[ConfigDict, Mapping[str, int]], Mapping[str, Any]] = _nothing
+    num_outputs: int | None = 0
+    model_options: Callable[[ConfigDict, Tokenizer | None], Mapping[str, Any]] = _nothing
+    loss_options: Callable[[ConfigDict, Mapping[str, int], int], Mapping[str, Any]] = _nothing
     divides_batch: bool = False
     task: str = ""
     transformers_class: str = ""
@@ -74,18 +77,27 @@ class Head:
     def model_class(self) -> Any:
         return import_name(self.model)
 
-    def make_model(self, model_config: Any, num_labels: int, run: ConfigDict | None = None) -> Any:
+    def make_model(
+        self,
+        model_config: Any,
+        num_labels: int,
+        run: ConfigDict | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> Any:
         """Makes the model; `num_labels` 0 means regression.
 
         Args:
           model_config: A BertConfig.
           run: The config of the run, if the model is trained or was trained in one.
+          tokenizer: See `model_options`.
         """
-        options = {"num_outputs": self.num_outputs or max(1, num_labels)}
+        options = {}
+        if self.num_outputs is not None:
+            options["num_outputs"] = self.num_outputs or max(1, num_labels)
         if run is not None:
-            options |= self.model_options(run)
+            options |= self.model_options(run, tokenizer)
         return self.model_class(model_config, **options)
 
-    def make_loss(self, config: ConfigDict, class_counts: Mapping[str, int]) -> Any:
-        """Makes the loss; `class_counts` has the number of training examples of each class."""
-        return import_name(self.loss)(**self.loss_options(config, class_counts))
+    def make_loss(self, config: ConfigDict, class_counts: Mapping[str, int], num_steps: int) -> Any:
+        """Makes the loss; see `loss_options`."""
+        return import_name(self.loss)(**self.loss_options(config, class_counts, num_steps))

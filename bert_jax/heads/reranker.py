@@ -114,7 +114,9 @@ def _predict(bert: "FineTuned", items: list[Item]) -> list[Item]:
     ]
 
 
-def _loss_options(config: ConfigDict, class_counts: Mapping[str, int]) -> dict[str, Any]:
+def _loss_options(
+    config: ConfigDict, class_counts: Mapping[str, int], num_steps: int
+) -> dict[str, Any]:
     own, options = config.rerank, {}
     if own.loss == "bce":
         negatives = class_counts.get("negative", 0) / max(1, class_counts.get("positive", 0))

@@ -94,7 +94,9 @@ def _predict(
     return found
 
 
-def _loss_options(config: ConfigDict, class_counts: Mapping[str, int]) -> dict[str, Any]:
+def _loss_options(
+    config: ConfigDict, class_counts: Mapping[str, int], num_steps: int
+) -> dict[str, Any]:
     own, counts = config.get("table", {}), class_counts.values()
     weights: tuple[float, ...] = ()
     if own.get("class_weights"):

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import stable_hash
+from bert_jax.base.progress import say
 from bert_jax.config.task_sections import (
     DISTILLATION,
     NUMBER_LOSSES,
@@ -26,6 +27,7 @@ from bert_jax.tasks.mixed_rows import MixedRows
 from bert_jax.tasks.retrieval import (
     BASELINE_PREFIX,
     Retrieval,
+    Vectors,
     bm25_similarities,
     cosine_similarities,
     read_pairs,
@@ -37,9 +39,12 @@ from bert_jax.tasks.scores import Scores, regression_scores
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task, find_files
 from bert_jax.tasks.token_rows import TokenRows
+from bert_jax.tasks.vectors import active_dims, arrays_of
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.tables import read_rows
 
+# Sparse vectors with fewer zeros have no use.
+_LEAST_SPARSITY = 0.9
 # The losses that compare pairs with different labels.
 _OF_DIFFERENCES = ("cosent", "angle", "softmax")
 
@@ -61,9 +66,18 @@ class EmbeddingTask(Task):
         super().__init__(*args)
         if self._sets:
             self.parts = ()
+        self._kind = self._options["kind"]
+        # The others have one length for both sides.
+        is_multiple = self._kind == "multi_vector"
+        self._query_length = self._options["query_length"] if is_multiple else None
         self._loss = self._options["loss"]
         split = next((split for split in self.splits if split != "train"), "validation")
         self.metric = "spearman" if self._is_similarity(split) else "ndcg@10"
+
+    @classmethod
+    def head_of(cls, config: ConfigDict) -> str:
+        kind = config.embedding.kind
+        return cls.head if kind == "dense" else kind
 
     @property
     def _is_labeled(self) -> bool:
@@ -151,6 +165,17 @@ class EmbeddingTask(Task):
                 f"config.init_from is {config.init_from}, which has a decoder, or whose first "
                 "token attends to no other (for this, set config.embedding.pooling=mean)"
             )
+        if self._query_length and self._query_length > model.max_position_embeddings:
+            raise UserError(
+                f"config.embedding.query_length is {self._query_length}, longer than the "
+                f"{model.max_position_embeddings} positions of {config.init_from}"
+            )
+        if self._query_length and own.expansion != "none":
+            if self._tokenizer.mask_id >= model.vocab_size:
+                raise UserError(
+                    f"config.embedding.expansion is {own.expansion}, but {config.init_from} has "
+                    "no mask; set it to none"
+                )
         if any(dim > width for dim in own.dims):
             raise UserError(
                 f"config.embedding.dims is {own.dims!r}, but the vectors of {config.init_from} "
@@ -171,7 +196,7 @@ class EmbeddingTask(Task):
             rows.num_batches(batch_size)
         for name, of_set in rows.sets.items() if isinstance(rows, MixedRows) else [("", rows)]:
             where = f" in {name}" if name else ""
-            if own.loss in DISTILLATION and own.normalize:
+            if own.loss in DISTILLATION and embedding_similarity(own) == "cosine":
                 lowest, highest = of_set.scores_M.min(), of_set.scores_M.max()
                 if (highest - lowest) / own.teacher_temperature > 2 / own.temperature:
                     warnings.append(
@@ -310,7 +335,8 @@ class EmbeddingTask(Task):
         types = {"softmax": np.int32} | dict.fromkeys(NUMBER_LOSSES, np.float32)
         options = self._tokenizer, self._max_seq_length, types.get(self._loss)
         tuples = self._part(source, "train", name, bad_rows)
-        rows = TupleRows(tuples, self._prompts(name), *options, self._options["include_prompt"])
+        options = *options, self._options["include_prompt"], self._query_length
+        rows = TupleRows(tuples, self._prompts(name), *options)
         self.check_not_empty(source, "train", rows)
         if self._loss in _OF_DIFFERENCES and np.all(rows.labels_N == rows.labels_N[0]):
             raise UserError(
@@ -340,14 +366,20 @@ class EmbeddingTask(Task):
         texts, number_N = data.distinct()
         similarity = embedding_similarity(self._options)
 
-        def scores(queries_QxD: np.ndarray, texts_TxD: np.ndarray) -> Scores:
-            vectors = queries_QxD, texts_TxD
+        def scores(*vectors: Vectors) -> Scores:
             found = retrieval_scores(data, similarities(*vectors, number_N, similarity))
+            if self._kind == "sparse":
+                found |= active_dims(*vectors)
+                if not found["corpus_active_dims"]:
+                    say(
+                        "warning: all vectors of documents are zero, which no training mends: "
+                        "config.embedding.document_flops is too high"
+                    )
             return found | {f"{BASELINE_PREFIX}ndcg@10": baseline()}
 
         options = self._tokenizer, self._max_seq_length, scores, [data.relevant, data.own]
-        include_prompt = self._options["include_prompt"]
-        return ScoredRows((data.queries, texts), prompts, *options, include_prompt)
+        options = *options, self._options["include_prompt"], self._query_length, self._kind
+        return ScoredRows((data.queries, texts), prompts, *options)
 
     def _similarity_rows(
         self,
@@ -367,24 +399,37 @@ class EmbeddingTask(Task):
 
     def score(self, rows: ScoredRows, outputs: dict[str, np.ndarray]) -> Scores:
         """Scores the vectors, and with `config.embedding.dims` also those that are cut."""
-        vectors_MxD = outputs["embeddings"]
-        scores = rows.score(vectors_MxD)
+        vectors = outputs["embeddings"]
+        scores = rows.score(vectors)
         main = next(iter(scores))
         for dim in self._options["dims"]:
-            if 0 < dim < vectors_MxD.shape[1]:
-                scores[f"{main}_{dim}"] = rows.score(vectors_MxD[:, :dim])[main]
+            if 0 < dim < vectors.shape[1]:
+                scores[f"{main}_{dim}"] = rows.score(vectors[:, :dim])[main]
         return scores
+
+    def warnings_of(self, scores: Scores) -> list[str]:
+        if scores.get("corpus_sparsity_ratio", 1) > _LEAST_SPARSITY:
+            return []
+        number = scores["corpus_active_dims"]
+        return [
+            f"the vectors of documents have {number:,.0f} active dimensions, more than a tenth of "
+            "the vocabulary: config.embedding.document_flops is too low, or there were too few "
+            "steps"
+        ]
 
     def write_predictions(
         self, rows: ScoredRows, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
-        """Writes the vectors as an array of numpy, those of queries first."""
-        stream = io.BytesIO()
-        np.save(stream, outputs["embeddings"])
+        """Writes the vectors, those of queries first: an array of numpy, or see `arrays_of`."""
+        stream, vectors = io.BytesIO(), outputs["embeddings"]
+        if self._kind == "dense":
+            np.save(stream, vectors)
+        else:
+            np.savez(stream, **arrays_of(vectors))
         files.write_whole(path, stream.getvalue())
 
     def predictions_name(self, split: str) -> str:
-        return f"{split}.npy"
+        return f"{split}.{'npy' if self._kind == 'dense' else 'npz'}"
 
 
 def _retrieval_of(tuples: Sequence[TextTuple]) -> Retrieval:

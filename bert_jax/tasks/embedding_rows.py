@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.base.hashes import stable_hash
+from bert_jax.tasks.retrieval import Vectors
 from bert_jax.tasks.scores import Scores
 from bert_jax.tasks.token_rows import TokenRows, tokenized
+from bert_jax.tasks.vectors import compact
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 
@@ -80,7 +82,8 @@ class TupleRows(TokenRows):
     Args:
       tuples: They may have different numbers of texts.
       label_type: np.int32, np.float32, or None without labels.
-      include_prompt: See `config.embedding`.
+      include_prompt, query_length: See `config.embedding`; queries are otherwise as long as
+        documents.
 
     Attributes:
       queries_N: Which of the distinct anchors each row has.
@@ -100,6 +103,7 @@ class TupleRows(TokenRows):
         max_seq_length: int,
         label_type: type | None,
         include_prompt: bool = True,
+        query_length: int | None = None,
     ):
         queries, documents = self.sides = DistinctTexts(), DistinctTexts()
         counts, labels, scores = array("i", [0]), array("d"), array("f")
@@ -111,13 +115,13 @@ class TupleRows(TokenRows):
             scores.extend(of_texts)
             if label_type is not None:
                 labels.append(label)
-        options = tokenizer, max_seq_length
+        lengths = query_length or max_seq_length, max_seq_length
         rows, other_rows = (
-            _rows(texts, prompt, include_prompt, *options)
-            for texts, prompt in zip(self.sides, prompts, strict=True)
+            _rows(texts, prompt, include_prompt, tokenizer, length)
+            for texts, prompt, length in zip(self.sides, prompts, lengths, strict=True)
         )
-        super().__init__(rows, *options)
-        self.documents = TokenRows(other_rows, *options)
+        super().__init__(rows, tokenizer, lengths[0])
+        self.documents = TokenRows(other_rows, tokenizer, max_seq_length)
         self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
         self.queries_N, first_queries = numbered(queries.hashes)
         # The documents of row i are documents_M[first[i] : first[i + 1]].
@@ -183,9 +187,11 @@ class ScoredRows(TokenRows):
     """Texts whose vectors are scored: first all queries, then all documents.
 
     Args:
-      scores: Computes the scores of queries_QxD and documents_NxD.
+      scores: Computes the scores of the vectors of queries and of documents.
       facts: What the scores depend on beside the texts.
-      include_prompt: See `config.embedding`.
+      include_prompt, query_length: See `TupleRows`.
+      kind: See `config.embedding`. The batches of another kind than "dense" are of one side, and
+        those of queries have a field "is_query".
     """
 
     def __init__(
@@ -194,24 +200,42 @@ class ScoredRows(TokenRows):
         prompts: tuple[str, str],
         tokenizer: Tokenizer,
         max_seq_length: int,
-        scores: Callable[[np.ndarray, np.ndarray], Scores],
+        scores: Callable[[Vectors, Vectors], Scores],
         facts: Iterable[Any],
         include_prompt: bool = True,
+        query_length: int | None = None,
+        kind: str = "dense",
     ):
-        options = tokenizer, max_seq_length
+        lengths = query_length or max_seq_length, max_seq_length
         rows = (
-            _rows(texts, prompt, include_prompt, *options)
-            for texts, prompt in zip(sides, prompts, strict=True)
+            _rows(texts, prompt, include_prompt, tokenizer, length)
+            for texts, prompt, length in zip(sides, prompts, lengths, strict=True)
         )
-        super().__init__(itertools.chain.from_iterable(rows), *options)
+        super().__init__(itertools.chain.from_iterable(rows), tokenizer, max_seq_length)
         self._num_queries, self._scores, self._facts = len(sides[0]), scores, list(facts)
+        self._kind = kind
 
     @property
     def num_examples(self) -> int:
         return self._num_queries
 
-    def score(self, vectors_MxD: np.ndarray) -> Scores:
-        return self._scores(vectors_MxD[: self._num_queries], vectors_MxD[self._num_queries :])
+    @property
+    def parts(self) -> Sequence[range]:
+        if self._kind == "dense":
+            return super().parts
+        return range(self._num_queries), range(self._num_queries, len(self))
+
+    def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        batch = super().take(indices)
+        if self._kind == "dense" or indices[0] >= self._num_queries:
+            return batch
+        return batch | {"is_query": np.ones(len(indices), bool)}
+
+    def compact(self, outputs: dict[str, np.ndarray], vocab_size: int) -> dict[str, Any]:
+        return {"embeddings": compact(outputs, self._kind, vocab_size)}
+
+    def score(self, vectors: Vectors) -> Scores:
+        return self._scores(vectors[: self._num_queries], vectors[self._num_queries :])
 
     def fingerprint_texts(self) -> Iterator[str]:
         return map(str, self._facts)

@@ -143,7 +143,8 @@ class Task(abc.ABC):
 
     Attributes:
       name: The value of `config.task`, such as "mrpc".
-      head: The name of its head: a key of `heads.HEADS`, or MODULE:NAME.
+      head: The name of its head: a key of `heads.HEADS`, or MODULE:NAME. If that depends on the
+        config, `head_of` says it.
       is_scored_before: Whether the model is scored before training too, which may make it worse.
       labels: The label names in the order of the logits. Empty for regression and question
         answering.
@@ -168,6 +169,7 @@ class Task(abc.ABC):
         self, config: ConfigDict, source: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
     ):
         self.name, self._tokenizer = config.task, tokenizer
+        self.head = self.head_of(config)
         self._options = config[config.task] if config.task in TASK_SECTIONS else {}
         self._max_seq_length = config.data.max_seq_length
         self._bad_rows_policy, self._long_texts = config.data.bad_rows, config.data.long_texts
@@ -179,6 +181,11 @@ class Task(abc.ABC):
         parts = tuple(split for split in self.splits if self.sources[split] is train)
         self.parts = parts if len(parts) > 1 else ()
         self.labels = labels or self.find_labels()
+
+    @classmethod
+    def head_of(cls, config: ConfigDict) -> str:
+        """Returns the name of the head with a config."""
+        return cls.head
 
     def open_sources(self, source: str) -> dict[str, epath.Path]:
         return find_files(source, self.file_names)
@@ -274,6 +281,10 @@ class Task(abc.ABC):
             [N, 1]), [N, L, labels] for tags or [N, C] for choices; "start_logits" and
             "end_logits", [N, L]; or "embeddings" [N, D].
         """
+
+    def warnings_of(self, scores: Scores) -> list[str]:
+        """Says what is wrong with a finished model whose scores these are; sentences."""
+        return []
 
     def tuned(self, results: Mapping[str, Any]) -> "Task":
         """Returns the task for test splits, whose threshold the results of the run may choose."""

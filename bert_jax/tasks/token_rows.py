@@ -4,9 +4,9 @@ import hashlib
 import json
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,6 +107,15 @@ class TokenRows:
     def draw(self, indices: np.ndarray, seed: int, step: int) -> dict[str, np.ndarray]:
         """Returns the examples of a step of training, of which a subclass may draw a part."""
         return self.take(indices)
+
+    @property
+    def parts(self) -> Sequence[range]:
+        """The rows of which a batch of a prediction has those of one part only."""
+        return (range(len(self)),)
+
+    def compact(self, outputs: dict[str, np.ndarray], vocab_size: int) -> dict[str, Any]:
+        """Returns the outputs of a batch in a form that needs less memory, if rows have one."""
+        return outputs
 
     def of_examples(self, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs of the examples, from a model's outputs for all sequences."""

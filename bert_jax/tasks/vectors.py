@@ -2,11 +2,14 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
 
 from bert_jax.tasks.retrieval import Vectors
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 
 def compact(outputs: Mapping[str, np.ndarray], kind: str, vocab_size: int) -> Vectors:
@@ -22,6 +25,8 @@ def compact(outputs: Mapping[str, np.ndarray], kind: str, vocab_size: int) -> Ve
     """
     vectors = outputs["embeddings"]
     if kind == "sparse":
+        from scipy import sparse  # The import takes a third of a second.
+
         return sparse.csr_array(vectors[:, :vocab_size])
     if kind == "multi_vector":
         return [x[kept] for x, kept in zip(vectors, outputs["is_vector"], strict=True)]
@@ -30,9 +35,13 @@ def compact(outputs: Mapping[str, np.ndarray], kind: str, vocab_size: int) -> Ve
 
 def joined(parts: Sequence[Vectors]) -> Vectors:
     """Joins the vectors of batches."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
     if isinstance(parts[0], list):
         return list(itertools.chain.from_iterable(parts))
-    return sparse.vstack(parts, "csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
+    from scipy import sparse  # The import takes a third of a second.
+
+    return sparse.vstack(parts, "csr")
 
 
 def arrays_of(vectors: Vectors) -> dict[str, np.ndarray]:
@@ -50,7 +59,7 @@ def arrays_of(vectors: Vectors) -> dict[str, np.ndarray]:
     return {name: np.asarray(getattr(vectors, name)) for name in names} | marks
 
 
-def active_dims(queries: sparse.csr_array, texts: sparse.csr_array) -> dict[str, float]:
+def active_dims(queries: "sparse.csr_array", texts: "sparse.csr_array") -> dict[str, float]:
     """Describes how sparse the vectors of queries and of documents are.
 
     Returns:

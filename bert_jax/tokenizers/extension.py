@@ -13,7 +13,9 @@ The new tokens first take the places of the placeholders "[unused0]", ..., and t
 Only the vocabulary changes, so every program that can read the old one can read the new.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from tokenizers import AddedToken
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
@@ -39,8 +41,27 @@ def extended_size(tokenizer: Tokenizer, add_tokens: str) -> int:
     return tokenizer.vocab_size + max(0, int(add_tokens) - tokenizer.num_unused)
 
 
-def replaced_pieces(tokenizer: Tokenizer, extended: Tokenizer) -> dict[int, list[int]] | None:
-    """Returns the ids that each added token replaces, by its id.
+def with_markers(tokenizer: Tokenizer, markers: Iterable[str]) -> Tokenizer:
+    """Returns the tokenizer with markers as tokens that it finds in texts; see `with_added`.
+
+    A marker that it already encodes as one token stays as it is.
+    """
+    added: dict[int, AddedToken] = {}
+    for marker in dict.fromkeys(markers):
+        ids = tokenizer.encode_batch([marker])[0].tolist()
+        if len(ids) != 1 or ids == [tokenizer.unk_id]:
+            # A token of the vocabulary that no text gives, such as "[unused0]", keeps its id.
+            next_id = max([tokenizer.vocab_size, *(i + 1 for i in added)])
+            added[tokenizer.ids.get(marker, next_id)] = AddedToken(marker, normalized=False)
+    if not added:
+        return tokenizer
+    mask, takes_space = tokenizer.special_tokens.mask, tokenizer.mask_takes_space
+    own = {tokenizer.mask_id: AddedToken(mask, lstrip=takes_space, special=True)}
+    return tokenizer.with_added(own | tokenizer.added | added, "the markers")
+
+
+def replaced_pieces(tokenizer: Tokenizer, extended: Tokenizer) -> dict[int, Sequence[int]] | None:
+    """Returns the ids that each added token replaces, by its id; all of them for a marker.
 
     None if `extended` is not this tokenizer with added tokens.
     """
@@ -49,7 +70,9 @@ def replaced_pieces(tokenizer: Tokenizer, extended: Tokenizer) -> dict[int, list
     if tokenizer.options != extended.options or not all(is_placeholder(old[i]) for i in changed):
         return None
     added = [*changed, *range(len(old), len(new))]
-    return {i: tokenizer.word_pieces(new[i]) for i in added}
+    return {
+        i: range(len(old)) if i in extended.added else tokenizer.word_pieces(new[i]) for i in added
+    }
 
 
 def words_of_file(path: str, tokenizer: Tokenizer) -> list[str]:

@@ -74,7 +74,7 @@ def check_finetuning(
       with_plan: Reads the weights and the data, which decide the number of steps and of negatives,
         and prints what the whole run takes if all texts have the full length.
     """
-    name = load_part(config.task, TASKS, "config.task").head
+    name = load_part(config.task, TASKS, "config.task").head_of(config)
     head = load_head(name)
     if not head.batch_fields:
         raise UserError(

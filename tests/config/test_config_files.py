@@ -47,10 +47,12 @@ ARGUMENTS = {
     "gte.py": gte.SIZES,
     "herbert.py": herbert.SIZES,
     "modernbert.py": modernbert.SIZES,
+    "multi_vector.py": ["pairs", "distill"],
     "nomic_bert.py": nomic_bert.SIZES,
     "retromae.py": ["base", "tiny"],
     "roberta.py": roberta.SIZES,
     "sizes.py": sizes.SIZES,
+    "sparse.py": ["pairs", "distill", "inference_free"],
     "spanbert.py": spanbert.SIZES,
 }
 CASES = {
