@@ -25,8 +25,6 @@ def loss_options(
         options["scale"] = own.scale
     if own.loss == "mnr":
         options |= {"symmetric": own.symmetric, "same_side": own.same_side}
-    if own.loss in DISTILLATION:
-        options["normalize"] = own.normalize
     if own.loss == "kl":
         options["temperature"] = own.temperature
         options["teacher_temperature"] = own.teacher_temperature
@@ -35,6 +33,7 @@ def loss_options(
     return {
         "loss_name": own.loss,
         "options": options,
+        "similarity": embedding_similarity(own),
         "dims": tuple(dim or config.model.hidden_size for dim in own.dims if any(own.dims)),
         "dim_weights": own.dim_weights * (len(own.dims) // len(own.dim_weights)),
         "mask_duplicates": own.mask_duplicates,

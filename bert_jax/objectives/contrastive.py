@@ -3,12 +3,12 @@
 The formulas and the defaults are those of sentence-transformers. Similarities are float32, in a
 run of bfloat16 too. Row i of a batch has an anchor and C documents: its positive first, then its
 hard negatives. A loss takes the vectors of the whole batch, queries_BxD and documents_BxCxD, whose
-rows are sharded over the devices; the compiler gathers the documents. Where a row has fewer
-documents than C, `is_document_BxC` is False.
+rows are sharded over the devices; the compiler gathers the documents. mnr, margin_mse and kl also
+take several vectors of a text; see `similarity`. Where a row has fewer documents than C,
+`is_document_BxC` is False.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,9 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.layers import SMALLEST_SQUARE, unit
+from bert_jax.models.multi_vector_model import MultiVectorModel
 from bert_jax.objectives import ranking
 from bert_jax.objectives.flops import encoder_flops
 from bert_jax.objectives.objective import Batch, Metrics, apply, split_rows
+from bert_jax.objectives.similarity import Vectors, all_scores, own_scores, prepared, products
 
 # Stands for minus infinity, which would give gradients that are not numbers.
 _EXCLUDED = -1e30
@@ -31,6 +33,7 @@ class Contrastive:
     Attributes:
       loss_name: A key of `LOSSES`.
       options: The arguments of that loss.
+      similarity: See `similarity.prepared`; of the losses mnr, margin_mse and kl.
       dims: The loss is summed over vectors that are cut to these widths (Matryoshka, Kusupati et
         al. 2022); empty for whole vectors.
       dim_weights: The weight of each width.
@@ -41,6 +44,7 @@ class Contrastive:
 
     loss_name: str = "mnr"
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    similarity: str = "cosine"
     dims: tuple[int, ...] = ()
     dim_weights: tuple[float, ...] = ()
     mask_duplicates: bool = True
@@ -56,20 +60,34 @@ class Contrastive:
         return {"accuracy": "accuracy"} if "accuracy" in self.averaged else {}
 
     def flops(self, model, length, num_predictions, mean_square=None):
-        return 3.0 * encoder_flops(model.config, length, mean_square)
+        """Counts the encoder and the projection to vectors, forward and backward.
+
+        The products of a batch's vectors with one another are not counted.
+        """
+        projected = model.width if isinstance(model, MultiVectorModel) else 0
+        head = 2 * length * model.config.hidden_size * projected
+        return 3.0 * (encoder_flops(model.config, length, mean_square) + head)
 
     def totals(self, batch: Batch) -> int:
         # The step never divides the batch of this objective.
         return 1
 
     def loss(self, model, params, batch, rngs, totals, frozen, step):
-        queries_BxD, documents_BxCxD = self.embed(model, params, batch, rngs)
+        queries, documents = self.embed(model, params, batch, rngs)
         if self.loss_name == "softmax":
             variables = {"params": params}
-            pair = queries_BxD, documents_BxCxD[:, 0]
+            pair = queries, documents[:, 0]
             metrics = softmax(model.apply(variables, *pair, method="classify"), batch["labels"])
             return metrics["loss"], metrics
-        given = {}
+        return self.of_vectors(queries, documents, batch)
+
+    def of_vectors(
+        self, queries: Vectors, documents: Vectors, batch: Batch
+    ) -> tuple[jax.Array, Metrics]:
+        """Computes the loss and the metrics of the vectors of a batch."""
+        given: dict[str, Any] = {}
+        if self.loss_name in _OF_SCORES:
+            given["similarity"] = self.similarity
         if self.loss_name in _OF_DOCUMENTS:
             given["is_document_BxC"] = batch["document_numbers"] >= 0
         if self.loss_name == "mnr" and self.mask_duplicates:
@@ -77,19 +95,17 @@ class Contrastive:
         if "guide_queries" in batch:
             given["guide"] = batch["guide_queries"], batch["guide_documents"]
 
-        def of_width(queries_BxD: jax.Array, documents_BxCxD: jax.Array) -> Metrics:
+        def of_width(queries: Vectors, documents: Vectors) -> Metrics:
             loss = LOSSES[self.loss_name]
-            labels = batch.get("labels")
-            return loss(queries_BxD, documents_BxCxD, labels, **given, **self.options)
+            return loss(queries, documents, batch.get("labels"), **given, **self.options)
 
         if not self.dims:
-            metrics = of_width(queries_BxD, documents_BxCxD)
+            metrics = of_width(queries, documents)
             return metrics["loss"], metrics
         # Only the similarities of one width are in memory.
         of_width = jax.checkpoint(of_width)
         found = [
-            of_width(unit(queries_BxD[..., :dim]), unit(documents_BxCxD[..., :dim]))
-            for dim in self.dims
+            of_width(unit(queries[..., :dim]), unit(documents[..., :dim])) for dim in self.dims
         ]
         weighted = zip(self.dim_weights, found, strict=True)
         loss = sum(weight * metrics["loss"] for weight, metrics in weighted)
@@ -97,21 +113,25 @@ class Contrastive:
 
     def embed(
         self, model: Any, params: Any, batch: Batch, rngs: Mapping[str, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
-        """Computes queries_BxD and documents_BxCxD, in chunks of every k-th row."""
+    ) -> tuple[Vectors, Vectors]:
+        """Computes the vectors of queries and documents, in chunks of every k-th row."""
 
-        def side(ids_NxL: jax.Array, mask_NxL: jax.Array, key: jax.Array) -> jax.Array:
+        def side(model: Any, ids_NxL: jax.Array, mask_NxL: jax.Array, key: jax.Array) -> Vectors:
             types_NxL = jnp.zeros_like(ids_NxL)
             fields = dict(zip(model.INPUTS, (ids_NxL, types_NxL, mask_NxL), strict=True))
-            return apply(model, params, fields, rngs | {"dropout": key})["embeddings"]
+            found = apply(model, params, fields, rngs | {"dropout": key})
+            if "is_vector" in found:
+                return found["embeddings"], found["is_vector"]
+            return found["embeddings"]
 
-        def embed_chunk(chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        def embed_chunk(chunk: tuple[jax.Array, ...]) -> tuple[Vectors, Vectors]:
             index, ids_BxL, mask_BxL, ids_BxCxL, mask_BxCxL = chunk
             key, other = jax.random.split(jax.random.fold_in(rngs["dropout"], index))
             rows, length = ids_BxCxL.shape[:2], ids_BxCxL.shape[2]
             flat = (x.reshape(-1, length) for x in (ids_BxCxL, mask_BxCxL))
-            vectors_NxD = side(*flat, other)
-            return side(ids_BxL, mask_BxL, key), vectors_NxD.reshape(*rows, -1)
+            documents = side(model, *flat, other)
+            documents = jax.tree.map(lambda x: x.reshape(*rows, *x.shape[1:]), documents)
+            return side(model.for_queries(), ids_BxL, mask_BxL, key), documents
 
         names = ("input_ids", "attention_mask", "document_ids", "document_mask")
         fields = tuple(batch[name] for name in names)
@@ -156,10 +176,11 @@ def same_texts(query_numbers_B: jax.Array, document_numbers_BxC: jax.Array) -> d
 
 
 def mnr(
-    queries_BxD: jax.Array,
-    documents_BxCxD: jax.Array,
+    queries: Vectors,
+    documents: Vectors,
     labels_B: None = None,
     *,
+    similarity: str = "cosine",
     scale: float = 20.0,
     symmetric: bool = False,
     same_side: bool = False,
@@ -171,11 +192,12 @@ def mnr(
     """Cross-entropy of the positive among all documents of the batch (InfoNCE).
 
     Args:
-      scale: One over the temperature of the cosine similarities.
+      similarity: See `similarity.prepared`.
+      scale: One over the temperature of the similarities.
       symmetric: Takes the mean with the cross-entropy of the anchor among all anchors, for the
-        positive.
+        positive. Only for one vector of a text.
       same_side: Compares anchors with anchors too, and positives with all anchors and documents, in
-        a single sum (Li et al. 2023).
+        a single sum (Li et al. 2023). Only for one vector of a text.
       same_queries_BxB, same_documents_BxBxC: See `same_texts`.
       guide: Vectors of unit length of another model, [B, G] and [B, C, G]. What it finds more
         similar than the positive to its anchor is no negative of the row (Solatorio 2024).
@@ -183,11 +205,11 @@ def mnr(
     Returns:
       The loss, and the fraction of rows whose positive is nearer than all other documents.
     """
-    queries_BxD, documents_BxCxD = unit(queries_BxD), unit(documents_BxCxD)
-    positives_BxD = documents_BxCxD[:, 0]
-    rows, choices = documents_BxCxD.shape[:2]
+    queries, documents = prepared(queries, documents, similarity)
+    positives = jax.tree.map(lambda x: x[:, :1], documents)
+    rows, choices = jax.tree.leaves(documents)[0].shape[:2]
     # A row of products: the diagonal of the matrix would be gathered from all devices.
-    own_B = scale * jnp.sum(queries_BxD * positives_BxD, axis=-1)
+    own_B = scale * own_scores(queries, positives)[:, 0]
     is_own_BxB = jnp.arange(rows)[:, None] == jnp.arange(rows)
     is_positive_BxBxC = is_own_BxB[..., None] & (jnp.arange(choices) == 0)
 
@@ -202,28 +224,29 @@ def mnr(
     def with_queries(x_BxD: jax.Array, guide_BxG: jax.Array | None) -> jax.Array:
         excluded_BxB = is_own_BxB | same_queries_BxB
         if guide_BxG is not None:
-            excluded_BxB |= guided_out(_products("id,jd->ij", guide_BxG, guide_queries))
-        logits_BxB = scale * _products("id,jd->ij", x_BxD, queries_BxD)
+            excluded_BxB |= guided_out(products("id,jd->ij", guide_BxG, guide_queries))
+        logits_BxB = scale * products("id,jd->ij", x_BxD, queries)
         return jnp.where(excluded_BxB, _EXCLUDED, logits_BxB)
 
     def with_documents(
-        x_BxD: jax.Array, guide_BxG: jax.Array | None, excluded_BxBxC: jax.Array
+        x: Vectors, guide_BxG: jax.Array | None, excluded_BxBxC: jax.Array
     ) -> jax.Array:
         excluded_BxBxC |= same_documents_BxBxC | jnp.logical_not(is_document_BxC)
         if guide_BxG is not None:
-            excluded_BxBxC |= guided_out(_products("id,jcd->ijc", guide_BxG, guide_documents))
-        logits_BxBxC = scale * _products("id,jcd->ijc", x_BxD, documents_BxCxD)
+            excluded_BxBxC |= guided_out(all_scores(guide_BxG, guide_documents))
+        logits_BxBxC = scale * all_scores(x, documents)
         return jnp.where(excluded_BxBxC, _EXCLUDED, logits_BxBxC)
 
-    negatives_BxBxC = with_documents(queries_BxD, guide_queries, is_positive_BxBxC)
+    negatives_BxBxC = with_documents(queries, guide_queries, is_positive_BxBxC)
     to_documents_B = jax.nn.logsumexp(negatives_BxBxC, axis=(1, 2))
     total_B = jnp.logaddexp(own_B, to_documents_B)
     if symmetric or same_side:
+        positives_BxD = positives[:, 0]
         # The positive and the other anchors.
         to_queries_B = jax.nn.logsumexp(with_queries(positives_BxD, guide_positives), axis=1)
         to_queries_B = jnp.logaddexp(own_B, to_queries_B)
     if same_side:
-        of_queries_B = jax.nn.logsumexp(with_queries(queries_BxD, guide_queries), axis=1)
+        of_queries_B = jax.nn.logsumexp(with_queries(queries, guide_queries), axis=1)
         own_rows_BxBxC = jnp.broadcast_to(is_own_BxB[..., None], negatives_BxBxC.shape)
         of_documents_B = jax.nn.logsumexp(
             with_documents(positives_BxD, guide_positives, own_rows_BxBxC), axis=(1, 2)
@@ -237,9 +260,6 @@ def mnr(
         "loss": jnp.mean(total_B - own_B),
         "accuracy": jnp.mean((own_B > nearest_B).astype(jnp.float32)),
     }
-
-
-_products = functools.partial(jnp.einsum, precision="highest")
 
 
 def cosine_of(first_BxD: jax.Array, second_BxD: jax.Array) -> jax.Array:
@@ -306,31 +326,31 @@ def triplet(
 
 
 def margin_mse(
-    queries_BxD: jax.Array,
-    documents_BxCxD: jax.Array,
+    queries: Vectors,
+    documents: Vectors,
     scores_BxC: jax.Array,
     *,
-    normalize: bool = False,
+    similarity: str = "dot",
     is_document_BxC: jax.Array | bool = True,
 ) -> Metrics:
     """Squared error of how much better the positive is than each negative, for a teacher's scores.
 
     Args:
       scores_BxC: The scores of a teacher (Hofstätter et al. 2020).
-      normalize: Whether a similarity is the cosine, rather than the dot product.
+      similarity: See `similarity.prepared`.
     """
-    similarity_BxC = _own_similarities(queries_BxD, documents_BxCxD, normalize)
+    similarity_BxC = own_scores(*prepared(queries, documents, similarity))
     is_document_BxC = jnp.broadcast_to(is_document_BxC, scores_BxC.shape)
     terms_BxC, counts_BxC = ranking.margin_mse(similarity_BxC, scores_BxC, is_document_BxC)
     return {"loss": jnp.mean(terms_BxC, where=counts_BxC)}
 
 
 def kl(
-    queries_BxD: jax.Array,
-    documents_BxCxD: jax.Array,
+    queries: Vectors,
+    documents: Vectors,
     scores_BxC: jax.Array,
     *,
-    normalize: bool = False,
+    similarity: str = "dot",
     temperature: float = 1.0,
     teacher_temperature: float = 1.0,
     is_document_BxC: jax.Array | bool = True,
@@ -338,26 +358,17 @@ def kl(
     """Divergence of the distribution over the documents of a row from a teacher's.
 
     Args:
-      scores_BxC, normalize: See `margin_mse`.
+      scores_BxC, similarity: See `margin_mse`.
       temperature: Divides the similarities. The loss is multiplied by its square.
       teacher_temperature: Divides the scores.
     """
-    similarity_BxC = _own_similarities(queries_BxD, documents_BxCxD, normalize)
+    similarity_BxC = own_scores(*prepared(queries, documents, similarity))
     log_probs_BxC, wanted_BxC = (
         jax.nn.log_softmax(jnp.where(is_document_BxC, x_BxC / divisor, _EXCLUDED))
         for x_BxC, divisor in ((similarity_BxC, temperature), (scores_BxC, teacher_temperature))
     )
     divergence_B = jnp.sum(jnp.exp(wanted_BxC) * (wanted_BxC - log_probs_BxC), axis=1)
     return {"loss": temperature**2 * jnp.mean(divergence_B)}
-
-
-def _own_similarities(
-    queries_BxD: jax.Array, documents_BxCxD: jax.Array, normalize: bool
-) -> jax.Array:
-    """Computes the similarity of each anchor to the documents of its row, [B, C]."""
-    if normalize:
-        queries_BxD, documents_BxCxD = unit(queries_BxD), unit(documents_BxCxD)
-    return jnp.sum(queries_BxD[:, None] * documents_BxCxD, axis=-1)
 
 
 def softmax(logits_BxK: jax.Array, labels_B: jax.Array) -> Metrics:
@@ -370,19 +381,15 @@ def softmax(logits_BxK: jax.Array, labels_B: jax.Array) -> Metrics:
     }
 
 
-# Functions of queries_BxD, documents_BxCxD, labels_B or scores_BxC, and the options that they name.
-# The loss "softmax" has a layer of the model.
+# Functions of the vectors of queries and documents, labels_B or scores_BxC, and the options that
+# they name. The loss "softmax" has a layer of the model.
 _OF_PAIRS: dict[str, Callable[..., Metrics]] = {
     "cosent": ranked_pairs(cosine_of),
     "angle": ranked_pairs(angle_of),
     "cosine": cosine,
     "contrastive": contrastive,
 }
-# Those of an anchor and its documents.
-_OF_DOCUMENTS: dict[str, Callable[..., Metrics]] = {
-    "mnr": mnr,
-    "triplet": triplet,
-    "margin_mse": margin_mse,
-    "kl": kl,
-}
+# Those of the similarities of an anchor and its documents.
+_OF_SCORES: dict[str, Callable[..., Metrics]] = {"mnr": mnr, "margin_mse": margin_mse, "kl": kl}
+_OF_DOCUMENTS: dict[str, Callable[..., Metrics]] = _OF_SCORES | {"triplet": triplet}
 LOSSES = _OF_PAIRS | _OF_DOCUMENTS

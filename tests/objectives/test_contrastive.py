@@ -57,7 +57,8 @@ class Given:
 def test_values_and_gradients_are_those_of_sentence_transformers(name, monkeypatch):
     loss_name, options, num_documents, labels = RECORDED[name]
     widths = MATRYOSHKA if name.startswith("matryoshka") else {}
-    objective = Contrastive(loss_name, options, mask_duplicates=False, **widths)
+    similarity = "dot" if labels == "teacher" else "cosine"
+    objective = Contrastive(loss_name, options, similarity, mask_duplicates=False, **widths)
     monkeypatch.setattr(Contrastive, "embed", lambda self, model, params, batch, rngs: params)
     vectors = GIVEN["queries"], GIVEN["documents"][:, :num_documents]
     batch = {} if labels is None else {"labels": GIVEN[labels]}
@@ -211,6 +212,9 @@ class Words:
 
     INPUTS = EmbeddingModel.INPUTS
 
+    def for_queries(self):
+        return self
+
     def apply(self, variables, batch, deterministic, rngs):
         words = (
             variables["params"]["table"][batch["input_ids"]] * batch["attention_mask"][..., None]
@@ -262,7 +266,8 @@ def make_model(name):
 
 def gradients(model, params, batch, num_chunks, loss_name="mnr"):
     options = {"symmetric": True} if loss_name == "mnr" else {}
-    objective = Contrastive(loss_name, options, num_chunks=num_chunks)
+    similarity = "cosine" if loss_name == "mnr" else "dot"
+    objective = Contrastive(loss_name, options, similarity, num_chunks=num_chunks)
     rngs = {"dropout": jax.random.key(0), "sample": jax.random.key(1)}
     return jax.value_and_grad(lambda p: objective.loss(model, p, batch, rngs, 1, {}, 0)[0])(params)
 

@@ -1,0 +1,90 @@
+"""The losses of sparse embeddings: those of dense ones, and how many products a search takes."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.objectives.contrastive import Contrastive
+from bert_jax.objectives.flops import encoder_flops
+from bert_jax.objectives.language_model import language_model_head_flops
+from bert_jax.objectives.objective import Batch
+from bert_jax.objectives.similarity import Vectors, num_batch_shards
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseContrastive(Contrastive):
+    """A loss of `Contrastive` and FLOPS (Paria et al. 2020) of queries and of documents.
+
+    A batch of vectors has a FLOPS of its own, over all devices. Metrics are both terms as they are
+    added to the loss, and the mean numbers of weights that are not 0.
+
+    Attributes:
+      query_flops, document_flops: The factors of FLOPS. A term with the factor 0 does not exist.
+      flops_warmup: The fraction of the steps in which the factors grow with the square of the step.
+      num_steps: The number of steps.
+    """
+
+    similarity: str = "dot"
+    query_flops: float = 5e-5
+    document_flops: float = 3e-5
+    flops_warmup: float = 1 / 3
+    num_steps: int = 0
+
+    @property
+    def averaged(self) -> tuple[str, ...]:
+        sides = ("query", "document")
+        terms = [f"{side}_flops" for side in sides if getattr(self, f"{side}_flops")]
+        return *super().averaged, *terms, *(f"{side}_active_dims" for side in sides)
+
+    def flops(self, model, length, num_predictions, mean_square=None):
+        """Counts the encoder and the masked-LM head at all positions, forward and backward.
+
+        The head computes its logits again in the backward pass, which is not counted: a product
+        with the table takes 8 D V a token instead of 6. A static query has neither.
+        """
+        head = length * language_model_head_flops(model.config)
+        return 3.0 * (encoder_flops(model.config, length, mean_square) + head)
+
+    def loss(self, model, params, batch, rngs, totals, frozen, step):
+        queries_BxV, documents_BxCxV = self.embed(model, params, batch, rngs)
+        loss, metrics = self.of_vectors(queries_BxV, documents_BxCxV, batch)
+        is_document_BxC = batch["document_numbers"] >= 0
+        sides = {
+            "query": (queries_BxV, jnp.ones(len(queries_BxV), bool), self.query_flops),
+            "document": (
+                documents_BxCxV.reshape(-1, documents_BxCxV.shape[-1]),
+                is_document_BxC.reshape(-1),
+                self.document_flops,
+            ),
+        }
+        num_growing = int(self.num_steps * self.flops_warmup)
+        grown = jnp.minimum(step / num_growing, 1) ** 2 if num_growing else 1.0
+        for side, (vectors_NxV, is_text_N, factor) in sides.items():
+            active = jnp.sum(vectors_NxV > 0, axis=1, dtype=jnp.float32)
+            metrics[f"{side}_active_dims"] = jnp.mean(active, where=is_text_N)
+            if factor:
+                metrics[f"{side}_flops"] = grown * factor * flops_loss(vectors_NxV, is_text_N)
+                loss += metrics[f"{side}_flops"]
+        return loss, metrics | {"loss": loss}
+
+    def embed(self, model: Any, params: Any, batch: Batch, rngs: Any) -> tuple[Vectors, Vectors]:
+        """Computes queries_BxV and documents_BxCxV, each device a part of the vocabulary.
+
+        A gather of the rows for the similarities would move all of V to each device.
+        """
+        padding = -model.config.padded_vocab_size % num_batch_shards()
+
+        def by_vocabulary(x: jax.Array) -> jax.Array:
+            x = jnp.pad(x, (*[(0, 0)] * (x.ndim - 1), (0, padding)))
+            return nn.with_logical_constraint(x, (*[None] * (x.ndim - 1), "batch"))
+
+        return jax.tree.map(by_vocabulary, super().embed(model, params, batch, rngs))
+
+
+def flops_loss(vectors_NxV: jax.Array, is_text_N: jax.Array | bool = True) -> jax.Array:
+    """Sums the squares of the mean weights of all tokens of the vocabulary."""
+    is_text_Nx1 = jnp.broadcast_to(is_text_N, vectors_NxV.shape[:1])[:, None]
+    return jnp.sum(jnp.mean(vectors_NxV, axis=0, where=is_text_Nx1) ** 2)
