@@ -143,8 +143,8 @@ class Contrastive:
         return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), vectors)
 
     def evaluate(self, model: Any, params: Any, batch: Batch, frozen: Any) -> Mapping[str, Any]:
-        """Computes the vectors, `embeddings` [N, D]."""
-        return apply(model, params, batch)
+        """Computes the vectors of documents, or of queries if the batch has `is_query`."""
+        return apply(model.for_queries() if "is_query" in batch else model, params, batch)
 
 
 def same_texts(query_numbers_B: jax.Array, document_numbers_BxC: jax.Array) -> dict[str, jax.Array]:

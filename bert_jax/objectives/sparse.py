@@ -23,15 +23,13 @@ class SparseContrastive(Contrastive):
 
     Attributes:
       query_flops, document_flops: The factors of FLOPS. A term with the factor 0 does not exist.
-      flops_warmup: The fraction of the steps in which the factors grow with the square of the step.
-      num_steps: The number of steps.
+      flops_warmup: The number of steps in which the factors grow with the square of the step.
     """
 
     similarity: str = "dot"
     query_flops: float = 5e-5
     document_flops: float = 3e-5
-    flops_warmup: float = 1 / 3
-    num_steps: int = 0
+    flops_warmup: int = 0
 
     @property
     def averaged(self) -> tuple[str, ...]:
@@ -60,8 +58,7 @@ class SparseContrastive(Contrastive):
                 self.document_flops,
             ),
         }
-        num_growing = int(self.num_steps * self.flops_warmup)
-        grown = jnp.minimum(step / num_growing, 1) ** 2 if num_growing else 1.0
+        grown = jnp.minimum(step / self.flops_warmup, 1) ** 2 if self.flops_warmup else 1.0
         for side, (vectors_NxV, is_text_N, factor) in sides.items():
             active = jnp.sum(vectors_NxV > 0, axis=1, dtype=jnp.float32)
             metrics[f"{side}_active_dims"] = jnp.mean(active, where=is_text_N)

@@ -11,7 +11,7 @@ from tests.objectives.waves import assert_value_and_norms, wave
 
 LOGITS = [wave((4, 16), start, 2) for start in (1, 100, 200)]
 TEACHER = wave((4, 2), 40, 2)
-WEIGHTS = {"query_flops": 0.05, "document_flops": 0.03, "flops_warmup": 0.0}
+WEIGHTS = {"query_flops": 0.05, "document_flops": 0.03}
 
 
 def weights_of(logits):
@@ -88,9 +88,7 @@ def test_flops_is_that_of_sentence_transformers(arrays, factor, value, norms):
 
 
 def test_the_factors_grow_with_the_square_of_the_step(loss_and_metrics):
-    """Over a third of 100 steps; 33 is the first step with all of them."""
-    factors = {"query_flops": 0.05, "document_flops": 0.03}
-    objective = SparseContrastive("mnr", {"scale": 1.0}, **factors, num_steps=100)
+    objective = SparseContrastive("mnr", {"scale": 1.0}, **WEIGHTS, flops_warmup=33)
     arrays = [x.astype(np.float32) for x in LOGITS]
     found = {step: loss_and_metrics(objective, arrays, step=step)[1] for step in (0, 11, 33, 99)}
     for name, full in (("query_flops", 0.142590127), ("document_flops", 0.076864089)):
