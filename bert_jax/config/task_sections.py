@@ -467,6 +467,11 @@ def embedding_rules(config: ConfigDict) -> Iterator[Rule]:
         f"this kind is trained with {', '.join(_OF_ALL_KINDS)}",
     )
     yield Rule(
+        own.kind != "multi_vector" or not (own.symmetric or own.same_side),
+        ("embedding.kind", "embedding.symmetric", "embedding.same_side"),
+        "documents are not compared with one another; leave both at False",
+    )
+    yield Rule(
         not own.static_queries or not own.query_flops,
         ("embedding.static_queries", "embedding.query_flops"),
         "the vector of such a query has only its own tokens; set query_flops to 0",

@@ -36,7 +36,11 @@ def make_trainer(
     head, decay = load_head(config.head), config.optimizer.layer_decay
     # Blocks that share their parameters have one rate.
     num_layers = config.model.layer_groups or config.model.num_hidden_layers
-    scaling = scaled_by_layer(num_layers, decay) if decay != 1 else None
+    own = {}
+    if config.head == "sparse" and config.embedding.static_queries:
+        rate = config.embedding.query_learning_rate
+        own["query_weights"] = rate / config.schedule.peak_learning_rate
+    scaling = scaled_by_layer(num_layers, decay, own) if decay != 1 or own else None
     layout = make_layout(config, devices)
     model_config = make_model_config(config, layout)
     model = head.make_model(model_config, len(config.labels), config, tokenizer)

@@ -1,5 +1,7 @@
 """Learning rates that differ between layers."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -12,7 +14,12 @@ _EMBEDDINGS = (("bert", "embeddings"), ("bert", "embeddings_project"))
 _ENCODER = ("bert", "encoder")
 
 
-def layer_factors(params: Any, num_layers: int, decay: float) -> Any:
+def layer_factors(
+    params: Any,
+    num_layers: int,
+    decay: float,
+    own: Mapping[str, float] = MappingProxyType({}),
+) -> Any:
     """Makes a tree like `params` of float32 factors on the learning rate.
 
     The head, the pooler and the LayerNorm after the last block have the full rate. The rate shrinks
@@ -22,6 +29,7 @@ def layer_factors(params: Any, num_layers: int, decay: float) -> Any:
     Args:
       num_layers: The number of blocks of the encoder. Blocks that share their parameters count as
         one.
+      own: Factors of single parameters beside the encoder, by path.
     """
 
     def factor(path: tuple, _: Any) -> np.ndarray:
@@ -31,16 +39,19 @@ def layer_factors(params: Any, num_layers: int, decay: float) -> Any:
             depth = 0
         elif part == _ENCODER and names[2] != "layer_norm":
             depth = 1 + int(names[2].removeprefix("layer_"))
-        return np.array(decay ** (num_layers + 1 - depth), np.float32)
+        of_layer = decay ** (num_layers + 1 - depth)
+        return np.array(own.get("/".join(names), of_layer), np.float32)
 
     return jax.tree_util.tree_map_with_path(factor, params)
 
 
-def scaled_by_layer(num_layers: int, decay: float) -> optax.GradientTransformation:
+def scaled_by_layer(
+    num_layers: int, decay: float, own: Mapping[str, float] = MappingProxyType({})
+) -> optax.GradientTransformation:
     """Makes a transformation that multiplies updates, with weight decay, by `layer_factors`."""
 
     def scale(updates, params=None):
-        factors = layer_factors(updates, num_layers, decay)
+        factors = layer_factors(updates, num_layers, decay, own)
         return jax.tree.map(lambda x, f: x * f, updates, factors)
 
     return optax.stateless(scale)
