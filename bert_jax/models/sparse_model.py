@@ -6,14 +6,17 @@ from typing import ClassVar, Self
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.bert_encoder import BertEncoder
-from bert_jax.models.heads import NO_PROBABILITY, LanguageModelHead
+from bert_jax.models.heads import LanguageModelHead
 from bert_jax.models.input_embeddings import vocabulary_logits
 
 # The logits of a block of the vocabulary are in memory at once.
 _MAX_BLOCK = 2048
+# What is added to logits at padding. Those of ids that pad the vocabulary then stay finite.
+_MASKED = -1e30
 
 
 class SparseModel(nn.Module):
@@ -84,9 +87,9 @@ class SparseModel(nn.Module):
         return jnp.where(occurs_NxW, self.query_weights, 0)
 
     def _pooled(self, hidden_NxLxD: jax.Array, is_token_NxL: jax.Array) -> jax.Array:
-        """Computes the weights in blocks of the vocabulary, and each again in the backward pass.
+        """Computes the weights in blocks of the vocabulary: [N, L, W] logits are never in memory.
 
-        The logits of all positions and tokens, [N, L, W], are never in memory.
+        The backward pass has the positions of the largest logits and computes none again.
         """
         hidden_NxLxE = self.mlm.transformed(hidden_NxLxD)
         table_WxE = self.mlm.decoder_table(self.bert.embeddings.table_WxE)
@@ -108,10 +111,15 @@ class SparseModel(nn.Module):
             is_token_NxLx1 = is_token_NxL[..., None]
             if self.pooling == "sum":
                 return None, jnp.sum(self._weights(logits_NxLxV), axis=1, where=is_token_NxLx1)
-            # The largest logit has the largest weight.
-            return None, jnp.max(jnp.where(is_token_NxLx1, logits_NxLxV, NO_PROBABILITY), axis=1)
+            # The largest logit has the largest weight. Its gradient needs only its position.
+            logits_NxLxV += jnp.where(is_token_NxLx1, 0, _MASKED)
+            largest_Nx1xV = jnp.argmax(jax.lax.stop_gradient(logits_NxLxV), axis=1, keepdims=True)
+            largest_Nx1xV = checkpoint_name(largest_Nx1xV, "largest")
+            is_largest_NxLxV = largest_Nx1xV == jnp.arange(logits_NxLxV.shape[1])[:, None]
+            return None, jnp.sum(logits_NxLxV * is_largest_NxLxV, axis=1)
 
-        body = jax.checkpoint(pool_block, prevent_cse=False)
+        policy = jax.checkpoint_policies.save_only_these_names("largest")
+        body = jax.checkpoint(pool_block, prevent_cse=False, policy=policy)
         _, pooled_KxNxV = jax.lax.scan(body, None, (table, bias))
         pooled_NxW = jnp.swapaxes(pooled_KxNxV, 0, 1).reshape(len(hidden_NxLxD), -1)
         pooled_NxW = nn.with_logical_constraint(pooled_NxW, ("batch", "activation_vocab"))

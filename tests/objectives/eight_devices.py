@@ -1,6 +1,6 @@
-"""A program that test_contrastive.py and test_ranking.py run with eight simulated CPU devices.
+"""A program that tests of contrastive losses and of rankings run with eight simulated CPU devices.
 
-    python -m tests.objectives.eight_devices words|encoder|lists DIR
+    python -m tests.objectives.eight_devices words|encoder|lists|multi_vector|... DIR
 
 It writes the loss and the gradients of a small model, and the compiled program, for each layout.
 """
@@ -15,11 +15,13 @@ import numpy as np
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training.state import abstract_params
-from tests.objectives import test_contrastive, test_ranking
+from tests.objectives import test_contrastive, test_kinds, test_ranking
 
 
 def main(name: str, folder: Path) -> None:
     tests = test_ranking if name == "lists" else test_contrastive
+    if name in test_kinds.MODELS:
+        tests = test_kinds
     model, params = tests.make_model(name)
     for preset, fsdp in ({"dp": 1} if name == "words" else {"dp": 1, "fsdp": 4}).items():
         layout = Layout.create(make_mesh({"data": -1, "fsdp": fsdp, "model": 1}), preset)

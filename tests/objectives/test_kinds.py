@@ -1,0 +1,112 @@
+"""The losses of sparse and of several vectors with their models: chunks and devices."""
+
+import math
+import re
+import subprocess
+import sys
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models import BertConfig
+from bert_jax.models.multi_vector_model import MultiVectorModel
+from bert_jax.models.sparse_model import SparseModel
+from bert_jax.objectives import similarity
+from bert_jax.objectives.contrastive import Contrastive
+from bert_jax.objectives.flops import encoder_flops
+from bert_jax.objectives.sparse import SparseContrastive
+from bert_jax.training.state import init_params
+from tests import runs
+from tests.objectives.test_contrastive import ROWS, make_batch
+
+# 128 rows of the table.
+CONFIG = BertConfig(
+    vocab_size=120,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=8,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    dtype=jnp.float32,
+)
+MODELS = {
+    # Queries of 6 tokens, with two or more [MASK]s.
+    "multi_vector": MultiVectorModel(CONFIG, 8, "masked", 8, mask_id=4, skip_ids=(7,)),
+    "sparse": SparseModel(CONFIG),
+    "static_queries": SparseModel(CONFIG, static_queries=True, special_ids=(5,)),
+}
+
+
+def make_model(name):
+    model = MODELS[name]
+    # Larger values: at the initial ones, all vectors are alike.
+    return model, jax.tree.map(lambda x: 4 * x, nn.unbox(init_params(model, 0)))
+
+
+def make_objective(model, num_chunks):
+    given = "mnr", {"scale": 2.0}
+    if isinstance(model, MultiVectorModel):
+        return Contrastive(*given, "mean_maxsim", num_chunks=num_chunks)
+    factors = {"query_flops": 0.1, "document_flops": 0.2}
+    return SparseContrastive(*given, **factors, num_chunks=num_chunks)
+
+
+def gradients(model, params, batch, num_chunks):
+    objective = make_objective(model, num_chunks)
+    rngs = {"dropout": jax.random.key(0), "sample": jax.random.key(1)}
+    return jax.value_and_grad(lambda p: objective.loss(model, p, batch, rngs, 1, {}, 0)[0])(params)
+
+
+def assert_same(found, expected):
+    assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-6)
+    for ours, theirs in zip(*map(jax.tree.leaves, (found[1], expected[1])), strict=True):
+        # The gradient of a key's bias is only rounding error.
+        scale = max(1, np.abs(theirs).max())
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize(
+    "name", ["multi_vector", "sparse", pytest.param("static_queries", marks=pytest.mark.slow)]
+)
+def test_chunks_and_devices_change_nothing(name, tmp_path, monkeypatch):
+    """Four and sixteen chunks, and two on eight devices, with blocks of documents.
+
+    No vectors of all texts move to a device, only those of tokens.
+    """
+    model, params = make_model(name)
+    step = jax.jit(gradients, static_argnums=(0, 3))
+    expected = step(model, params, make_batch(), 1)
+    monkeypatch.setattr(similarity, "_BLOCK_BYTES", 2**12)
+    for num_chunks in (4, ROWS):
+        assert_same(step(model, params, make_batch(), num_chunks), expected)
+    program = [sys.executable, "-m", "tests.objectives.eight_devices", name, str(tmp_path)]
+    done = subprocess.run(program, env=runs.environment(8), cwd=runs.ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    for preset in ("dp", "fsdp"):
+        with np.load(tmp_path / f"{preset}.npz") as arrays:
+            loss, *leaves = (arrays[f"arr_{i}"] for i in range(len(arrays)))
+        assert_same((loss, leaves), expected)
+    text = (tmp_path / "dp.hlo").read_text()
+    gathered = [
+        tuple(map(int, re.findall(r"\d+", shape)))
+        for shape in re.findall(r"= \w+\[([\d,]*)\]\S* all-gather\(", text)
+    ]
+    if name == "multi_vector":
+        # The vectors of all documents, once.
+        assert sorted(map(math.prod, gathered))[-2:] == [ROWS * 3 * 6, ROWS * 3 * 6 * 8]
+    else:
+        assert gathered and not any(128 in shape for shape in gathered)
+
+
+def test_flops_count_the_heads():
+    """Of all tokens, forward and backward; what is computed again is not counted."""
+    config = MODELS["sparse"].config
+    encoder = encoder_flops(config, 10, None)
+    for name, products in (("multi_vector", 16 * 8), ("sparse", 16 * 16 + 16 * 120)):
+        found = make_objective(MODELS[name], 1).flops(MODELS[name], 10, 0)
+        assert found == 3 * (encoder + 2 * 10 * products)
