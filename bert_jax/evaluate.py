@@ -18,6 +18,7 @@ from absl import flags
 from etils import epath
 
 from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress, empty_table, say, terminal
 from bert_jax.config import cli
 from bert_jax.config.data import DATA
@@ -25,6 +26,10 @@ from bert_jax.training import workdir
 
 # The first stage that needs no model.
 BM25 = "bm25"
+# The arguments of NanoBEIR, on which sentence-transformers scores no reranker.
+_NOT_RERANKED = ("NanoArguAna", "NanoTouche2020")
+# The scores that are shown of each of several data sets.
+_OF_SETS = ("ndcg@10", "full_ndcg@10")
 # The flags that say how the text of --data is read.
 _OF_TEXT = ("format", "bad_documents")
 # The flags of --sts and --retrieval, and those of --retrieval alone.
@@ -221,51 +226,84 @@ def _score_retrieval() -> dict[str, Any]:
     from bert_jax.inference import embeddings
     from bert_jax.inference.finetuned import load_bert
     from bert_jax.tasks import retrieval
+    from bert_jax.tasks.candidate_scores import FIRST_PREFIX
 
     args = flags.FLAGS
-    data = retrieval.read_retrieval(args.retrieval, "--retrieval", args.skip_own_id)
-    if data.num_left_out:
-        say(f"{data.num_left_out:,} queries without a relevant document are left out")
+    sets = retrieval.read_data_sets(args.retrieval, "--retrieval", args.skip_own_id)
+    if num_left_out := sum(data.num_left_out for data in sets.values()):
+        say(f"{num_left_out:,} queries without a relevant document are left out")
     bert = load_bert(args.model, args.step)
-    if "rerank" in bert.methods and len(bert.labels) < 2:
-        return _score_reranker(bert, data)
-    cli.refuse_flags(_OF_RERANKERS, "on a model that is no reranker, with a head of one output")
-    embedding = bert.embedding_with(args.pooling, None, args.max_length)
-    embedding = embedding.with_prompts(query=args.query_prompt, document=args.document_prompt)
-    number = len(data.queries) + len(data.distinct()[0])
-    with Progress("evaluate", number, "texts") as progress:
-        results = embeddings.score_retrieval(bert, data, embedding, progress.advance)
-    title = _title(embedding, results, args.retrieval)
-    _print_scores(title, results, "this model", "BM25", retrieval.BASELINE_PREFIX)
+    if _is_reranker(bert):
+        cli.refuse_flags((*_OF_EMBEDDINGS, *_PROMPTS), "on a reranker")
+        if left_out := [name for name in _NOT_RERANKED if name in sets]:
+            say(f"{' and '.join(left_out)}: left out, because the documents argue against a query")
+        found = _rerank(bert, {name: x for name, x in sets.items() if name not in left_out})
+        title = f"The first {args.depth:,} documents, reranked, on {args.retrieval}"
+        columns, stage = ("reranked", args.first, FIRST_PREFIX), f"_R{args.depth}"
+    else:
+        cli.refuse_flags(_OF_RERANKERS, "on a model that is no reranker, with a head of one output")
+        embedding = bert.embedding_with(args.pooling, None, args.max_length)
+        embedding = embedding.with_prompts(query=args.query_prompt, document=args.document_prompt)
+        with Progress("evaluate", _count_texts(sets), "texts") as progress:
+            found = {
+                name: embeddings.score_retrieval(bert, data, embedding, progress.advance)
+                for name, data in sets.items()
+            }
+        title = _title(embedding, next(iter(found.values())), args.retrieval)
+        columns, stage = ("this model", "BM25", retrieval.BASELINE_PREFIX), ""
+    results = found.get("") or retrieval.mean_scores(found)
+    if "" in found:
+        _print_scores(title, results, *columns)
+    else:
+        _print_sets(title, found | {"mean": results}, columns[-1])
+        group = "NanoBEIR" if all(name.startswith("Nano") for name in found) else "BEIR"
+        means = {f"{group}{stage}_mean_{name}": value for name, value in results.items()}
+        results = {**found, **means}
+    if any(x["full_ndcg@10"] < x["ndcg@10"] for x in found.values() if "full_ndcg@10" in x):
+        say("Some relevant documents were not found: only full_ndcg@10 counts them in both columns")
     return results
 
 
-def _score_reranker(bert: Any, data: Any) -> dict[str, Any]:
-    """Scores a reranker on the documents that --first finds."""
-    from bert_jax.inference.embeddings import text_similarities
+def _rerank(bert: Any, sets: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Scores a reranker on the documents that --first finds in each data set."""
+    from bert_jax.inference.embeddings import text_vectors
     from bert_jax.inference.finetuned import load_bert
     from bert_jax.inference.reranking import score_reranking
-    from bert_jax.tasks.candidate_scores import FIRST_PREFIX
-    from bert_jax.tasks.retrieval import bm25_similarities, nearest
+    from bert_jax.tasks.retrieval import bm25_similarities, nearest, similarities
 
-    args = flags.FLAGS
-    cli.refuse_flags((*_OF_EMBEDDINGS, *_PROMPTS), "on a reranker")
-    if args.first == BM25:
-        similarities = bm25_similarities(data)
+    depth, first = flags.FLAGS.depth, flags.FLAGS.first
+    if first == BM25:
+        ranked = {
+            name: [numbers_R[:depth] for numbers_R in data.ranked]
+            or list(nearest(data, bm25_similarities(data), depth))
+            for name, data in sets.items()
+        }
     else:
-        first = load_bert(args.first)
-        number = len(data.queries) + len(data.distinct()[0])
-        with Progress("first stage", number, "texts") as progress:
-            embedding = first.embedding_with(None, None, None)
-            similarities = text_similarities(first, data, embedding, progress.advance)
-    ranked = list(nearest(data, similarities, args.depth))
-    with Progress("rerank", sum(map(len, ranked)), "pairs") as progress:
-        results = score_reranking(bert, data, ranked, args.depth, progress.advance)
-    title = f"The first {args.depth:,} documents, reranked, on {args.retrieval}"
-    _print_scores(title, results, "reranked", args.first, FIRST_PREFIX)
-    if results["full_ndcg@10"] < results["ndcg@10"]:
-        say("Some relevant documents were not found: only full_ndcg@10 counts them in both columns")
-    return {**results, "first": args.first}
+        model = load_bert(first)
+        if _is_reranker(model):
+            raise UserError(f"--first is {first}, a reranker; it must be a model of embeddings")
+        embedding = model.embedding_with()
+        with Progress("first stage", _count_texts(sets), "texts") as progress:
+            ranked = {}
+            for name, data in sets.items():
+                vectors = text_vectors(model, data, embedding, progress.advance)
+                similarity = similarities(*vectors, embedding.similarity)
+                ranked[name] = list(nearest(data, similarity, depth))
+    number = sum(len(numbers_R) for of_set in ranked.values() for numbers_R in of_set)
+    with Progress("rerank", number, "pairs") as progress:
+        return {
+            name: score_reranking(bert, data, ranked[name], depth, progress.advance)
+            | {"first": first}
+            for name, data in sets.items()
+        }
+
+
+def _is_reranker(bert: Any) -> bool:
+    return "rerank" in bert.methods and len(bert.labels) < 2
+
+
+def _count_texts(sets: dict[str, Any]) -> int:
+    return sum(len(data.queries) + len(data.distinct()[0]) for data in sets.values())
 
 
 def _title(embedding: Any, results: dict[str, Any], source: str) -> str:
@@ -279,6 +317,7 @@ def _print_scores(
     title: str, results: dict[str, Any], own: str, baseline: str, prefix: str
 ) -> None:
     """Prints the model's own scores beside those of a baseline, whose names have the prefix."""
+    from bert_jax.inference.embeddings import SIZES
     from bert_jax.tasks.scores import score_text
 
     table = empty_table(title, "", own, baseline, "difference")
@@ -290,6 +329,20 @@ def _print_scores(
             table.add_row(name, *texts)
         elif name.startswith("num_"):
             table.add_row(name.removeprefix("num_").replace("_", " "), f"{value:,}")
+        elif name in SIZES:
+            table.add_row(name.replace("_", " "), f"{value:,.4g}")
+    terminal().print(table)
+
+
+def _print_sets(title: str, found: dict[str, dict[str, Any]], prefix: str) -> None:
+    """Prints a row for each data set, and one for their means; see `_print_scores`."""
+    from bert_jax.inference.embeddings import SIZES
+
+    names = [f"{x}{name}" for name in _OF_SETS for x in ("", prefix)]
+    names = [name for name in (*names, *SIZES) if name in found["mean"]]
+    table = empty_table(title, "", *(name.replace("_", " ") for name in names))
+    for name, results in found.items():
+        table.add_row(name, *(f"{results[key]:,.4g}" for key in names))
     terminal().print(table)
 
 

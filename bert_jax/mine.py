@@ -82,6 +82,7 @@ def main(_) -> None:
     compilation_cache.keep_compiled_programs()
     rules = Rules(**{name: args[name].value for name in Rules._fields})
     bert, reranker = (load_bert(path) if path else None for path in (args.model, args.reranker))
+    bert.require_dense("mining")
     embedding = bert.embedding_with(args.pooling, True, args.max_length)
     embedding = embedding.with_prompts(query=args.query_prompt, document=args.document_prompt)
     # Object storage is no place for files that grow.

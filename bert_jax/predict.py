@@ -68,7 +68,9 @@ def features(bert: "Bert") -> None:
             text_columns=args.text_columns,
             advance=progress.advance,
         )
-    kind = f"{embedding.pooling}, {'normalized' if embedding.normalize else 'not normalized'}"
+    kind = embedding.kind.replace("_", "-")
+    if kind == "dense":
+        kind = f"{embedding.pooling}, {'normalized' if embedding.normalize else 'not normalized'}"
     print(f"features ({kind}) of {count:,} texts are in {args.output}")
 
 

@@ -56,11 +56,13 @@ class Bert:
     encode = encoding.encode
     encode_query = encoding.encode_query
     encode_document = encoding.encode_document
+    decode = encoding.decode
     similarity = encoding.similarity
     search = encoding.search
     attention = attending.attention
     embedding_rows = encoding.embedding_rows
     layers = encoding.layers
+    require_dense = encoding.require_dense
     embedding_with = encoding.embedding_with
     features = encoding.features
     width = encoding.width
@@ -185,8 +187,11 @@ class Bert:
         return max_length
 
     def run(
-        self, rows: Sequence[TokenRow], program: Callable[[Inputs], jax.Array]
-    ) -> list[np.ndarray]:
+        self,
+        rows: Sequence[TokenRow],
+        program: Callable[[Inputs], Any],
+        compact: Callable[[Any], Any] = list,
+    ) -> Any:
         """Runs a compiled program on all rows in batches; see `run_in_batches`."""
         length = self.config.max_position_embeddings
-        return run_in_batches(rows, program, max_length=length, source=self.source)
+        return run_in_batches(rows, program, compact, max_length=length, source=self.source)

@@ -7,23 +7,29 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.base.progress import say
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.forward import distinct_rows
 from bert_jax.interop.embedding import Embedding
 from bert_jax.tasks import retrieval
 from bert_jax.tasks.retrieval import (
     Retrieval,
+    Vectors,
     bm25_similarities,
     cosine_similarities,
     retrieval_scores,
     similarities,
 )
 from bert_jax.tasks.scores import regression_scores
+from bert_jax.tasks.vectors import active_dims, joined, taken
 from bert_jax.tokenizers import TokenRow
 
 # The scores that are reported, and the prefix of those of the baseline.
 SCORES = ("spearman", "pearson")
 BASELINE_PREFIX = "common_tokens_"
+# What is reported of vectors that are not dense: see `active_dims`, and `score_retrieval`.
+SIZES = ("query_active_dims", "query_sparsity_ratio", "corpus_active_dims", "corpus_sparsity_ratio")
+SIZES += ("avg_flops", "document_vectors")
 # The number of texts between two updates of the progress.
 _CHUNK = 256
 
@@ -45,6 +51,7 @@ def score_pairs(
       correlation is None if all values of a side are the same.
     """
     first, second, scores_N = pairs
+    bert.require_dense("the score of pairs")
     rows = bert.embedding_rows([*first, *second], embedding)
     vectors_2xNxD = embed(bert, rows, embedding, advance).reshape(2, len(first), -1)
     special = [bert.tokenizer.cls_id, bert.tokenizer.sep_id]
@@ -74,13 +81,26 @@ def score_retrieval(
 
     Returns:
       The scores of `retrieval_scores` and, beside them, those of BM25; `num_queries`,
-      `num_documents`, `pooling`, `max_length`, `query_prompt` and `document_prompt`.
+      `num_documents`, `pooling`, `max_length`, `query_prompt` and `document_prompt`. Of sparse
+      vectors also those of `active_dims`, and of several vectors for each text "document_vectors",
+      their mean number.
     """
-    similarity = text_similarities(bert, data, embedding, advance)
+    queries, texts, number_N = text_vectors(bert, data, embedding, advance)
+    similarity = similarities(queries, texts, number_N, embedding.similarity)
     baseline = retrieval_scores(data, bm25_similarities(data))
+    sizes = {}
+    if embedding.kind == "sparse":
+        documents = taken(texts, number_N)
+        sizes, length_N = active_dims(queries, documents), np.diff(documents.indptr)
+    elif embedding.kind == "multi_vector":
+        length_N = np.array([len(texts[n]) for n in number_N])
+        sizes = {"document_vectors": float(np.mean(length_N))}
+    if sizes and not length_N.all():
+        say(f"{np.sum(length_N == 0):,} documents have no vector or only zeros: they come last")
     return {
         **retrieval_scores(data, similarity),
         **{f"{retrieval.BASELINE_PREFIX}{name}": value for name, value in baseline.items()},
+        **sizes,
         "num_queries": len(data.queries),
         "num_documents": len(data.documents),
         "pooling": embedding.pooling,
@@ -90,10 +110,10 @@ def score_retrieval(
     }
 
 
-def text_similarities(
+def text_vectors(
     bert: Bert, data: Retrieval, embedding: Embedding, advance: Callable[[int], None]
-) -> Callable[[slice], np.ndarray]:
-    """Returns the similarities of the queries' embeddings and the documents'; see `similarities`.
+) -> tuple[Vectors, Vectors, np.ndarray]:
+    """Returns the vectors of the queries and of the different texts, and `number_N` of these.
 
     Args:
       embedding, advance: See `score_retrieval`.
@@ -101,7 +121,7 @@ def text_similarities(
     texts, number_N = data.distinct()
     sides = (data.queries, embedding.for_queries()), (texts, embedding.for_documents())
     vectors = (embed(bert, bert.embedding_rows(texts, own), own, advance) for texts, own in sides)
-    return similarities(*vectors, number_N, embedding.similarity)
+    return *vectors, number_N
 
 
 def embed(
@@ -109,16 +129,17 @@ def embed(
     rows: Sequence[TokenRow],
     embedding: Embedding,
     advance: Callable[[int], None] = lambda texts: None,
-) -> np.ndarray:
-    """Computes the embeddings of rows, float32 [N, D]; see `score_pairs`."""
+) -> Vectors:
+    """Computes the embeddings of rows, float32 [N, D] if they are dense; see `score_pairs`."""
     distinct, numbers = distinct_rows(rows)
     advance(len(rows) - len(distinct))
     vectors = []
     for start in range(0, len(distinct), _CHUNK):
         chunk = distinct[start : start + _CHUNK]
-        vectors += bert.features(chunk, bert.layers([-1]), embedding)
+        found = bert.features(chunk, bert.layers([-1]), embedding)
+        vectors.append(np.concatenate(found) if embedding.kind == "dense" else found)
         advance(len(chunk))
-    return np.concatenate(vectors)[numbers]
+    return taken(joined(vectors), numbers)
 
 
 # Larger values mean more similar texts, as in sentence-transformers.

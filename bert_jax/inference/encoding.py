@@ -9,15 +9,22 @@ import jax
 import numpy as np
 
 from bert_jax.base.errors import UserError
+from bert_jax.heads import multi_vector as multi_vector_head
+from bert_jax.heads import sparse as sparse_head
 from bert_jax.inference import POOLINGS, forward
 from bert_jax.interop.embedding import Embedding
-from bert_jax.tasks.retrieval import similarities
+from bert_jax.tasks.retrieval import Vectors, similarities
+from bert_jax.tasks.vectors import by_token, compact, weights_of
 from bert_jax.tokenizers import TokenRow
 from bert_jax.tokenizers.given_texts import Text, as_texts
 
 if TYPE_CHECKING:
+    from scipy import sparse
+
     from bert_jax.inference.bert import Bert
 
+# What is special about the models of these kinds.
+_KINDS = {"sparse": sparse_head, "multi_vector": multi_vector_head}
 # The number of queries and of rows of a corpus that are compared at once.
 _SEARCH_QUERIES, _SEARCH_ROWS = 256, 2**16
 
@@ -33,8 +40,12 @@ def encode(
     stride: int | None = None,
     prompt: str | None = None,
     prompt_name: str | None = None,
-) -> np.ndarray | list[np.ndarray]:
+) -> "np.ndarray | list[np.ndarray] | sparse.csr_array":
     """Computes contextual features of texts, or of their tokens; a blank text is `[CLS] [SEP]`.
+
+    A sparse or multi-vector model (`embedding.kind`) computes vectors of its own kind, without
+    `pooling`, `layers`, `normalize` and `stride`. To it, texts are documents unless `prompt_name`
+    is "query".
 
     Args:
       texts: Sentences, or pairs of sentences; or a single sentence.
@@ -53,14 +64,18 @@ def encode(
 
     Returns:
       float32 [N, D], or [N, K, D] for a sequence of layers. With "tokens" a list of
-      [L, D] or [L, K, D] for texts of L tokens. For a single sentence, without N or the list.
+      [L, D] or [L, K, D] for texts of L tokens. For a single sentence, without N or the list. Of
+      a multi-vector model a list of [L, W]. Of a sparse one a matrix of scipy with a weight for
+      each token of the vocabulary, [N, V], or [1, V] for a single sentence.
     """
     one_layer = not isinstance(layers, Iterable)
     chosen = bert.layers([layers] if one_layer else layers)
     embedding = bert.embedding_with(pooling, normalize, max_length, stride, prompt, prompt_name)
     rows = bert.embedding_rows(as_texts(texts), embedding)
     features = bert.features(rows, chosen, embedding)
-    if one_layer:
+    if embedding.kind == "sparse":
+        return features
+    if one_layer and embedding.kind == "dense":
         features = [x[..., 0, :] for x in features]
     if isinstance(texts, str):
         return features[0]
@@ -80,9 +95,9 @@ def encode_query(
     **options: Any,
 ) -> Any:
     """Encodes queries, by default with the prompt named query, if any; see `encode`."""
-    if prompt_name is None and prompt is None:
-        prompt = bert.embedding.for_queries().prompt
-    return bert.encode(texts, prompt_name=prompt_name, prompt=prompt, **options)
+    own = bert.embedding.for_queries()
+    prompt = _prompt(bert, own, prompt, prompt_name)
+    return bert.encode(texts, prompt_name="query", prompt=prompt, **options)
 
 
 def encode_document(
@@ -93,26 +108,42 @@ def encode_document(
     **options: Any,
 ) -> Any:
     """Encodes documents, by default with the prompt named document, passage or corpus."""
-    if prompt_name is None and prompt is None:
-        prompt = bert.embedding.for_documents().prompt
-    return bert.encode(texts, prompt_name=prompt_name, prompt=prompt, **options)
+    own = bert.embedding.for_documents()
+    prompt = _prompt(bert, own, prompt, prompt_name)
+    return bert.encode(texts, prompt_name="document", prompt=prompt, **options)
 
 
-def similarity(bert: "Bert", embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
-    """Compares vectors [N, D], or [D], with others [M, D] by `embedding.similarity`: [N, M]."""
-    first_NxD, second_MxD = np.atleast_2d(embeddings1), np.atleast_2d(embeddings2)
-    kind, every_M = bert.embedding.similarity, np.arange(len(second_MxD))
-    return similarities(first_NxD, second_MxD, every_M, kind)(slice(None))
+def decode(
+    bert: "Bert", embeddings: "sparse.csr_array", top_k: int | None = None
+) -> list[list[tuple[str, float]]]:
+    """Returns the tokens of sparse vectors [N, V] with their weights, the largest first.
+
+    Args:
+      top_k: The largest number of tokens of a vector; by default all.
+    """
+    return [by_token(bert.tokenizer, *pair)[:top_k] for pair in weights_of(embeddings)]
+
+
+def similarity(bert: "Bert", embeddings1: Vectors, embeddings2: Vectors) -> np.ndarray:
+    """Compares the vectors of N texts with those of M others by `embedding.similarity`: [N, M].
+
+    Args:
+      embeddings1, embeddings2: [N, D] and [M, D], or [D]; of a sparse model, a sparse matrix; of a
+        multi-vector model, a list of [L, W], or [L, W].
+    """
+    second = _as_several(bert, embeddings2)
+    kind, every_M = bert.embedding.similarity, np.arange(_count(second))
+    return similarities(_as_several(bert, embeddings1), second, every_M, kind)(slice(None))
 
 
 def search(
-    bert: "Bert", query_embeddings: np.ndarray, corpus_embeddings: np.ndarray, top_k: int = 10
+    bert: "Bert", query_embeddings: Vectors, corpus_embeddings: Vectors, top_k: int = 10
 ) -> list[list[dict[str, Any]]]:
     """Finds the vectors of a corpus that are most similar to each query.
 
     Args:
-      query_embeddings: [Q, D], or [D] for a single query.
-      corpus_embeddings: [N, D]; a part at a time is read, so that it may be a memory map.
+      query_embeddings: The vectors of Q queries; see `similarity`.
+      corpus_embeddings: Those of N texts; a part at a time is read, so that it may be a memory map.
 
     Returns:
       For each query the `corpus_id` and the `score` of the top_k, the most similar first. Of
@@ -120,11 +151,12 @@ def search(
     """
     # JAX would cache the float 5.0 and then fail for the equal integer 5 too.
     found, top_k = [], operator.index(top_k)
-    queries_QxD = np.atleast_2d(query_embeddings)
-    for first in range(0, len(queries_QxD), _SEARCH_QUERIES):
-        part = queries_QxD[first : first + _SEARCH_QUERIES]
-        scores, ids = [np.zeros((len(part), 0))], [np.zeros((len(part), 0), np.int64)]
-        for start in range(0, len(corpus_embeddings), _SEARCH_ROWS):
+    queries = _as_several(bert, query_embeddings)
+    for first in range(0, _count(queries), _SEARCH_QUERIES):
+        part = queries[first : first + _SEARCH_QUERIES]
+        size = _count(part)
+        scores, ids = [np.zeros((size, 0))], [np.zeros((size, 0), np.int64)]
+        for start in range(0, _count(corpus_embeddings), _SEARCH_ROWS):
             similarity = bert.similarity(part, corpus_embeddings[start : start + _SEARCH_ROWS])
             # top_k puts equal values in the order of their indices.
             best, at = jax.lax.top_k(similarity, min(top_k, similarity.shape[1]))
@@ -135,6 +167,19 @@ def search(
         rows = zip(np.take_along_axis(all_ids, at, 1).tolist(), best.tolist(), strict=True)
         found += [[{"corpus_id": i, "score": x} for i, x in zip(*row, strict=True)] for row in rows]
     return found
+
+
+def _as_several(bert: "Bert", embeddings: Vectors) -> Vectors:
+    """Returns the vectors of several texts, of which there may be one."""
+    if bert.embedding.kind == "dense":
+        return np.atleast_2d(embeddings)
+    is_one = isinstance(embeddings, np.ndarray) and embeddings.ndim == 2
+    return [embeddings] if is_one and bert.embedding.kind == "multi_vector" else embeddings
+
+
+def _count(embeddings: Vectors) -> int:
+    # Sparse matrices have no len.
+    return embeddings.shape[0] if hasattr(embeddings, "shape") else len(embeddings)
 
 
 def embedding_rows(
@@ -157,6 +202,8 @@ def embedding_rows(
 def layers(bert: "Bert", layers: Iterable[int]) -> tuple[int, ...]:
     """Converts layers to numbers from 0, the embeddings, to the last block's."""
     chosen, existing = list(layers), range(bert.config.num_hidden_layers + 1)
+    if bert.embedding.kind != "dense" and chosen != [-1]:
+        raise UserError(f"layers is {chosen}, but {_kind_of(bert)} of the last layer")
     try:
         return tuple(existing[layer] for layer in chosen)
     except IndexError:
@@ -167,22 +214,38 @@ def layers(bert: "Bert", layers: Iterable[int]) -> tuple[int, ...]:
         ) from None
 
 
+def _kind_of(bert: "Bert") -> str:
+    return f"{bert.source} is a {bert.embedding.kind.replace('_', '-')} model"
+
+
+def require_dense(bert: "Bert", purpose: str) -> None:
+    """Raises UserError if the model is a sparse or multi-vector one."""
+    if bert.embedding.kind != "dense":
+        raise UserError(f"{_kind_of(bert)}, but {purpose} needs a dense vector for each text")
+
+
 def embedding_with(
     bert: "Bert",
-    pooling: str | None,
-    normalize: bool | None,
-    max_length: int | None,
+    pooling: str | None = None,
+    normalize: bool | None = None,
+    max_length: int | None = None,
     stride: int | None = None,
     prompt: str | None = None,
     prompt_name: str | None = None,
 ) -> Embedding:
     """Returns `embedding` with the arguments that are not None instead of its own values."""
     own = bert.embedding
+    if own.kind != "dense":
+        own = own.for_queries() if prompt_name == "query" else own.for_documents()
+        prompt_name = None if prompt_name in ("query", "document") else prompt_name
+        for name, value in (("pooling", pooling), ("normalize", normalize), ("stride", stride)):
+            if value is not None:
+                raise UserError(f"{name} is {value!r}, but {_kind_of(bert)}, which has none")
     if max_length is None and own.max_length:
         max_length = min(own.max_length, bert.max_length)
     length = bert.checked_length(max_length)
     pooling = own.pooling if pooling is None else pooling
-    if pooling not in POOLINGS:
+    if own.kind == "dense" and pooling not in POOLINGS:
         raise UserError(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
     normalized = own.normalize and pooling != "tokens" if normalize is None else normalize
     size = length - bert.tokenizer.template.num_special(is_pair=False)
@@ -191,27 +254,37 @@ def embedding_with(
             f"stride is {stride}; it must be from 1 to {size}, the text tokens of a window, "
             "with the pooling mean or cls"
         )
-    if prompt is None and prompt_name is not None:
-        if prompt_name not in own.prompts:
-            known = ", ".join(own.prompts) or "none"
-            raise UserError(
-                f"prompt_name is {prompt_name!r}; the prompts of {bert.source} are: {known}"
-            )
-        prompt = own.prompts[prompt_name]
     return own._replace(
         pooling=pooling,
         normalize=normalized,
         normalize_last=bool(normalize),
         max_length=length,
         stride=stride,
-        prompt=own.prompt if prompt is None else prompt,
+        prompt=_prompt(bert, own, prompt, prompt_name),
     )
+
+
+def _prompt(bert: "Bert", own: Embedding, prompt: str | None, prompt_name: str | None) -> str:
+    """Returns the prompt of one of these, of which the first wins; by default that of `own`."""
+    if prompt is not None or prompt_name is None:
+        return own.prompt if prompt is None else prompt
+    if prompt_name not in own.prompts:
+        known = ", ".join(own.prompts) or "none"
+        raise UserError(
+            f"prompt_name is {prompt_name!r}; the prompts of {bert.source} are: {known}"
+        )
+    return own.prompts[prompt_name]
 
 
 def features(
     bert: "Bert", rows: Sequence[TokenRow], layers: tuple[int, ...], embedding: Embedding
 ) -> list[np.ndarray]:
-    """Computes the features of each row: float32 [K, D], or [L, K, D] for "tokens"."""
+    """Computes the features of each row: float32 [K, D], or [L, K, D] for "tokens".
+
+    Of a sparse model a matrix in CSR, [N, V]; of a multi-vector model a list of [L, W].
+    """
+    if embedding.kind != "dense":
+        return _vectors_of_kind(bert, rows, embedding)
     program = partial(
         forward.features, bert.config, bert.params, layers=layers, pooling=embedding.pooling
     )
@@ -233,7 +306,25 @@ def features(
     return [_unit(x) for x in features] if embedding.normalize_last else features
 
 
+def _vectors_of_kind(bert: "Bert", rows: Sequence[TokenRow], embedding: Embedding) -> Vectors:
+    of_kind, size = _KINDS[embedding.kind], bert.width(embedding)
+    options = dict(of_kind.model_options_of(embedding, bert.tokenizer))
+    if embedding.kind == "multi_vector":
+        options["width"] = size
+    model = of_kind.HEAD.model_class(bert.config, **options)
+    if embedding.is_query:
+        model = model.for_queries()
+    shorten = partial(compact, kind=embedding.kind, vocab_size=bert.config.vocab_size)
+    if not rows:
+        return shorten({"embeddings": np.zeros((0, size), np.float32), "is_vector": ()})
+    return bert.run(rows, partial(forward.vectors, model, bert.params), shorten)
+
+
 def width(bert: "Bert", embedding: Embedding) -> int:
+    if embedding.kind == "sparse":
+        return bert.config.vocab_size
+    if embedding.kind == "multi_vector":
+        return bert.params["projection"]["kernel"].shape[1]
     size = bert.config.hidden_size
     return size if embedding.pooling == "tokens" else min(embedding.dimension or size, size)
 

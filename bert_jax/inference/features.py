@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from bert_jax.heads.verb import texts_of
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.verbs import read_examples
 from bert_jax.interop.embedding import Embedding
+from bert_jax.tasks.vectors import CSR_MARKS, by_token, weights_of
 from bert_jax.tokenizers import Tokenizer, TokenRow
 from bert_jax.tokenizers.given_texts import Text
 
@@ -69,15 +70,22 @@ def write_features(
         a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
         [N, D]; with "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and
         the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
+        Of a sparse model, `features` in FILE.jsonl has the weights by token, the largest first,
+        and `scipy.sparse.load_npz` reads FILE.npz. Of a multi-vector model, `features` in
+        FILE.jsonl has a list for each vector, and FILE.npz has the `vectors` float32 [T, W] of all
+        texts and the `starts` int64 [N + 1] of each text's.
     """
     files.check_output(output, SUFFIXES, source)
-    chosen, has_tokens = bert.layers(layers), embedding.pooling == "tokens"
+    chosen, kind = bert.layers(layers), embedding.kind
     vector = (len(chosen), bert.width(embedding))[len(chosen) == 1 :]
-    vectors = embedding.max_length if has_tokens else 1
+    # A token of the vocabulary may have a weight and an index.
+    vectors = 2 if kind == "sparse" else 1
+    if embedding.pooling == "tokens":
+        vectors = max(embedding.max_length, embedding.query_length or 0)
     size = min(_WINDOW_TEXTS, max(1, _WINDOW_BYTES // (4 * math.prod(vector) * vectors)))
     num_texts, num_cut, first_cut = 0, 0, ""
 
-    def computed() -> Iterator[tuple[TokenRow, np.ndarray]]:
+    def computed() -> Iterator[tuple[TokenRow, Any]]:
         nonlocal num_texts, num_cut, first_cut
         texts = _texts(bert, source, text_columns)
         while window := list(itertools.islice(texts, size)):
@@ -86,8 +94,10 @@ def write_features(
             if not num_texts:
                 bert.warn_about_unknown(rows)
             features = bert.features(rows, chosen, embedding)
+            if kind == "sparse":
+                features = weights_of(features)
             for row, x in zip(rows, features, strict=True):
-                yield row, x[..., 0, :] if len(chosen) == 1 else x
+                yield row, x[..., 0, :] if kind == "dense" and len(chosen) == 1 else x
             cut = [name for name, row in zip(names, rows, strict=True) if row.num_cut]
             first_cut = first_cut or next(iter(cut), "")
             num_texts, num_cut = num_texts + len(rows), num_cut + len(cut)
@@ -95,9 +105,9 @@ def write_features(
 
     with files.new_file(output) as stream:
         if Path(output).suffix == ".npz":
-            _write_npz(stream, computed(), vector, has_tokens)
+            _write_npz(stream, computed(), vector, embedding)
         else:
-            _write_jsonl(stream, computed(), bert.tokenizer if has_tokens else None)
+            _write_jsonl(stream, computed(), bert.tokenizer, embedding)
     if num_cut:
         count = f"{num_cut:,} of {num_texts:,} texts are truncated to {embedding.max_length}"
         warnings.warn(f"{count} tokens; the first is {first_cut}", stacklevel=2)
@@ -118,42 +128,61 @@ def _texts(
 
 
 def _write_jsonl(
-    stream: BinaryIO, found: Iterable[tuple[TokenRow, np.ndarray]], tokenizer: Tokenizer | None
+    stream: BinaryIO,
+    found: Iterable[tuple[TokenRow, Any]],
+    tokenizer: Tokenizer,
+    embedding: Embedding,
 ) -> None:
-    """Writes a line for each text, with its tokens if there is a tokenizer."""
+    """Writes a line for each text."""
     for row, features in found:
         values = {}
-        if tokenizer:
+        if embedding.kind == "dense" and embedding.pooling == "tokens":
             values["tokens"] = [tokenizer.id_to_token(i) for i in row.input_ids_L]
-        values["features"] = np.round(features.astype(np.float64), _DECIMALS).tolist()
+        if embedding.kind == "sparse":
+            weights = by_token(tokenizer, *features)
+            values["features"] = {token: round(weight, _DECIMALS) for token, weight in weights}
+        else:
+            values["features"] = np.round(features.astype(np.float64), _DECIMALS).tolist()
         stream.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
 
 
 def _write_npz(
     stream: BinaryIO,
-    found: Iterable[tuple[TokenRow, np.ndarray]],
+    found: Iterable[tuple[TokenRow, Any]],
     vector: tuple[int, ...],
-    has_tokens: bool,
+    embedding: Embedding,
 ) -> None:
     """Writes arrays. Their shapes come first in the file, so scratch files hold the values."""
-    types = {"features": (np.float32, vector)}
-    if has_tokens:
-        types |= {"input_ids": (np.int32, ()), "offsets": (np.int64, ())}
+    types, starts = {"features": (np.float32, vector)}, ""
+    if embedding.kind == "sparse":
+        types, starts = {"data": (np.float32, ()), "indices": (np.int32, ())}, "indptr"
+    elif embedding.kind == "multi_vector":
+        types, starts = {"vectors": (np.float32, vector)}, "starts"
+    elif embedding.pooling == "tokens":
+        types, starts = types | {"input_ids": (np.int32, ())}, "offsets"
+    if starts:
+        types[starts] = np.int64, ()
     with contextlib.ExitStack() as stack:
         # Scratch files are deleted with the process. They are on the same disk as the output.
         new_file = functools.partial(tempfile.TemporaryFile, dir=Path(stream.name).parent)
         scratch = {name: stack.enter_context(new_file()) for name in types}
-        num_tokens = np.int64(0)
+        num_rows = np.int64(0)
         for row, features in found:
-            scratch["features"].write(features.tobytes())
-            if has_tokens:
-                scratch["input_ids"].write(row.input_ids_L.tobytes())
-                scratch["offsets"].write(num_tokens.tobytes())
-                num_tokens += len(row.input_ids_L)
-        if has_tokens:
-            scratch["offsets"].write(num_tokens.tobytes())
+            values = features if embedding.kind == "sparse" else (features, row.input_ids_L)
+            if starts:
+                values = *values[: len(types) - 1], num_rows
+                num_rows += len(values[0])
+            for (name, (dtype, _)), value in zip(types.items(), values, strict=False):
+                scratch[name].write(np.asarray(value, dtype).tobytes())
+        if starts:
+            scratch[starts].write(num_rows.tobytes())
         arrays = {}
         for name, (dtype, shape) in types.items():
+            # An empty file cannot be mapped.
+            size = scratch[name].tell()
             scratch[name].flush()
-            arrays[name] = np.memmap(scratch[name], dtype, "r").reshape(-1, *shape)
+            values = np.memmap(scratch[name], dtype, "r") if size else np.zeros(0, dtype)
+            arrays[name] = values.reshape(-1, *shape)
+        if embedding.kind == "sparse":
+            arrays |= CSR_MARKS | {"shape": (len(arrays[starts]) - 1, *vector)}
         np.savez(stream, **arrays)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +24,7 @@ from bert_jax.models.task_models import TaskModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms.electra import ReplacedToken
+from bert_jax.tasks.vectors import joined, taken
 from bert_jax.tokenizers import TokenRow
 
 # Rows are padded to these lengths. Texts are sorted by length, which keeps the padding small.
@@ -130,6 +132,12 @@ def task_outputs(model: TaskModel, params: Any, inputs: Inputs) -> jax.Array:
     return jnp.stack([by_name[name] for name in sorted(by_name)], axis=1)
 
 
+@partial(jax.jit, static_argnames="model")
+def vectors(model: nn.Module, params: Any, inputs: Inputs) -> dict[str, jax.Array]:
+    """Computes the outputs of a `SparseModel` or a `MultiVectorModel`, each [B, ...]."""
+    return apply(model, params, inputs.fields())
+
+
 def _hidden_states(config, params, inputs, **options):
     """Computes the states of all layers; see `nn.Module.apply` for the options."""
     return BertEncoder(config, has_pooler=False).apply(
@@ -143,24 +151,38 @@ def _hidden_states(config, params, inputs, **options):
 
 def run_in_batches(
     rows: Sequence[TokenRow],
-    program: Callable[[Inputs], jax.Array],
+    program: Callable[[Inputs], Any],
+    compact: Callable[[Any], Any] = list,
     *,
     max_length: int,
     source: str,
-) -> list[np.ndarray]:
+) -> Any:
+    """Runs a compiled program on all rows.
+
+    Args:
+      program: Returns one or more arrays [B, ...] for the B rows of a batch.
+      compact: Turns these arrays into the results of the rows: a list, or a sparse matrix.
+
+    Returns:
+      The results of all rows, as `compact` gives those of a batch.
+    """
+    if not rows:
+        return []
     rows, numbers = distinct_rows(rows)
     lengths = [len(row.input_ids_L) for row in rows]
     is_cpu = jax.default_backend() == "cpu"
     batch_tokens = _CPU_BATCH_TOKENS if is_cpu else _ACCELERATOR_BATCH_TOKENS
-    results = [np.zeros(0)] * len(rows)
-    running: deque[tuple[list[int], jax.Array]] = deque()
+    results, order = [], []
+    running: deque[tuple[list[int], Any]] = deque()
 
     def copy_oldest():
-        indices, values = running.popleft()
-        for i, value in zip(indices, np.asarray(values), strict=False):
-            results[i] = value
-        if any(np.isnan(results[i]).any() for i in indices):
+        indices, outputs = running.popleft()
+        # A batch may have more rows than texts.
+        outputs = jax.tree.map(lambda x: np.asarray(x)[: len(indices)], outputs)
+        if any(np.isnan(x).any() for x in jax.tree.leaves(outputs)):
             raise UserError(f"{source} computes NaN: its weights are damaged")
+        results.append(compact(outputs))
+        order.extend(indices)
 
     for indices, shape in text_batches(lengths, max_length=max_length, batch_tokens=batch_tokens):
         running.append((indices, program(_padded([rows[i] for i in indices], shape))))
@@ -168,7 +190,7 @@ def run_in_batches(
             copy_oldest()
     while running:
         copy_oldest()
-    return [results[n] for n in numbers]
+    return taken(joined(results), np.argsort(order)[numbers])
 
 
 def distinct_rows(rows: Sequence[TokenRow]) -> tuple[list[TokenRow], list[int]]:

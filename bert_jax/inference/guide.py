@@ -27,6 +27,7 @@ class GuidedRows:
     """
 
     def __init__(self, rows: TupleRows, guide: Bert):
+        guide.require_dense("config.embedding.guide")
         if guide.embedding.pooling is None:
             raise UserError(
                 f"config.embedding.guide is {guide.source}, which does not say how it pools; copy "

@@ -111,6 +111,7 @@ def mine(
       "negative_scores". With `include_positives`: "query", "documents" with any positives that were
       not found at the end, their "labels" (1 and 0) and "scores".
     """
+    bert.require_dense("mining")
     if reranker:
         # A model that is no reranker is refused before hours of computation.
         reranker.rerank("", [""])

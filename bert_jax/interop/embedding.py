@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Self
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 # What `library` has for a model that no program of the library has written.
 LIBRARY_DEFAULTS = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+# The terms of pre-training whose heads a model has, by its kind, if that says it.
+TERMS = {"sparse": ("masked_lm",), "multi_vector": ()}
 
 
 class Embedding(NamedTuple):

@@ -10,15 +10,18 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop import generator
+from bert_jax.interop.embedding import TERMS
 from bert_jax.interop.google import is_google, read_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
+from bert_jax.interop.multi_vector import read_multi_vector, write_multi_vector
 from bert_jax.interop.native import is_native, read_native, write_native
-from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.pretrained import PROJECTION, QUERY_WEIGHTS, Pretrained
 from bert_jax.interop.sentence_transformers import (
     encoder_folder,
     read_cross_encoder,
     read_embedding,
 )
+from bert_jax.interop.sparse import read_sparse, write_sparse
 from bert_jax.interop.weights import ENCODER
 from bert_jax.training.workdir import CHECKPOINTS, CONFIG, checkpoint_folder, is_finetuning
 
@@ -26,7 +29,9 @@ _UNFINISHED = "unfinished_conversion"
 # Lists what is moved from there to the directory itself.
 _PARTS = "parts.json"
 _ADAPTER = "adapter_config.json"
-_SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
+_SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index", ".metadata")
+# The ends of the names of folders with modules of sentence-transformers.
+_MODULES = ("Transformer/", "Pooling/", "Dense/", "Mask/", "Embedding/", "IDF/", "Normalize/")
 
 
 def read(
@@ -79,11 +84,12 @@ def _read_remote(path: epath.Path, lowercase: bool | None, family: str) -> Pretr
     names = [
         name
         for name in names or files.list_files(folder)
-        if ("/" not in name or "Transformer/" in name or "Pooling/" in name)
+        if ("/" not in name or any(module in name for module in _MODULES))
         and (name.endswith(_SUFFIXES) or ".data-" in name)
     ]
-    if any(name.endswith(".safetensors") for name in names):
-        names = [name for name in names if not name.endswith(".bin")]
+    # A folder may hold the same weights twice.
+    twice = {name.rpartition("/")[0] for name in names if name.endswith(".safetensors")}
+    names = [n for n in names if not (n.endswith(".bin") and n.rpartition("/")[0] in twice)]
     with files.local_copy(folder, names) as local:
         try:
             pretrained = _read(local / prefix, lowercase, family)
@@ -114,6 +120,12 @@ def _read(
             pretrained = read_huggingface(encoder, family, with_weights)
             pretrained.embedding, unsupported = read_embedding(path)
             pretrained.warnings += unsupported
+            kind = pretrained.embedding.kind
+            pretrained.terms = TERMS.get(kind, pretrained.terms)
+            if kind == "sparse":
+                read_sparse(pretrained, path, with_weights)
+            elif kind == "multi_vector":
+                read_multi_vector(pretrained, path, with_weights)
             if pretrained.is_cross_encoder:
                 pretrained.activation, length = read_cross_encoder(path)
                 pretrained.embedding = pretrained.embedding._replace(max_length=length)
@@ -229,11 +241,20 @@ def _write_sentence_transformers(pretrained: Pretrained, path: Path) -> None:
         )
     if generator.TERM in pretrained.terms:
         pretrained = generator.split(pretrained)[generator.DISCRIMINATOR]
-    for name in [name for name in pretrained.weights if not name.startswith(ENCODER)]:
+    vectors = (pretrained.weights.pop(name, None) for name in (PROJECTION, QUERY_WEIGHTS))
+    projection_DxW, query_weights_V = vectors
+    terms = TERMS.get(embedding.kind, ())
+    kept = (ENCODER, "mlm/") if terms else (ENCODER,)
+    for name in [name for name in pretrained.weights if not name.startswith(kept)]:
         del pretrained.weights[name]
     length = min(embedding.max_length or pretrained.max_length, pretrained.max_length)
-    encoder = dataclasses.replace(pretrained, terms=())
-    write_huggingface(encoder, path, embedding._replace(max_length=length))
+    embedding = embedding._replace(max_length=length)
+    encoder = dataclasses.replace(pretrained, terms=terms)
+    write_huggingface(encoder, path, embedding)
+    if embedding.kind == "sparse":
+        write_sparse(encoder, embedding, query_weights_V, path)
+    elif embedding.kind == "multi_vector":
+        write_multi_vector(embedding, projection_DxW, path)
 
 
 WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {

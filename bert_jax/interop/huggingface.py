@@ -20,7 +20,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.heads import builtin_heads, load_head
 from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
-from bert_jax.interop.family import SEQUENCES_AND_TOKENS, Family, TaskClass, Tensor
+from bert_jax.interop.family import SEQUENCES_AND_TOKENS, Family, Names, TaskClass, Tensor
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import (
     current_keys,
@@ -30,9 +30,10 @@ from bert_jax.interop.model_keys import (
     write_family_keys,
 )
 from bert_jax.interop.names import collect_weights, export_weights, foreign_names, names_in_file
-from bert_jax.interop.pretrained import Pretrained, read_training, write_training
+from bert_jax.interop.pretrained import PROJECTION, Pretrained, read_training, write_training
 from bert_jax.interop.sentence_transformers import (
     activation_path,
+    is_colbert,
     write_cross_encoder,
     write_embedding,
 )
@@ -52,6 +53,8 @@ _WEIGHT_FILES = (SAFETENSORS, SAFETENSORS + _INDEX, TORCH, TORCH + _INDEX)
 # Tensors of several versions of `transformers`, which follow from the config.
 _BUFFERS = re.compile(r"(.*\.)?position_ids|.*inv_freq").fullmatch
 _CUSTOM_CODE = "the code that its auto_map names is never run"
+# What the file of a ColBERT has beside the encoder.
+_COLBERT = Names("projection/", "", "matrix kernel linear.weight")
 _OF_SEQUENCES = "SequenceClassification"
 _REGRESSION = "regression"
 _SINGLE_LABEL = "single_label_classification"
@@ -71,7 +74,7 @@ def read_huggingface(path: Path, family_name: str = "", with_weights: bool = Tru
     family = load_family(described.family)
     model, terms = described.model, described.terms
     head, warnings = {}, described.warnings
-    with _open_weights(path) as (file, tensors):
+    with open_weights(path) as (file, tensors):
         tensors = _with_current_names(tensors, family)
         _drop_copies(tensors, family, file)
         model.update(family.read_tensors(tensors, BertConfig(**model), file))
@@ -92,6 +95,9 @@ def read_huggingface(path: Path, family_name: str = "", with_weights: bool = Tru
             heads = {head_of(name) for name in task_shapes} - {""}
             shapes = {n: shape for n, shape in shapes.items() if head_of(n) not in heads}
             shapes |= task_shapes
+        if is_colbert(path):
+            names |= foreign_names([_COLBERT], "huggingface", 0)
+            shapes[PROJECTION] = tensors[names[PROJECTION].name].shape[::-1]
         weights, left_out = collect_weights(tensors, names, shapes, family, file)
     tokenizer, guessed = read_huggingface_tokenizer(path, family)
     return dataclasses.replace(
@@ -167,7 +173,7 @@ def write_huggingface(
     write_training(pretrained, path)
     if embedding and pretrained.head:
         write_cross_encoder(embedding, pretrained.activation, path)
-    elif embedding:
+    elif embedding and embedding.kind == "dense":
         write_embedding(embedding, model["hidden_size"], path)
     card = model_card(pretrained, family, class_name, pipeline, embedding)
     files.write_whole(path / "README.md", card.encode())
@@ -282,7 +288,7 @@ def _drop_copies(tensors: dict[str, Tensor], family: Family, file: Path) -> None
 
 
 @contextmanager
-def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
+def open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     """Yields the file that holds or lists the weights, and all tensors by name."""
     file = next(path / name for name in _WEIGHT_FILES if (path / name).exists())
     parts = [file]

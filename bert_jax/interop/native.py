@@ -16,7 +16,7 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.config.stage_keys import OWN_MODEL_KEYS
 from bert_jax.heads import load_head
-from bert_jax.interop.embedding import Embedding
+from bert_jax.interop.embedding import TERMS, Embedding
 from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS, read_terms
 from bert_jax.interop.pretrained import Pretrained, read_training, write_training
@@ -59,8 +59,9 @@ def read_native(
         step, params = checkpoints.restore_params(abstract, step)
     weights, own_keys = flatten(params, model_config), {}
     if is_finetuned and not described.head:
-        # A layer beside the encoder is only for training.
-        weights = {name: x for name, x in weights.items() if name.startswith(ENCODER)}
+        # Other layers beside the encoder are only for training.
+        kept = (ENCODER, *load_head(config.head).vector_weights)
+        weights = {name: x for name, x in weights.items() if name.startswith(kept)}
     if not is_finetuned:
         own_keys = dict(model_keys(resolve_stages(config), step))
     has_tokenizer = (directory / workdir.TOKENIZER).exists()
@@ -77,6 +78,7 @@ def _described(
     path: Path | epath.Path, directory: Path | epath.Path, config: ConfigDict, family_name: str
 ) -> Pretrained:
     values = config_lib.to_dict(config)
+    terms = read_terms({"config": values}, load_family(family_name), config.model.causal)
     head: dict[str, Any] = {}
     if workdir.is_finetuning(config):
         record = load_head(config.head)
@@ -90,13 +92,14 @@ def _described(
                 # The head of embeddings has no weights: the model is an encoder.
                 head = {}
             head["embedding"] = Embedding(**record.embedding(config))
+            terms = TERMS.get(head["embedding"].kind, terms)
     is_converted = not (directory / workdir.CORPUS).exists()
     return Pretrained(
         source=str(path),
         model={key: config.model[key] for key in MODEL_KEYS},
         training=read_training(directory) if is_converted else {"config": values},
         family=family_name,
-        terms=read_terms({"config": values}, load_family(family_name), config.model.causal),
+        terms=terms,
         **head,
     )
 

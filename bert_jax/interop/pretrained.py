@@ -22,6 +22,8 @@ from bert_jax.training.stages import resolve_stages
 
 # The key of `training` that lists heads that were initialized but never trained.
 UNTRAINED = "untrained_heads"
+# The weights of vectors beside those of the encoder and the heads of pre-training.
+PROJECTION, QUERY_WEIGHTS = "projection/kernel", "query_weights"
 # The file beside the weights, in every format, that describes their training.
 TRAINING = "bert_jax_training.json"
 # The key of `training` with the `max_length` of the weights that a run began with.
@@ -80,6 +82,9 @@ class Pretrained:
         """
         if self.head:
             self.drop_head()
+        for name in (PROJECTION, QUERY_WEIGHTS):
+            if name in self.weights:
+                self.warnings.append(f"the {name} of {self.source}, for vectors, is left out")
         self.terms = tuple(terms or self.terms)
         model = PreTrainingModel(self.model_config, make_terms(self.terms))
         self.weights, drawn = weights_lib.complete_weights(model, self.weights, seed)

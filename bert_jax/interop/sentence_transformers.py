@@ -1,6 +1,7 @@
 """Reads and writes how a directory of sentence-transformers turns texts into vectors or scores."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,23 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop.embedding import LIBRARY_DEFAULTS, SIMILARITIES, Embedding
 
-_MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
+MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
 # The file of a Router; older versions, which call it Asym, have a config.json.
-_ROUTER = "router_config.json"
+ROUTER = "router_config.json"
 _LIBRARY, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.json"
 _MODE = "pooling_mode_"
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
 # The names of the oldest versions, which newer ones read too.
-_TYPE = "sentence_transformers.models."
+TYPE = "sentence_transformers.models."
+STATIC = "SparseStaticEmbedding"
+# Modules of older versions.
+_RENAMED = {"MLMTransformer": "Transformer", "IDF": STATIC}
+# The names of similarities in files, the first by default; see `Embedding.similarity`.
+_SIMILARITIES = {
+    "dense": dict(zip(SIMILARITIES, SIMILARITIES, strict=True)),
+    "sparse": {"dot": "dot"},
+    "multi_vector": {"maxsim": "maxsim", "meanmaxsim": "mean_maxsim"},
+}
 # What turns the logit of a cross-encoder into a score, as in `Pretrained.activation`.
 _ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
@@ -26,54 +36,85 @@ _ACTIVATIONS = {
 def read_modules(path: Path) -> list[tuple[str, Path]]:
     """Lists the modules of a directory, their kinds and folders; none if it is not the library's.
 
-    A Router stands for the modules of its route.
+    A Router stands for the modules of its route, or of both routes if the weights of queries are
+    static.
     """
     found = []
-    modules = json.loads(files.read_whole(path / _MODULES)) if (path / _MODULES).exists() else []
+    modules = json.loads(files.read_whole(path / MODULES)) if (path / MODULES).exists() else []
     for module in modules:
-        folder = files.inside(path, module["path"], path / _MODULES)
+        folder = files.inside(path, module["path"], path / MODULES)
         parts = {folder: module["type"]}
         if module["type"].endswith((".Router", ".Asym")):
-            named_by = folder / (_ROUTER if (folder / _ROUTER).exists() else "config.json")
+            named_by = folder / (ROUTER if (folder / ROUTER).exists() else "config.json")
             router = files.read_json(named_by)
-            names, *others = router["structure"].values()
+            routes, types = dict(router["structure"]), router["types"]
+            static: list[str] = []
+            if [_kind(types[name]) for name in routes.get("query", [])] == [STATIC]:
+                static = routes.pop("query")
+            names, *others = routes.values()
             if any(other != names for other in others):
                 raise UserError(
-                    f"{named_by}: the routes {', '.join(router['structure'])} have different "
+                    f"{named_by}: the routes {', '.join(routes)} have different "
                     "modules: save those of one route as a model of its own"
                 )
-            parts = {files.inside(folder, name, named_by): router["types"][name] for name in names}
-        found += [(type.rpartition(".")[2], part) for part, type in parts.items()]
+            parts = {files.inside(folder, name, named_by): types[name] for name in static + names}
+        found += [(_kind(type), part) for part, type in parts.items()]
     return found
+
+
+def _kind(type: str) -> str:
+    last = type.rpartition(".")[2]
+    return _RENAMED.get(last, last)
+
+
+def is_colbert(path: Path) -> bool:
+    """Returns whether a directory has the weights of Stanford's ColBERT."""
+    return "HF_ColBERT" in (
+        files.read_json(path / "config.json", optional=True).get("architectures") or ()
+    )
 
 
 def encoder_folder(path: Path) -> Path:
     """Finds the folder of the weights: `path` itself, or in older versions 0_Transformer."""
-    return next((folder for kind, folder in read_modules(path) if kind == "Transformer"), path)
+    # A ColBERT may have the same weights there once more.
+    modules = [] if is_colbert(path) else read_modules(path)
+    return next((folder for kind, folder in modules if kind == "Transformer"), path)
 
 
 def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
-    """Reads the settings of a directory; returns them, and a warning for each unsupported part."""
+    """Reads the settings of a directory; returns them, and a warning for each unsupported part.
+
+    Of sparse and of multi-vector models, `sparse` and `multi_vector` read those of the modules.
+    """
     modules, encoder = read_modules(path), encoder_folder(path)
-    if not modules:
+    if not modules and not is_colbert(path):
         return Embedding(), []
-    settings = _read_settings(encoder)
     library = _read_library(path / _LIBRARY)
-    name, similarity = library["default_prompt_name"], library["similarity_fn_name"]
+    if is_colbert(path) or _is_multi_vector(library):
+        kind = "multi_vector"
+    else:
+        kind = "sparse" if "SpladePooling" in dict(modules) else "dense"
+    names, warnings = _SIMILARITIES[kind], []
+    usual = next(iter(names))
+    similarity = files.read_json(path / _LIBRARY, optional=True).get("similarity_fn_name") or usual
+    if similarity.lower() not in names:
+        warnings.append(f"its similarity, {similarity}, is not supported: {usual} is used")
+        similarity = usual
+    if kind != "dense":
+        library.pop("model_type", None)
+        library["similarity_fn_name"] = names[similarity.lower()]
+    name = library["default_prompt_name"]
     embedding = Embedding(
         max_length=_read_length(encoder),
-        lowercase=bool(settings.get("do_lower_case")),
+        lowercase=bool(read_settings(encoder).get("do_lower_case")),
         prompt=library["prompts"][name] if name else "",
+        similarity=names[similarity.lower()],
         dimension=library.get("truncate_dim"),
+        kind=kind,
         library=library,
     )
-    warnings = []
-    if similarity in SIMILARITIES:
-        embedding = embedding._replace(similarity=similarity)
-    elif similarity:
-        warnings.append(f"its similarity, {similarity}, is not supported: vectors' cosine is")
-    for kind, folder in modules:
-        if kind == "Pooling":
+    for module, folder in modules if kind == "dense" else ():
+        if module == "Pooling":
             config = files.read_json(folder / "config.json", optional=True)
             mode = _pooling_mode(config) if (folder / "config.json").exists() else None
             embedding = embedding._replace(include_prompt=config.get("include_prompt", True))
@@ -83,12 +124,19 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
                 name = f"{folder.relative_to(path)}/config.json"
                 what = f"its pooling, {mode}, is not supported" if mode else f"it has no {name}"
                 warnings.append(f"{what}: name the pooling of sentence embeddings")
-        elif kind == "Normalize":
+        elif module == "Normalize":
             embedding = embedding._replace(normalize=True)
-        elif kind not in ("Transformer", "Dropout"):
+        elif module not in ("Transformer", "Dropout"):
             embedding = embedding._replace(pooling=None)
-            warnings.append(f"its module {kind} is not supported: name a pooling to go without it")
+            what = f"its module {module} is not supported"
+            warnings.append(f"{what}: name a pooling to go without it")
     return embedding, [f"{path}: {warning}" for warning in warnings]
+
+
+def _is_multi_vector(library: Mapping[str, Any]) -> bool:
+    # The last two are PyLate's.
+    is_named = library.get("model_type") in ("MultiVectorEncoder", "ColBERT")
+    return is_named or "query_prefix" in library
 
 
 def read_cross_encoder(path: Path) -> tuple[str, int | None]:
@@ -114,7 +162,7 @@ def activation_path(activation: str) -> str:
     return _ACTIVATIONS.get(activation, activation)
 
 
-def _read_settings(encoder: Path) -> dict[str, Any]:
+def read_settings(encoder: Path) -> dict[str, Any]:
     # The file of an older version has the name of the family: sentence_roberta_config.json.
     named = sorted(encoder.glob("sentence_*_config.json"))
     return files.read_json(named[0]) if named else {}
@@ -123,7 +171,7 @@ def _read_settings(encoder: Path) -> dict[str, Any]:
 def _read_length(encoder: Path) -> int | None:
     tokenizer = files.read_json(encoder / _TOKENIZER, optional=True)
     # sentence-transformers 6 writes only the tokenizer's, which is about 1e30 without a limit.
-    length = _read_settings(encoder).get("max_seq_length") or tokenizer.get("model_max_length")
+    length = read_settings(encoder).get("max_seq_length") or tokenizer.get("model_max_length")
     return int(length) if length else None
 
 
@@ -149,44 +197,50 @@ def write_embedding(embedding: Embedding, width: int, path: Path) -> None:
     config = {"word_embedding_dimension": width, **pooling}
     if not embedding.include_prompt:
         config["include_prompt"] = False
-    kinds = ["Pooling", *(["Normalize"] if embedding.normalize else [])]
-    folders = _write_modules(embedding, kinds, path, {}, {"truncate_dim": embedding.dimension})
-    files.write_json(folders[0] / "config.json", config)
+    modules = {f"{TYPE}Transformer": {}, f"{TYPE}Pooling": config}
+    if embedding.normalize:
+        modules[f"{TYPE}Normalize"] = {}
+    write_modules(embedding, modules, path, own={"truncate_dim": embedding.dimension})
 
 
 def write_cross_encoder(embedding: Embedding, activation: str, path: Path) -> None:
     """Writes settings beside the files of a model with one output, for the class CrossEncoder."""
-    task = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
     scoring = {
         "model_type": "CrossEncoder",
         "similarity_fn_name": None,
         "activation_fn": activation_path(activation),
     }
-    _write_modules(embedding, [], path, task, scoring)
+    task = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
+    write_modules(embedding, {f"{TYPE}Transformer": task}, path, own=scoring)
 
 
-def _write_modules(
-    embedding: Embedding, kinds: list[str], path: Path, task: dict[str, Any], own: dict[str, Any]
+def write_modules(
+    embedding: Embedding,
+    modules: Mapping[str, Mapping[str, Any]],
+    path: Path,
+    own: Mapping[str, Any],
 ) -> list[Path]:
-    """Writes a Transformer and further modules; returns the folders of these.
+    """Writes the files of modules, the first of which is the Transformer; returns their folders.
 
     Args:
-      task: More settings of the Transformer.
+      modules: The settings of each by its type.
       own: More settings of the library; those that are None are left out.
     """
-    modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _TYPE + kind}
-        for i, kind in enumerate(["Transformer", *kinds])
+    listed = [
+        {"idx": i, "name": str(i), "path": f"{i}_{_kind(type)}" if i else "", "type": type}
+        for i, type in enumerate(modules)
     ]
-    folders = [path / module["path"] for module in modules[1:]]
-    for folder in folders:
+    folders = [path / module["path"] for module in listed]
+    for folder, config in list(zip(folders, modules.values(), strict=True))[1:]:
         folder.mkdir()
+        if config:
+            files.write_json(folder / "config.json", config)
     settings = {"max_seq_length": embedding.max_length, "do_lower_case": embedding.lowercase}
-    files.write_json(path / _SETTINGS, settings | task)
+    files.write_json(path / _SETTINGS, settings | next(iter(modules.values())))
     # Without this file, the library would look for it on the Hugging Face Hub.
     library = embedding.library | own
     files.write_json(path / _LIBRARY, {k: v for k, v in library.items() if k not in own or v})
-    files.write_whole(path / _MODULES, json.dumps(modules, indent=2).encode())
+    files.write_whole(path / MODULES, json.dumps(listed, indent=2).encode())
     return folders
 
 

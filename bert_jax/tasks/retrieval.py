@@ -8,7 +8,7 @@ baseline. People have judged the similarities of pairs such as those of STS-B (C
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from etils import epath
@@ -312,6 +312,17 @@ def retrieval_scores(
     for k in _CUTOFFS:
         scores_Q[f"recall@{k}"] = precision_QxR[:, k - 1] * k / num_relevant_Q
     return {name: float(np.mean(values_Q)) for name, values_Q in scores_Q.items()}
+
+
+def mean_scores(found: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Computes the means of the scores that all data sets have."""
+    first, *others = found.values()
+    names = [name for name, x in first.items() if isinstance(x, float)]
+    return {
+        name: float(np.mean([scores[name] for scores in found.values()]))
+        for name in names
+        if all(name in scores for scores in others)
+    }
 
 
 def nearest(

@@ -1,15 +1,19 @@
 """The vectors of texts on the host, without padding: a sparse matrix, or a list of matrices."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bert_jax.tasks.retrieval import Vectors
+from bert_jax.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from scipy import sparse
+
+# The marks of a matrix in CSR in an .npz file: `load_npz` makes an array of it, and no matrix.
+CSR_MARKS = {"format": np.array(b"csr"), "_is_array": np.array(True)}
 
 
 def compact(outputs: Mapping[str, np.ndarray], kind: str, vocab_size: int) -> Vectors:
@@ -44,6 +48,26 @@ def joined(parts: Sequence[Vectors]) -> Vectors:
     return sparse.vstack(parts, "csr")
 
 
+def taken(vectors: Vectors, numbers: Sequence[int]) -> Vectors:
+    """Returns the vectors of some texts, of which one may be there several times."""
+    return [vectors[n] for n in numbers] if isinstance(vectors, list) else vectors[numbers]
+
+
+def weights_of(vectors: "sparse.csr_array") -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the weights that are not 0 of each vector, and their indices."""
+    for start, stop in itertools.pairwise(vectors.indptr.tolist()):
+        yield vectors.data[start:stop], vectors.indices[start:stop]
+
+
+def by_token(
+    tokenizer: Tokenizer, weights_A: np.ndarray, ids_A: np.ndarray
+) -> list[tuple[str, float]]:
+    """Returns the tokens of `weights_of` and their weights, the largest first."""
+    order = np.argsort(-weights_A, kind="stable")
+    tokens = map(tokenizer.id_to_token, ids_A[order].tolist())
+    return list(zip(tokens, weights_A[order].tolist(), strict=True))
+
+
 def arrays_of(vectors: Vectors) -> dict[str, np.ndarray]:
     """Returns the arrays of an .npz file of sparse vectors or of several vectors for each text.
 
@@ -54,9 +78,7 @@ def arrays_of(vectors: Vectors) -> dict[str, np.ndarray]:
         starts = np.cumsum([0, *map(len, vectors)], dtype=np.int64)
         return {"vectors": np.concatenate(vectors), "starts": starts}
     names = "data", "indices", "indptr", "shape"
-    # `load_npz` makes an array, and not a matrix, of what has this mark.
-    marks = {"format": np.array(b"csr"), "_is_array": np.array(True)}
-    return {name: np.asarray(getattr(vectors, name)) for name in names} | marks
+    return {name: np.asarray(getattr(vectors, name)) for name in names} | CSR_MARKS
 
 
 def active_dims(queries: "sparse.csr_array", texts: "sparse.csr_array") -> dict[str, float]:

@@ -28,6 +28,7 @@ class FixedVectors:
     """A model whose text "q3" or "d7" has a given vector."""
 
     similarity, search = encoding.similarity, encoding.search
+    require_dense = encoding.require_dense
     warn_about_cut = warn_about_unknown = lambda *_: None
     embedding, config, params = Embedding(), None, {}
     tokenizer = types.SimpleNamespace(fingerprint="")
