@@ -28,8 +28,6 @@ from bert_jax.training import workdir
 BM25 = "bm25"
 # The arguments of NanoBEIR, on which sentence-transformers scores no reranker.
 _NOT_RERANKED = ("NanoArguAna", "NanoTouche2020")
-# The scores that are shown of each of several data sets.
-_OF_SETS = ("ndcg@10", "full_ndcg@10")
 # The flags that say how the text of --data is read.
 _OF_TEXT = ("format", "bad_documents")
 # The flags of --sts and --retrieval, and those of --retrieval alone.
@@ -81,8 +79,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "retrieval",
         "",
-        "Score sentence embeddings on retrieval: a folder of BEIR with corpus.jsonl, queries.jsonl "
-        "and qrels/test.tsv, or another file in qrels.",
+        "Score embeddings or a reranker on retrieval: a folder of BEIR with corpus.jsonl, "
+        "queries.jsonl and qrels/test.tsv, another file in qrels, or a folder of several data "
+        "sets, such as NanoBEIR.",
     )
     flags.DEFINE_bool(
         "skip_own_id",
@@ -93,8 +92,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "first",
         BM25,
-        "--retrieval with a reranker: the model whose embeddings find the documents to rerank, or "
-        f"{BM25}.",
+        "--retrieval with a reranker: the model whose embeddings (dense, sparse or multi-vector) "
+        f"find the documents to rerank, or {BM25}.",
     )
     flags.DEFINE_integer(
         "depth",
@@ -310,7 +309,8 @@ def _title(embedding: Any, results: dict[str, Any], source: str) -> str:
     used = {name: text for name, text in results.items() if name.endswith("prompt") and text}
     prompts = [f"{name} {text!r}".replace("_", " ") for name, text in used.items()]
     how = ", ".join([embedding.pooling, embedding.similarity, *(prompts or ["no prompt"])])
-    return f"Embeddings ({how}) on {source}"
+    kind = {"sparse": "Sparse embeddings", "multi_vector": "Multi-vector embeddings"}
+    return f"{kind.get(embedding.kind, 'Embeddings')} ({how}) on {source}"
 
 
 def _print_scores(
@@ -338,11 +338,14 @@ def _print_sets(title: str, found: dict[str, dict[str, Any]], prefix: str) -> No
     """Prints a row for each data set, and one for their means; see `_print_scores`."""
     from bert_jax.inference.embeddings import SIZES
 
-    names = [f"{x}{name}" for name in _OF_SETS for x in ("", prefix)]
-    names = [name for name in (*names, *SIZES) if name in found["mean"]]
+    # A terminal has no room for fractions too.
+    sizes = [name for name in SIZES if not name.endswith("ratio")]
+    shown = "ndcg@10", f"{prefix}ndcg@10", "full_ndcg@10", *sizes
+    names = [name for name in shown if name in found["mean"]]
     table = empty_table(title, "", *(name.replace("_", " ") for name in names))
     for name, results in found.items():
-        table.add_row(name, *(f"{results[key]:,.4g}" for key in names))
+        cells = [format(results[x], ",.4g" if x in SIZES else ".4f") for x in names]
+        table.add_row(name, *cells)
     terminal().print(table)
 
 

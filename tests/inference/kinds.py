@@ -10,7 +10,7 @@ PROMPTS = {"query": "the ", "document": "b "}
 
 
 def make_sparse(prompts=None, **embedding) -> Pretrained:
-    made = _without_biases(make_pretrained(terms=("masked_lm",)))
+    made = without_biases(make_pretrained(terms=("masked_lm",)))
     made.weights["mlm/output_bias"] = np.full_like(made.weights["mlm/output_bias"], -3)
     if embedding.get("static_queries"):
         # A weight may be 0.
@@ -27,7 +27,7 @@ def make_sparse(prompts=None, **embedding) -> Pretrained:
 
 
 def make_multi_vector(prompts=None, **embedding) -> Pretrained:
-    made = _without_biases(make_pretrained())
+    made = without_biases(make_pretrained())
     rng = np.random.default_rng(1)
     made.weights["projection/kernel"] = rng.standard_normal((12, 8)).astype(np.float32)
     options = {
@@ -47,7 +47,7 @@ def _library(prompts):
     return {**LIBRARY_DEFAULTS, "prompts": prompts or {}}
 
 
-def _without_biases(made: Pretrained) -> Pretrained:
+def without_biases(made: Pretrained) -> Pretrained:
     """Without biases, the vectors of texts differ much."""
     for name, weights in made.weights.items():
         if name.endswith(("bias", "scale")):
