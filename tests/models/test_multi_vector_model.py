@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import BertConfig
+from bert_jax.models import BertConfig, gpu_attention, tpu_attention
 from bert_jax.models.multi_vector_model import MultiVectorModel
 from tests.small import random_params
 
@@ -20,6 +22,14 @@ CONFIG = BertConfig(
     intermediate_size=20,
     max_position_embeddings=16,
 )
+# The layers of ModernBERT, the first global and the second local.
+LOCAL = {
+    "norm": "pre_and_final",
+    "rope_theta": 500.0,
+    "local_rope_theta": 50.0,
+    "local_attention": 40,
+    "global_every": 2,
+}
 RNG = np.random.default_rng(0)
 
 
@@ -85,6 +95,60 @@ def test_queries_are_expanded_by_masks(expansion, length):
         expected = hidden[0] @ params["projection"]["kernel"]
         expected /= np.linalg.norm(expected, axis=-1, keepdims=True)
         np.testing.assert_allclose(found[i, : len(expected)], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "length", "changes"),
+    [
+        (gpu_attention, 32, {}),
+        (gpu_attention, 128, {}),
+        (tpu_attention, 128, {}),
+        (gpu_attention, 128, LOCAL),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                (gpu_attention, 512, {}),
+                (tpu_attention, 512, {}),
+                (gpu_attention, 512, LOCAL),
+            ]
+        ),
+    ],
+)
+def test_the_added_masks_have_the_states_of_plain_attention(monkeypatch, kernels, length, changes):
+    """The kernels run as plain JAX. That of GPUs computes nothing at padding, for which it is made.
+
+    Rows below its least length have the same states in any case.
+    """
+    kernel = mock.Mock(side_effect=functools.partial(kernels.fused_attention, interpret=True))
+    monkeypatch.setattr(kernels, "fused_attention", kernel)
+    plain = BertConfig(
+        50,
+        128,
+        2,
+        4,
+        16,
+        max_position_embeddings=512,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        dtype=jnp.bfloat16,
+        **changes,
+    )
+    options = {"width": 8, "expansion": "masked", "query_length": length, "mask_id": MASK_ID}
+    expected_model = MultiVectorModel(plain, **options).for_queries()
+    params = random_params(expected_model, seed=1, scale=0.1)
+    batch = rows([12, 5], 16)
+    expected = run(expected_model, params, batch)["embeddings"]
+    platform = kernels.__name__.rpartition(".")[2].removesuffix("_attention")
+    model = MultiVectorModel(dataclasses.replace(plain, fused_attention=platform), **options)
+    np.testing.assert_array_equal(run(model.for_queries(), params, batch)["embeddings"], expected)
+    assert not kernel.called
+    # A model of documents of this length has the kernel, whose states are wrong for a query.
+    as_document = run(model.clone(is_query=True), params, batch)["embeddings"]
+    assert kernel.called == (length >= 128)
+    difference = np.abs(np.asarray(as_document - expected)).max(axis=-1)
+    is_text = np.arange(length) < np.array([[12], [5]])
+    assert difference[is_text].max() < 0.1
+    assert (difference[~is_text].max() > 0.3) == (kernels is gpu_attention and length >= 128)
 
 
 def test_only_an_expanded_query_needs_plain_attention():
