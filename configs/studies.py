@@ -16,8 +16,7 @@ the command; {study} is the directory of the study. `main` and `finetune` are fl
 this command. The first run prepares the text for the others.
 
 Hardware: two CPU cores, for 10 to 40 minutes; families: an hour and a half.
-Expected: the tables of docs/results.md. Reproduced with this code, but for DistilBERT in
-`families`.
+Expected: the tables of docs/results.md. Reproduced with this code.
 """
 
 import shlex
