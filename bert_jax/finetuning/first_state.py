@@ -13,6 +13,13 @@ from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
+# The settings of each kind of embeddings.
+_OF_KIND = {
+    "dense": ("pooling", "include_prompt"),
+    "sparse": ("double_log", "static_queries"),
+    "multi_vector": ("query_length", "expansion"),
+}
+
 
 def make_first_state(
     config: ConfigDict, trainer: Trainer, read_weights: Callable[[], Pretrained]
@@ -63,13 +70,13 @@ def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
     if theirs == Embedding():
         return []
     settings = {
-        "pooling": theirs.pooling or own.pooling,
         "query_prompt": theirs.for_queries().prompt,
         "document_prompt": theirs.for_documents().prompt,
-        "include_prompt": theirs.include_prompt,
     }
+    if theirs.kind == own.kind:
+        settings |= {key: getattr(theirs, key) for key in _OF_KIND[own.kind]}
     return [
         f"config.embedding.{key} is {own[key]!r}, but {value!r} in {config.init_from}"
         for key, value in settings.items()
-        if value != own[key]
+        if value not in (own[key], None)
     ]

@@ -24,6 +24,7 @@ from bert_jax.tasks.candidates import DOCUMENTS, NUMBERS, Columns, candidates_of
 from bert_jax.tasks.embedding_rows import ScoredRows, TextTuple, TupleRows
 from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.mixed_rows import MixedRows
+from bert_jax.tasks.rerank import MAX_SPREAD
 from bert_jax.tasks.retrieval import (
     BASELINE_PREFIX,
     Retrieval,
@@ -204,6 +205,12 @@ class EmbeddingTask(Task):
                         "which cosines from -1 to 1 cannot follow: set "
                         "config.embedding.normalize=False"
                     )
+            if own.loss == "kl" and of_set.score_spread / own.teacher_temperature > MAX_SPREAD:
+                warnings.append(
+                    f"the scores of the teacher{where} differ by up to {of_set.score_spread:.4g} "
+                    "in a row, and the lowest probabilities are 0: set a higher "
+                    "config.embedding.teacher_temperature"
+                )
             if own.loss == "mnr" and of_set.num_positives < batch_size:
                 warnings.append(
                     f"config.train.batch_size is {batch_size:,}, but there are only "

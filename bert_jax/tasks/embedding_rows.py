@@ -121,6 +121,8 @@ class TupleRows(TokenRows):
             for texts, prompt, length in zip(self.sides, prompts, lengths, strict=True)
         )
         super().__init__(rows, tokenizer, lengths[0])
+        if query_length:
+            self.length_key = "embedding.query_length"
         self.documents = TokenRows(other_rows, tokenizer, max_seq_length)
         self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
         self.queries_N, first_queries = numbered(queries.hashes)
@@ -145,6 +147,13 @@ class TupleRows(TokenRows):
         if mean < number:
             return f"each anchor has up to {number:,} documents{others}; {mean:.2f} on average"
         return f"each anchor has {number:,} document{'s' * (number > 1)}{others}"
+
+    @property
+    def score_spread(self) -> float:
+        """The largest difference between a teacher's scores of a row."""
+        firsts = self._first_documents[:-1]
+        highest, lowest = (x.reduceat(self.scores_M, firsts) for x in (np.maximum, np.minimum))
+        return float((highest - lowest).max())
 
     def truncated(self) -> str:
         return " and ".join(filter(None, (super().truncated(), self.documents.truncated())))

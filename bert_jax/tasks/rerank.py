@@ -33,7 +33,7 @@ from bert_jax.tokenizers import Tokenizer
 # A document with this label or a higher one is relevant: scores have no grades.
 RELEVANT = 0.5
 # The largest spread of a teacher's scores whose softmax is above 0 in float32.
-_MAX_SPREAD = 87
+MAX_SPREAD = 87
 
 
 class RankedRows(TokenRows):
@@ -229,7 +229,7 @@ class RerankTask(Task):
             )
         if own.loss == "kl":
             spread = max(map(np.ptp, rows.by_query(rows.labels_R)))
-            if spread / own.temperature > _MAX_SPREAD:
+            if spread / own.temperature > MAX_SPREAD:
                 warnings.append(
                     f"a teacher's scores of one query differ by up to {spread:.4g}, and the lowest "
                     "probabilities are 0: set a higher config.rerank.temperature"

@@ -28,11 +28,13 @@ class TokenRows:
 
     Attributes:
       PER_TOKEN: The arrays of `take` whose last axis is the length of a sequence.
+      length_key: The key of the config that has the length.
       unknown_fraction: The fraction of unknown tokens.
       num_cut: The number of sequences that lost tokens because they were too long.
     """
 
     PER_TOKEN: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
+    length_key = "data.max_seq_length"
 
     def __init__(self, rows: Iterable[TokenRow], tokenizer: Tokenizer, max_seq_length: int):
         self._pad_id, self.max_seq_length = tokenizer.pad_id, max_seq_length
@@ -73,7 +75,7 @@ class TokenRows:
             return ""
         return (
             f"{self.num_cut:,} of {len(self._num_first_N):,} sequences are truncated to "
-            f"{self.max_seq_length} tokens (config.data.max_seq_length)"
+            f"{self.max_seq_length} tokens (config.{self.length_key})"
         )
 
     def __iter__(self) -> Iterator[TokenRow]:

@@ -8,6 +8,7 @@ import signal
 import sys
 import weakref
 
+import jax
 import numpy as np
 import pytest
 from scipy import sparse
@@ -20,6 +21,7 @@ from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning.run import make_run
 from bert_jax.heads import load_head
 from bert_jax.interop import formats
+from bert_jax.interop.weights import flatten
 from bert_jax.tasks.embedding_rows import ScoredRows
 from bert_jax.training.metrics import read_metrics
 from tests import runs
@@ -106,6 +108,21 @@ def test_a_run_learns_and_its_vectors_are_scored_and_written(trained, data):
     # Queries are filled with [MASK]s; a document has [CLS], [D], letters and [SEP].
     assert set(lengths[:20]) == {8} and set(lengths[-5:]) <= {7, 6}
     np.testing.assert_allclose(np.linalg.norm(arrays["vectors"], axis=1), 1, atol=1e-5)
+
+
+def test_its_weights_are_kept_and_another_run_begins_with_them(trained, data, tmp_path, capsys):
+    kind, directory = trained
+    first = formats.read(directory)
+    weights = first.weights
+    own = {"sparse": "mlm/output_bias", "multi_vector": "projection/kernel"}[kind]
+    assert own in weights and not first.head
+    given = config(kind, directory, data)
+    run = make_run(given, tmp_path / "run", open_task_setup(given))
+    state, _ = run.first_state()
+    again = flatten(jax.device_get(state.params), run.trainer.model_config)
+    assert again.keys() == weights.keys()
+    assert all(np.array_equal(again[name], weights[name]) for name in weights)
+    assert "warning: config.embedding" not in capsys.readouterr().out
 
 
 def test_markers_are_tokens_whose_rows_are_the_mean(bert, data, tmp_path, capsys):
@@ -267,6 +284,18 @@ def test_models_that_do_not_fit(bert, data):
         check()
     with pytest.raises(UserError, match="expansion is masked, but .* has no mask; set it to none"):
         check(max_position_embeddings=50, vocab_size=4)
+
+
+def test_rows_and_scores_of_a_teacher_that_are_described(bert, data):
+    given = config("multi_vector", bert, data, embedding__loss="kl", embedding__query_length=5)
+    setup = open_task_setup(given)
+    rows, filled = setup.task.rows("train"), filled_in(given, setup.model, "multi_vector", ())
+    # Three letters, [CLS], [Q] and [SEP] are six tokens.
+    assert "are truncated to 5 tokens (config.embedding.query_length)" in rows.truncated()
+    assert setup.task.check(filled) == []
+    rows.scores_M[3:6] = 60, -30, 0
+    (warning,) = setup.task.check(filled)
+    assert "differ by up to 90 in a row, and the lowest probabilities are 0" in warning
 
 
 def test_what_the_weights_of_flops_make_of_the_vectors_is_said(bert, data, capsys):
