@@ -72,9 +72,17 @@ COMMON: Section = {
     "sharding": _free(
         "dp",
         "How parameters are laid out over the mesh: dp replicates them, fsdp shards them over the "
-        "axis fsdp, tp over the axis model, and fsdp_tp over both. auto is fsdp where mesh.fsdp is "
-        "above 1, or 0 on several TPU chips, and dp elsewhere.",
-        choices=("auto", "dp", "fsdp", "tp", "fsdp_tp"),
+        "axis fsdp, tp over the axis model, and fsdp_tp over both. zero1 is fsdp, but gathers a "
+        "copy of all matrices once a step, not at each use. auto is dp unless mesh.fsdp is above "
+        "1, or 0 on several TPU chips; there it is zero1 on TPUs whose memory has room for the "
+        "copies, and fsdp elsewhere.",
+        choices=("auto", "dp", "fsdp", "zero1", "tp", "fsdp_tp"),
+    ),
+    "overlap_collectives": _free(
+        True,
+        "Whether TPUs sum gradients and gather parameters while they compute, with the options of "
+        "bert_jax/parallel/compiler_options.py. Results should be the same up to rounding; "
+        "docs/hardware.md says how to compare.",
     ),
     "fused_attention": Field(
         True,
@@ -186,9 +194,10 @@ COMMON: Section = {
         ),
         "fsdp": _free(
             0,
-            "Devices along the axis that shards the batch and, with sharding=fsdp or fsdp_tp, the "
-            "parameters. 0 chooses: up to 64 in each slice, with at least 16 of the model's "
-            "columns on each, where parameters are sharded over this axis, and 1 elsewhere.",
+            "Devices along the axis that shards the batch and, with sharding=fsdp, zero1 or "
+            "fsdp_tp, the parameters. 0 chooses: up to 64 in each slice, with at least 16 of the "
+            "model's columns on each, where parameters are sharded over this axis, and 1 "
+            "elsewhere.",
             at_least=0,
             also=-1,
         ),

@@ -28,11 +28,13 @@ class Matrix(nn.LogicallyPartitioned):
       inputs, outputs: The axes that a product sums over, and those of its result. Any other axes
         number several matrices, such as those of experts.
       share: The mean fraction of the tokens that each matrix multiplies: below 1 for experts.
+      dtype: The dtype that its products convert it to.
     """
 
     inputs: tuple[int, ...] = flax.struct.field(pytree_node=False, default=(0,))
     outputs: tuple[int, ...] = flax.struct.field(pytree_node=False, default=(1,))
     share: float = flax.struct.field(pytree_node=False, default=1)
+    dtype: Any = flax.struct.field(pytree_node=False, default=jnp.float32)
 
 
 def matrix_init(
@@ -48,7 +50,8 @@ def matrix_init(
 
     def init_matrix(*arguments) -> Matrix:
         box = init(*arguments)
-        return Matrix(box.value, box.names, inputs=inputs, outputs=outputs, share=share)
+        axes_of = {"inputs": inputs, "outputs": outputs}
+        return Matrix(box.value, box.names, **axes_of, share=share, dtype=config.dtype)
 
     return init_matrix
 

@@ -14,7 +14,7 @@ _OVERLAP = {
     # By default, the gradients of all layers are summed in one collective, which waits for the
     # last of them.
     "xla_jf_crs_combiner_threshold_in_bytes": 1_000_000,
-    # A reduce-scatter is never asynchronous; the all-reduce that it would replace is.
+    # On v5e, a reduce-scatter is never asynchronous; the all-reduce that it would replace is.
     "xla_tpu_enable_all_reduce_scatter_fusion": False,
 }
 # These options fuse collectives with other operations. libtpu 0.0.50 and later refuse them for all
@@ -24,11 +24,21 @@ _FUSED_ON_V5E = {
     "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
 }
+# On v5p and v6e, libtpu 0.0.50 hides only collectives that run on the SparseCores. Where sums are
+# waited for, a reduce-scatter has half of the bytes of an all-reduce.
+_ON_SPARSE_CORES = {
+    "xla_tpu_enable_all_reduce_scatter_fusion": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
+}
+_OF_CHIPS = {"v5e": _FUSED_ON_V5E, "v5p": _ON_SPARSE_CORES, "v6e": _ON_SPARSE_CORES}
 
 
 def compiler_options(devices: list[jax.Device]) -> dict[str, bool | int]:
     """Returns the options of `jax.jit` for train steps on these devices; none but for TPUs."""
     if devices[0].platform != "tpu" or len(devices) == 1:
         return {}
-    is_v5e = devices[0].device_kind in CHIPS["v5e"].device_kinds
-    return _OVERLAP | (_FUSED_ON_V5E if is_v5e else {})
+    kind = devices[0].device_kind
+    chips = (name for name, chip in CHIPS.items() if kind in chip.device_kinds)
+    return _OVERLAP | _OF_CHIPS.get(next(chips, ""), {})

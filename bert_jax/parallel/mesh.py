@@ -81,7 +81,7 @@ def is_on_host(array: jax.Array | np.ndarray) -> bool:
 def _chosen_fsdp(
     shape: Mapping[str, int], devices: Sequence[jax.Device], sharding: str, widths: Sequence[int]
 ) -> int:
-    is_sharded = sharding in ("fsdp", "fsdp_tp")
+    is_sharded = sharding in ("fsdp", "zero1", "fsdp_tp")
     if not is_sharded and not (sharding == "auto" and devices[0].platform == "tpu"):
         return 1
     free = len(devices) // math.prod(n for n in (shape["data"], shape["model"]) if n != -1)

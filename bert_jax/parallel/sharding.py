@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.base.errors import UserError
+from bert_jax.parallel.chips import CHIPS
 from bert_jax.parallel.mesh import BATCH_AXES
 
 Rules = tuple[tuple[str, str | tuple[str, ...]], ...]
@@ -30,24 +31,34 @@ _TENSOR: Rules = (
 PRESETS: dict[str, Rules] = {
     "dp": _BATCH,
     "fsdp": _BATCH + _FSDP,
+    "zero1": _BATCH + _FSDP,
     "tp": _BATCH + _TENSOR,
     "fsdp_tp": _BATCH + _FSDP + _TENSOR,
 }
+# `auto` is zero1 if the copies that it gathers take at most this part of a chip's memory.
+_MOST_COPIED = 1 / 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the arrays of a model are laid out on a mesh."""
+    """How the arrays of a model are laid out on a mesh.
+
+    Attributes:
+      reason: Why `auto` chose this preset; empty if the config names it.
+    """
 
     mesh: Mesh
     preset: str
+    reason: str = ""
 
     @classmethod
     def create(cls, mesh: Mesh, preset: str) -> Self:
-        """Builds the layout of `config.sharding`."""
+        """Builds the layout of `config.sharding`; for `auto`, see also `chosen_for`."""
+        reason = ""
         if preset == "auto":
             preset = "fsdp" if mesh.shape["fsdp"] > 1 else "dp"
-        layout = cls(mesh, preset)
+            reason = f"the mesh has fsdp {mesh.shape['fsdp']}"
+        layout = cls(mesh, preset, reason)
         used = {name for _, axes in layout.rules for name in _names(axes)}
         needed = {axis for name, axis in layout.rules if name != "batch"}
         for axis, size in mesh.shape.items():
@@ -63,6 +74,33 @@ class Layout:
                     f"another axis, for example --config.mesh.{axis}=1 --config.mesh.data=-1"
                 )
         return layout
+
+    def chosen_for(self, copied_bytes: int) -> Self:
+        """Returns the layout with what `auto` chooses between fsdp and zero1.
+
+        Args:
+          copied_bytes: The size of the copies of parameters that zero1 gathers on each device.
+        """
+        if not self.reason or self.preset != "fsdp":
+            return self
+        kind = self.mesh.devices.flat[0].device_kind
+        chip = next((chip for chip in CHIPS.values() if kind in chip.device_kinds), None)
+        if chip is None:
+            return dataclasses.replace(self, reason=f"the memory of a {kind} is not known here")
+        copied, memory = copied_bytes * chip.devices / 2**30, chip.hbm_limit_bytes / 2**30
+        fits = copied <= _MOST_COPIED * memory
+        relation = "at most" if fits else "more than"
+        return dataclasses.replace(
+            self,
+            preset="zero1" if fits else "fsdp",
+            reason=f"copies of all matrices take {copied:.2f} of {memory:.2f} GiB, {relation} an "
+            "eighth",
+        )
+
+    @property
+    def description(self) -> str:
+        """The preset, and why `auto` chose it."""
+        return f"{self.preset} (auto: {self.reason})" if self.reason else self.preset
 
     @property
     def rules(self) -> Rules:

@@ -81,7 +81,7 @@ def describe_layout(trainer: Trainer) -> str:
     )
     axes = ", ".join(f"{axis} {size}" for axis, size in trainer.mesh.shape.items())
     return (
-        f"mesh {axes}; sharding {trainer.layout.preset}: each device holds {here:,} of the "
+        f"mesh {axes}; sharding {trainer.layout.description}: each device holds {here:,} of the "
         f"{whole:,} bytes of parameters and optimizer state"
     )
 

@@ -34,6 +34,7 @@ class Compiled:
       argument_bytes: Memory of state and batch.
       temporary_bytes: All other memory: activations, gradients, results that do not replace
         an argument, and the program itself.
+      sharding: `Layout.description`.
       flops: The FLOPs of a step; see `Objective.flops`.
       state_bytes: The size of the whole state, as a checkpoint holds it.
     """
@@ -43,6 +44,7 @@ class Compiled:
     temporary_bytes: int
     compile_seconds: float
     mesh: dict[str, int]
+    sharding: str
     flops: float
     state_bytes: int
 
@@ -97,6 +99,7 @@ def compile_trainer(trainer: Trainer, batch: Any, topology: Topology, stage: Sta
         temporary_bytes * topology.chip.devices,
         time.monotonic() - started,
         dict(trainer.mesh.shape),
+        trainer.layout.description,
         trainer.flops_per_step(stage),
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments[0])),
     )

@@ -31,6 +31,7 @@ def step_results(stage: Stage, compiled: Compiled, topology: Topology) -> dict[s
         "batch_size": stage.batch_size,
         "batch_size_per_chip": stage.batch_size / topology.num_chips,
         "mesh": compiled.mesh,
+        "sharding": compiled.sharding,
         "hbm_argument_bytes": compiled.argument_bytes,
         "hbm_temporary_bytes": compiled.temporary_bytes,
         "hbm_total_bytes": compiled.total_bytes,
@@ -71,6 +72,7 @@ def print_step_results(results: dict[str, Any], topology: Topology, console: Con
         f"{results['batch_size_per_chip']:g} per chip; compiled in "
         f"{results['compile_seconds']:.0f} s"
     )
+    console.print(f"sharding {results['sharding']}")
     memory = empty_table("memory per chip", "", "")
     for name in ("argument", "temporary", "total", "limit"):
         memory.add_row(name, gib(results[f"hbm_{name}_bytes"]))

@@ -23,6 +23,7 @@ def make_train_step(
     *,
     seed: int,
     accumulation_steps: int = 1,
+    gather: Callable[[Any], Any] = lambda params: params,
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, Metrics]]:
     """Builds the function (state, batch, frozen) -> (state, metrics).
 
@@ -34,6 +35,8 @@ def make_train_step(
     the microbatches add up to the gradient of the batch.
 
     Dropout and sampling depend only on (seed, step, microbatch).
+
+    `gather` makes the parameters that the model reads from those of the state; see `make_gather`.
     """
 
     def loss(params, batch, key, totals, frozen, step):
@@ -42,19 +45,25 @@ def make_train_step(
 
     def gradients(params, batch, key, frozen, step):
         totals = objective.totals(batch)
-        grad = jax.grad(loss, has_aux=True)
+        # Outside of the loop over microbatches, which all read the same copies.
+        copies, of_params = jax.vjp(gather, params)
+        grad_of_copies = jax.grad(loss, has_aux=True)
+
+        def grad(batch, key):
+            of_copies, metrics = grad_of_copies(copies, batch, key, totals, frozen, step)
+            return *of_params(of_copies), metrics
+
         if accumulation_steps == 1:
-            return grad(params, batch, jax.random.fold_in(key, 0), totals, frozen, step)
+            return grad(batch, jax.random.fold_in(key, 0))
 
         def add_microbatch(carry, inputs):
             index, microbatch = inputs
-            own_key = jax.random.fold_in(key, index)
-            part = grad(params, microbatch, own_key, totals, frozen, step)
+            part = grad(microbatch, jax.random.fold_in(key, index))
             return jax.tree.map(jnp.add, carry, part), None
 
         microbatches = jax.tree.map(split_rows(accumulation_steps), batch)
         first = jax.tree.map(lambda x: x[0], microbatches)
-        shapes = jax.eval_shape(grad, params, first, key, totals, frozen, step)
+        shapes = jax.eval_shape(grad, first, key)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         total, _ = jax.lax.scan(
             add_microbatch, zeros, (jnp.arange(accumulation_steps), microbatches)

@@ -26,6 +26,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.chips import peak_flops_per_second
 from bert_jax.parallel.compiler_options import compiler_options
 from bert_jax.parallel.sharding import Layout
+from bert_jax.training.gathering import copied_bytes, make_gather
 from bert_jax.training.optimizer import Schedule, make_optimizer
 from bert_jax.training.schedule import make_schedule, make_weight_decay
 from bert_jax.training.stages import Stage
@@ -50,6 +51,7 @@ class Trainer:
       shardings: The sharding of each array of the state.
       seed: The seed of the initial weights and of dropout.
       accumulation_steps: The number of microbatches that a batch is divided into.
+      overlap_collectives: See `config.overlap_collectives`.
       fields: The arrays of a batch, from which `abstract_batch` takes shapes and dtypes. They are
         needed only to compile without data.
       frozen: Parameters that the objective reads but that are not trained. They are an argument
@@ -65,6 +67,7 @@ class Trainer:
     shardings: TrainState
     seed: int
     accumulation_steps: int
+    overlap_collectives: bool
     fields: BatchFields
     frozen: Any
 
@@ -87,6 +90,7 @@ class Trainer:
           layout, model: Made by `make_layout` and with `make_model_config`.
           scaling: Scales the updates, if layers have learning rates of their own.
         """
+        layout = layout.chosen_for(copied_bytes(model))
         schedule = make_schedule(stages)
         optimizer = make_optimizer(
             config.optimizer,
@@ -106,6 +110,7 @@ class Trainer:
             shardings=state_shardings(model, optimizer, layout),
             seed=config.seed,
             accumulation_steps=config.train.gradient_accumulation_steps,
+            overlap_collectives=config.overlap_collectives,
             fields=fields or {},
             frozen=frozen or {},
         )
@@ -124,15 +129,17 @@ class Trainer:
             self.objective,
             seed=self.seed,
             accumulation_steps=self.accumulation_steps,
+            gather=make_gather(self.model, self.layout),
         )
         rows, replicated = self.layout.batch, self.layout.replicated
+        devices = list(self.mesh.devices.flat)
         # jax.jit with shardings was formerly called pjit.
         return jax.jit(
             self.layout.in_scope()(train_step),
             in_shardings=(self.shardings, rows, replicated),
             out_shardings=(self.shardings, replicated),
             donate_argnums=0,
-            compiler_options=compiler_options(list(self.mesh.devices.flat)),
+            compiler_options=compiler_options(devices) if self.overlap_collectives else {},
         )
 
     @functools.cached_property

@@ -25,8 +25,18 @@ def test_options(devices, overlaps):
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_fused"), [("TPU v4", False), ("TPU v5 lite", True), ("TPU v5", False)]
+    ("kind", "is_fused", "is_offloaded"),
+    [
+        ("TPU v4", False, False),
+        ("TPU v5 lite", True, False),
+        ("TPU v5", False, True),
+        ("TPU v6 lite", False, True),
+        ("TPU v9", False, False),
+    ],
 )
-def test_only_v5e_fuses_collectives(kind, is_fused):
+def test_collectives_are_fused_on_v5e_and_offloaded_on_v5p_and_v6e(kind, is_fused, is_offloaded):
     options = compiler_options(slices(device_kind=kind))
     assert ("xla_tpu_enable_async_collective_fusion" in options) == is_fused
+    offload = "xla_tpu_enable_sparse_core_collective_offload_all_gather"
+    assert (offload in options) == is_offloaded
+    assert options["xla_tpu_enable_all_reduce_scatter_fusion"] == is_offloaded

@@ -15,6 +15,7 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.sharding import PRESETS, Layout
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.pretraining.summary import describe_layout
+from bert_jax.training.gathering import copied_bytes
 from bert_jax.training.state import init_params
 from tests.golden.inputs import read_json
 from tests.parallel.fakes import slices
@@ -23,6 +24,7 @@ from tests.small import small_config
 SIZES = {
     "dp": {},
     "fsdp": {"mesh.data": 2, "mesh.fsdp": 4},
+    "zero1": {"mesh.data": 2, "mesh.fsdp": 4},
     "tp": {"mesh.model": 2},
     "fsdp_tp": {"mesh.fsdp": 2, "mesh.model": 2},
 }
@@ -34,7 +36,7 @@ def sharded_trainer(preset, **overrides):
     return make_trainer(small_config(**one_layer | SIZES[preset] | overrides), slices())
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", golden_sharding.MESHES)
 @pytest.mark.parametrize("name", golden_sharding.CONFIGS)
 def test_sharding_matches_the_golden_files(name, preset):
     golden = read_json(f"sharding_{name}_{preset}.json")
@@ -57,6 +59,37 @@ def test_axes_of_the_model_match_the_axes_of_the_rules():
     names = {name for leaf in leaves for name in leaf.names}
     ruled = {name for rules in PRESETS.values() for name, _ in rules}
     assert {name for name in ruled if not name.startswith("activation_")} <= names | {"batch"}
+
+
+def test_zero1_shards_the_state_like_fsdp():
+    assert PRESETS["zero1"] == PRESETS["fsdp"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "copied_gib", "preset", "reason"),
+    [
+        ("TPU v5 lite", 1.9, "zero1", "take 1.90 of 15.75 GiB, at most an eighth"),
+        ("TPU v5 lite", 2.0, "fsdp", "take 2.00 of 15.75 GiB, more than an eighth"),
+        # Two devices share the memory of a chip.
+        ("TPU v3", 2.0, "fsdp", "take 4.00 of 30.96 GiB, more than an eighth"),
+        ("NVIDIA H100", 1.0, "fsdp", "the memory of a NVIDIA H100 is not known here"),
+    ],
+)
+def test_auto_is_zero1_where_the_copies_have_room(kind, copied_gib, preset, reason):
+    mesh = make_mesh({"data": -1, "fsdp": 4, "model": 1}, slices(device_kind=kind))
+    layout = Layout.create(mesh, "auto").chosen_for(int(copied_gib * 2**30))
+    assert layout.preset == preset and reason in layout.description
+    named = Layout.create(mesh, "fsdp")
+    assert named.chosen_for(0) == named and named.description == "fsdp"
+    unsharded = Layout.create(make_mesh({"data": -1, "fsdp": 1, "model": 1}, slices()), "auto")
+    assert unsharded.chosen_for(0).description == "dp (auto: the mesh has fsdp 1)"
+
+
+def test_the_copies_are_those_of_the_matrices():
+    trainer = sharded_trainer("zero1", dtype="bfloat16")
+    # Four of 24 x 24 in attention, two of 24 x 40, the pooler's and the head's; the output layer of
+    # NSP computes in float32.
+    assert copied_bytes(trainer.model) == 2 * (6 * 24 * 24 + 2 * 24 * 40) + 4 * 24 * 2
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])

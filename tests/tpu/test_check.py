@@ -16,7 +16,7 @@ def fake_compiler(monkeypatch, fixed, a_sequence):
     def compile_step(config, topology, devices, stage):
         temporary = int(config.train.batch_size // topology.num_chips * a_sequence)
         text = "" if fixed + temporary > topology.chip.hbm_limit_bytes else "program"
-        return Compiled(text, fixed, temporary, 1.0, {}, 0.0, 0)
+        return Compiled(text, fixed, temporary, 1.0, {}, "dp", 0.0, 0)
 
     monkeypatch.setattr(check, "compile_step", compile_step)
 

@@ -71,7 +71,7 @@ def test_a_bill_without_a_price_or_a_time():
 def test_a_program_that_is_not_understood_has_no_estimate(line, reason):
     topology = topologies.find("v5e:4x4")
     text = "ENTRY %main (b: f32[8]) -> f32[8] {\n" + line + "\n}\n"
-    step = Compiled(text, 2**30, 2**20, 1.0, {"data": 16}, 1e9, 2**30)
+    step = Compiled(text, 2**30, 2**20, 1.0, {"data": 16}, "dp", 1e9, 2**30)
     found = results.step_results(numbered_stage(small_config(), 1), step, topology)
     assert found["fits"] and found["not_estimated"].startswith(reason)
     assert found["estimated_mfu"] is None and found["estimate"] is None

@@ -1,0 +1,66 @@
+"""Copies of sharded parameters that a train step gathers once, at its start."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.lax import with_sharding_constraint
+from jax.sharding import NamedSharding
+
+from bert_jax.models.layers import matrices
+from bert_jax.parallel.sharding import Layout
+from bert_jax.training.state import abstract_params
+
+
+def copied_bytes(model: nn.Module) -> int:
+    """Returns the size of the copies that `make_gather` makes on each device."""
+    return sum(
+        box.value.size * jnp.dtype(box.dtype).itemsize
+        for box in matrices(abstract_params(model)).values()
+    )
+
+
+def make_gather(model: nn.Module, layout: Layout) -> Callable[[Any], Any]:
+    """Makes the function of the state's parameters to those that the layers read.
+
+    They are the same, except for zero1. There, matrices are rounded to the dtype of their products
+    and gathered, so that each of them is moved once; where layers read sharded matrices, the
+    forward and the backward pass gather them again. The gradient of a copy is float32, and sharded
+    like the parameter.
+    """
+    if layout.preset != "zero1":
+        return lambda params: params
+    boxed = abstract_params(model)
+    found, shardings = matrices(boxed), layout.params(boxed)
+
+    def gathered(path: tuple, param: jax.Array, sharding: NamedSharding) -> jax.Array:
+        matrix = found.get(jax.tree_util.keystr(path, simple=True, separator="/"))
+        if matrix is None or sharding.is_fully_replicated:
+            return param
+        return _gathered(param, matrix.dtype, layout.replicated, sharding)
+
+    return lambda params: jax.tree_util.tree_map_with_path(gathered, params, shardings)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _gathered(
+    param: jax.Array, dtype: Any, replicated: NamedSharding, sharding: NamedSharding
+) -> jax.Array:
+    """Rounds a parameter and gathers it.
+
+    The result is float32 again, so that gradients of several uses are summed in float32. The
+    compiler drops this conversion, because each product converts back.
+    """
+    copy = with_sharding_constraint(param.astype(dtype), replicated)
+    return copy.astype(param.dtype)
+
+
+_gathered.defvjp(
+    lambda param, *options: (_gathered(param, *options), None),
+    lambda dtype, replicated, sharding, _, gradient: (
+        with_sharding_constraint(gradient, sharding),
+    ),
+)
