@@ -6,6 +6,11 @@ counts, estimates the time of a step. The sum is not a measurement: operations w
 annotation (scalars, copies during other operations, gathers on the SparseCores of v5p and v6e,
 waiting for another chip) count as zero. Collectives and Pallas kernels have no cycles either;
 `bert_jax.tpu.estimate` computes their time from the sizes and costs that this module reads.
+
+The text is not an interface: new releases of libtpu write other lines. An operation that is
+overlooked would make a program look faster, so what is not understood is an error: a line without
+an operation, a matrix product or a large result without cycles, a collective of an unknown kind,
+and one that no operation of the program runs.
 """
 
 import dataclasses
@@ -13,12 +18,23 @@ import math
 import re
 from collections.abc import Iterator
 
+from bert_jax.tpu.products import OPERATION, is_product, product_flops, shapes_of
+
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # Bits of an element. The layout rounds small types such as "s4" up to a byte.
 _BITS = {"pred": 8, "bf16": 16, "f16": 16, "c64": 64, "c128": 128}
 
+# Opcodes like those of collectives.
+_LIKE_COLLECTIVE = re.compile(r"^(all|collective|ragged)-|reduce-scatter")
+# Operations that may have a large result and no cycles: they move nothing, or run beside others.
+_NO_CYCLES = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "reshape"}
+_NO_CYCLES |= {"copy-start", "copy-done", "slice-start", "slice-done", "custom-call"}
+_NO_CYCLES |= {"call-start", "call-update", "call-done", "async-start", "async-update"}
+# The last writes a part of an array in place.
+_NO_CYCLES |= {"async-done", "while", "call", "conditional", "opt-barrier", "dynamic-update-slice"}
+_LARGE_BYTES = 2**18
+
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
-_OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]m[0-9]\w*)?)\[([0-9,]*)\]")
 _OPCODE = re.compile(r"(?:^|[\s)}])([a-z][a-z0-9-]*)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -83,6 +99,7 @@ class Operation:
       collectives: The collectives that the operation runs, starts or ends; a fusion may have
         several.
       kernel: The cost of a Pallas kernel; None for other operations.
+      product_flops: The FLOPs of its matrix products in one execution.
     """
 
     name: str
@@ -90,6 +107,7 @@ class Operation:
     executions: int
     collectives: tuple[Collective, ...] = ()
     kernel: Kernel | None = None
+    product_flops: int = 0
 
     @property
     def total_cycles(self) -> int:
@@ -99,11 +117,22 @@ class Operation:
 def read_operations(text: str) -> list[Operation]:
     """Reads every scheduled operation of a compiled program; a fusion counts as one operation.
 
-    The form of the text changes with libtpu, so text that is not understood may raise any
-    exception, and a collective that is not understood raises ValueError.
+    Text that is not understood may raise any exception.
     """
     computations, entry = _computations(text)
-    return list(_walk(computations, entry, 1))
+    read: set[str] = set()
+    operations = list(_walk(computations, entry, 1, read))
+    for name in computations.keys() - read:
+        if any(_collective(line) for line in computations[name]):
+            raise ValueError(f"nothing that was understood runs the collectives of {name}")
+    return operations
+
+
+def total_flops(operations: list[Operation]) -> int:
+    """Counts the FLOPs of all products and Pallas kernels of a step on one device."""
+    return sum(
+        o.executions * (o.product_flops + (o.kernel.flops if o.kernel else 0)) for o in operations
+    )
 
 
 def total_cycles(operations: list[Operation]) -> int:
@@ -141,42 +170,69 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return computations, entry
 
 
-def _walk(computations: dict[str, list[str]], name: str, executions: int) -> Iterator[Operation]:
+def _walk(
+    computations: dict[str, list[str]], name: str, executions: int, read: set[str]
+) -> Iterator[Operation]:
+    """Yields the operations of a computation, and adds the names of those it reads to `read`."""
+    read.add(name)
     asynchronous: dict[str, tuple[Collective, ...]] = {}
+    shapes = shapes_of(computations[name])
     for line in computations[name]:
-        if not (match := _OPERATION.match(line)):
-            continue
+        match = OPERATION.match(line)
+        if not match or not (opcode := _OPCODE.search(match[2])):
+            raise ValueError(f"an operation is not understood: {line}")
         rest = match[2]
-        if not (opcode := _OPCODE.search(rest)):
-            continue
         called = dict(_CALLED.findall(rest))
-        cycles = _CYCLES.search(rest)
+        inside = called.get("calls", "") if opcode[1] == "fusion" else ""
         if opcode[1] in ("call-start", "call-update", "call-done"):
+            read.update(called.values())
             collectives = _of_call(match, opcode, computations, asynchronous)
         else:
-            inside = called.get("calls", "") if opcode[1] == "fusion" else ""
+            read.add(inside)
             collectives = _collectives(line, inside, computations)
-        yield Operation(
+        cycles = _CYCLES.search(rest)
+        flops = product_flops(rest, shapes) if is_product(rest) else 0
+        operation = Operation(
             name=match[1],
             cycles=int(cycles[1]) if cycles else 0,
             executions=executions,
             collectives=collectives,
             kernel=_kernel(rest),
+            product_flops=flops + (_flops_inside(computations, inside) if inside else 0),
         )
+        if not cycles and not collectives:
+            is_small = _bytes(rest[: opcode.start(1)]) < _LARGE_BYTES
+            # Gathers and scatters are custom fusions, which may run on a SparseCore.
+            may_lack = "kind=kCustom" in rest if inside else is_small or opcode[1] in _NO_CYCLES
+            if operation.product_flops or not may_lack:
+                raise ValueError(f"{match[1]} has no cycles: {rest}"[:200])
+        yield operation
         if opcode[1] == "while":
             # The loop counts from 0 to the constant in its condition.
             limits = _LIMIT.findall("\n".join(computations[called["condition"]]))
             times = max(map(int, limits), default=1)
-            yield from _walk(computations, called["body"], executions * times)
+            yield from _walk(computations, called["body"], executions * times, read)
         elif opcode[1] in ("call", "async-start"):
             for key in ("to_apply", "calls"):
                 if key in called and called[key] in computations:
-                    yield from _walk(computations, called[key], executions)
+                    yield from _walk(computations, called[key], executions, read)
         elif opcode[1] == "conditional" and (branches := _BRANCHES.search(rest)):
             # Only one branch runs: assume the costliest.
             names = [branch.strip().lstrip("%") for branch in branches[1].split(",")]
-            walks = [list(_walk(computations, branch, executions)) for branch in names]
+            walks = [list(_walk(computations, branch, executions, read)) for branch in names]
             yield from max(walks, key=total_cycles)
+
+
+def _flops_inside(computations: dict[str, list[str]], name: str) -> int:
+    """Counts the FLOPs of the products in the computation of a fusion, and in fusions inside it."""
+    lines, flops = computations[name], 0
+    shapes = shapes_of(lines)
+    for line in lines:
+        if is_product(line):
+            flops += product_flops(OPERATION.match(line)[2], shapes)
+        elif " fusion(" in line:
+            flops += _flops_inside(computations, dict(_CALLED.findall(line))["calls"])
+    return flops
 
 
 def _collectives(
@@ -191,7 +247,7 @@ def _collectives(
     for inner in lines:
         if not (collective := _collective(inner)):
             continue
-        name = _OPERATION.match(inner)[1]
+        name = OPERATION.match(inner)[1]
         used_by = [other for other in lines if re.search(rf"%{re.escape(name)}[,)]", other)]
         targets = {match[1] for other in used_by if (match := _TARGET.search(other))}
         if "AsyncCollectiveStart" in targets:
@@ -243,7 +299,7 @@ def _of_call(
 
 def _collective(line: str) -> Collective | None:
     """Parses the collective that a line runs, starts or ends; None for other operations."""
-    match = _OPERATION.match(line)
+    match = OPERATION.match(line)
     opcode = _OPCODE.search(match[2]) if match else None
     if not opcode:
         return None
@@ -251,6 +307,8 @@ def _collective(line: str) -> Collective | None:
     if phase not in ("start", "done"):
         kind, phase = opcode[1], "sync"
     if kind not in COLLECTIVES:
+        if _LIKE_COLLECTIVE.search(opcode[1]):
+            raise ValueError(f"the collective {opcode[1]} is not understood")
         return None
     rest = match[2]
     key, output_bytes = match[1], _bytes(rest[: opcode.start(1)])

@@ -12,6 +12,9 @@ from bert_jax.tpu.estimate import estimate_step
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage
 
+# A program has at least this part of the model's FLOPs: the compiler may simplify small products.
+_LEAST_FLOPS = 0.99
+
 
 def step_results(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, Any]:
     """Collects the numbers of one compilation.
@@ -49,6 +52,7 @@ def step_results(stage: Stage, compiled: Compiled, topology: Topology) -> dict[s
         return results | {"not_estimated": "the step does not fit"}
     try:
         operations = hlo.read_operations(compiled.text)
+        _check_flops(hlo.total_flops(operations), compiled, topology)
         estimate = estimate_step(operations, topology)
     # The text of a program is not an interface: new releases of libtpu change it.
     except Exception as error:
@@ -62,6 +66,16 @@ def step_results(stage: Stage, compiled: Compiled, topology: Topology) -> dict[s
         "estimated_sequences_per_second_per_chip": stage.batch_size / topology.num_chips / seconds,
         "estimated_mfu": compiled.flops / seconds / peak,
     }
+
+
+def _check_flops(found: int, compiled: Compiled, topology: Topology) -> None:
+    """Refuses a program in which products were overlooked, which would look too fast."""
+    expected = compiled.flops / (topology.num_chips * topology.chip.devices)
+    if found < _LEAST_FLOPS * expected:
+        raise ValueError(
+            f"the products and kernels found in the program have {found / 1e9:,.1f} GFLOP, but the "
+            f"model has {expected / 1e9:,.1f}"
+        )
 
 
 def print_step_results(results: dict[str, Any], topology: Topology, console: Console) -> None:

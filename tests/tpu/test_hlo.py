@@ -1,17 +1,26 @@
-"""The parser of compiled programs, on a text composed of lines from real ones.
+"""The parser of compiled programs.
 
-program.hlo has a scanned layer (4 times) that contains a windowed product (8 times), an
-asynchronous all-gather spread over fusions, a gather on a SparseCore, and one of every other
-operation that is parsed.
+program.hlo is composed of lines from real programs. It has a scanned layer (4 times) that contains
+a windowed product (8 times), an asynchronous all-gather spread over fusions, a gather on a
+SparseCore, and one of every other operation that is parsed.
+
+one_layer_*.hlo.xz are whole steps of one layer, compiled for four chips of each generation; see
+one_layer.py.
 """
 
+import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bert_jax.tpu import hlo
+from tests.tpu import one_layer
 
-TEXT = (Path(__file__).parent / "program.hlo").read_text()
+FOLDER = Path(__file__).parent
+TEXT = (FOLDER / "program.hlo").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +171,42 @@ def test_kernels(operations):
     assert operations["costless.1"].kernel == hlo.Kernel(0, 0, 0)
     others = [o for o in operations.values() if o.kernel is None]
     assert len(others) == len(operations) - 2
+
+
+# What is known of the program of one layer, on each of four devices. H 256, F 1,024, V 1,024; 16
+# sequences of 128 tokens, 16 of them predicted.
+TOKENS, PREDICTED, SEQUENCES = 16 * 128, 16 * 16, 16
+LAYER, HEAD, POOLER = 4 * 256**2 + 2 * 256 * 1024, 256**2 + 256 * 1024, 256**2
+# Forward and, twice as much, backward.
+PRODUCTS = 6 * (TOKENS * LAYER + PREDICTED * HEAD + SEQUENCES * POOLER)
+# Matrices and the table of words in bfloat16; positions, the layer of next sentences and the
+# gradient of a bias in float32.
+GATHERED = 2 * (LAYER + HEAD + POOLER) + 4 * (128 * 256 + 2 * 256 + 256)
+
+
+def check_one_layer(text):
+    operations = hlo.read_operations(text)
+    products = sum(o.executions * o.product_flops for o in operations)
+    # Sums of columns and rows of small tables are products too.
+    assert PRODUCTS < products < 1.01 * PRODUCTS
+    assert hlo.total_flops(operations) > SEQUENCES * one_layer.flops_per_sequence()
+    # v5p moves the smallest matrix in other ways.
+    gathered = hlo.collective_bytes(operations)["all-gather"]["bytes"]
+    assert gathered == pytest.approx(GATHERED, rel=1e-3)
+
+
+@pytest.mark.parametrize("chip", one_layer.TOPOLOGIES)
+def test_the_counts_of_one_layer_are_the_known_ones(chip):
+    check_one_layer(one_layer.program_of(chip))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="no TPU compiler here: pip install -e '.[tpu]'",
+)
+def test_the_counts_of_one_layer_with_the_installed_compiler(tmp_path):
+    program = [sys.executable, "-m", "tests.tpu.one_layer", str(tmp_path)]
+    subprocess.run(program, check=True, env=os.environ)
+    for chip in one_layer.TOPOLOGIES:
+        check_one_layer(one_layer.program_of(chip, tmp_path))

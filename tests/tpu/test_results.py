@@ -7,6 +7,7 @@ from bert_jax.tpu import results, topologies
 from bert_jax.tpu.compilation import Compiled
 from bert_jax.training.stages import numbered_stage
 from tests.small import small_config
+from tests.tpu import one_layer
 
 STAGES = [
     {
@@ -78,3 +79,41 @@ def test_a_program_that_is_not_understood_has_no_estimate(line, reason):
     lines = printed(results.print_step_results, found, topology)
     assert "argument 1.00 GiB" in lines
     assert f"The time is unknown: {reason}" in " ".join(lines)
+
+
+def one_layer_results(chip, text):
+    topology = topologies.find(one_layer.TOPOLOGIES[chip])
+    config = one_layer.config()
+    flops = config.train.batch_size * one_layer.flops_per_sequence()
+    step = Compiled(text, 2**30, 2**20, 1.0, {"fsdp": 4}, "zero1", flops, 2**30)
+    return results.step_results(numbered_stage(config, 1), step, topology)
+
+
+@pytest.mark.parametrize("chip", one_layer.TOPOLOGIES)
+def test_a_whole_step_has_an_estimate(chip):
+    found = one_layer_results(chip, one_layer.program_of(chip))
+    assert found["not_estimated"] == "" and 0 < found["estimated_mfu"] < 1
+
+
+@pytest.mark.parametrize("chip", one_layer.TOPOLOGIES)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"estimated_cycles"', '"cycles"'),
+        (" convolution(", " product("),
+        ("dim_labels=", "axes="),
+        (" fusion(", " fused("),
+        ("calls=", "called="),
+        (" all-gather", " all-gather-new"),
+        (" all-gather", " gather-from-all"),
+        ("replica_groups=", "groups="),
+        ('"cost_estimate"', '"cost"'),
+        ('"tpu_custom_call"', '"tpu_kernel"'),
+        ("  %", "  @"),
+    ],
+)
+def test_what_is_written_differently_is_unknown_and_not_faster(chip, old, new):
+    text = one_layer.program_of(chip)
+    assert old in text
+    found = one_layer_results(chip, text.replace(old, new))
+    assert found["not_estimated"] and found["estimated_step_seconds"] is None
