@@ -9,7 +9,7 @@ is detected. Weights are kept bit for bit along any chain of conversions. In a f
 directory, the best checkpoint is read. A fine-tuned model is written for Hugging Face, as the class
 of `transformers` for its head, with the names of its labels; a reranker also as a CrossEncoder of
 sentence-transformers. Of other models, sentence-transformers gets the encoder with a pooling and a
-maximum length.
+maximum length; a sparse or multi-vector model becomes a SparseEncoder or MultiVectorEncoder.
 """
 
 from typing import Any
@@ -31,6 +31,7 @@ _OF_EMBEDDINGS = (
     "dimension",
     "query_prompt",
     "document_prompt",
+    "sparse",
 )
 # The shortest length that embeddings may have: two tokens, with special tokens.
 _MIN_LENGTH = 5
@@ -44,6 +45,7 @@ def convert(
     lowercase: bool | None = None,
     family: str = "",
     distil_layers: str = "",
+    sparse: bool | None = None,
     **embedding: Any,
 ) -> list[str]:
     """Reads a model and writes it in another format.
@@ -52,6 +54,7 @@ def convert(
       lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its tokens.
       family: As in `config.family`; by default the family that the source's config names.
       distil_layers: Layers of a BERT, such as "0,2,4,7,9,11", that become a DistilBERT.
+      sparse: Whether a masked LM is one of a SPLADE, which not every directory says.
       **embedding: `pooling`, `normalize`, `max_length` and `dimension` of sentence embeddings; see
         `Embedding`. `query_prompt` and `document_prompt`, which the library puts before queries
         and documents. By default those of the source, or the mean of up to its maximum length.
@@ -62,6 +65,7 @@ def convert(
     # These imports take seconds, so the flags are checked first.
     from bert_jax.interop import formats
     from bert_jax.interop.distil import distil
+    from bert_jax.interop.embedding import TERMS
     from bert_jax.interop.tokenizer_files import read_google_vocabulary
 
     pretrained = formats.read(source, None if vocab else lowercase, family=family)
@@ -75,6 +79,8 @@ def convert(
     given = {name: value for name, value in embedding.items() if value is not None}
     if pretrained.is_cross_encoder and (others := sorted(given.keys() - {"max_length"})):
         raise UserError(f"--{others[0]} is for embeddings, but {source} scores pairs")
+    if sparse and (problem := pretrained.missing_head("masked_lm")):
+        raise UserError(f"--sparse is for a masked LM, but {problem}")
     limits = {
         "max_length": (_MIN_LENGTH, pretrained.max_length),
         "dimension": (1, pretrained.model["hidden_size"]),
@@ -84,6 +90,14 @@ def convert(
             limit = f"it must be from {least} to {most}"
             raise UserError(f"--{name} is {value}; for {source} {limit}")
     prompts = {name: given.pop(f"{name}_prompt", None) for name in ("query", "document")}
+    if sparse and pretrained.embedding.kind == "dense":
+        changed = {"kind": "sparse", "pooling": "max", "similarity": "dot"}
+        pretrained.embedding = pretrained.embedding._replace(**changed)
+    if (kind_of_vectors := pretrained.embedding.kind) != "dense":
+        pretrained.terms = TERMS[kind_of_vectors]
+        if others := sorted(given.keys() - {"max_length"}):
+            what = f"{source} is {kind_of_vectors}"
+            raise UserError(f"--{others[0]} is for dense embeddings, but {what}")
     pretrained.embedding = pretrained.embedding._replace(**given).with_prompts(**prompts)
     if kind == "sentence_transformers":
         pretrained.cut_padding()
@@ -107,6 +121,12 @@ def define_flags() -> None:
         "family", "", "Model family: a name or MODULE:NAME; by default the input's."
     )
     flags.DEFINE_string("distil_layers", "", "Layers of a BERT to write as a DistilBERT: 0,2,4.")
+    flags.DEFINE_bool(
+        "sparse",
+        None,
+        "--to=sentence_transformers: write a masked LM as a SparseEncoder (SPLADE), which a "
+        "directory without modules.json does not say.",
+    )
     text, default = "--to=sentence_transformers:", "by default as in the input"
     cli.define_embedding_flags(text, text, default)
     flags.DEFINE_bool("normalize", None, f"{text} scale vectors to length 1; {default}, or no.")

@@ -159,6 +159,11 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
         raise UserError(
             f"{pretrained.source} is fine-tuned; only --to={' or '.join(kinds)} has a class for it"
         )
+    if pretrained.embedding.kind == "multi_vector" and kind == "bert_jax":
+        raise UserError(
+            f"{pretrained.source} is multi_vector; only --to=huggingface or sentence_transformers "
+            "has a place for an encoder without heads"
+        )
     path = files.checked_path(path, "the directory to write")
     if not files.is_remote(path):
         path = path.resolve()

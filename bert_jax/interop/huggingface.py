@@ -290,7 +290,9 @@ def _drop_copies(tensors: dict[str, Tensor], family: Family, file: Path) -> None
 @contextmanager
 def open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     """Yields the file that holds or lists the weights, and all tensors by name."""
-    file = next(path / name for name in _WEIGHT_FILES if (path / name).exists())
+    file = next((path / name for name in _WEIGHT_FILES if (path / name).exists()), None)
+    if file is None:
+        raise UserError(f"{path} has no {SAFETENSORS}")
     parts = [file]
     if file.name.endswith(_INDEX):
         names = set(files.read_json(file)["weight_map"].values())

@@ -44,6 +44,24 @@ print(reranker.rank("Who wrote Emma?", documents, return_documents=True))
 
 In bert_jax, `bert_jax.load("PATH").rerank("Who wrote Emma?", documents)` has the same scores.
 """
+_RETRIEVER = """
+```python
+from sentence_transformers import {name}
+
+model = {name}("PATH")
+queries = model.encode_query(["Who wrote Emma?"])
+documents = model.encode_document(["Emma is a name.", "Emma is a novel by Jane Austen."])
+print(model.similarity(queries, documents))
+```
+
+In bert_jax, `bert_jax.load("PATH")` has the same methods.
+"""
+# The class of sentence-transformers and the tags, by the kind of embedding.
+_KINDS = {
+    "dense": ("SentenceTransformer", ["feature-extraction"]),
+    "sparse": ("SparseEncoder", ["sparse-encoder", "sparse", "splade"]),
+    "multi_vector": ("MultiVectorEncoder", ["multi-vector", "colbert", "late-interaction"]),
+}
 # The folders of absolute paths, which mean nothing on another machine.
 _FOLDERS = re.compile(r"(?<![^\s,=])(\w+:/)?/([^\s,=/]+/)*(?=[^\s,=/])")
 _SECTIONS = ("objective", "train", "optimizer", "schedule", "data")
@@ -72,8 +90,11 @@ def model_card(
         loading = f"`sentence_transformers.CrossEncoder`, or {loading}"
     elif embedding:
         library, pipeline = "sentence-transformers", "sentence-similarity"
-        tags += [library, "feature-extraction"]
-        loading = "`sentence_transformers.SentenceTransformer`"
+        name, own_tags = _KINDS[embedding.kind]
+        if embedding.kind != "dense":
+            pipeline, example = "feature-extraction", _RETRIEVER.format(name=name)
+        tags += [library, *own_tags]
+        loading = f"`sentence_transformers.{name}`"
     elif terms:
         first = head_labels(pretrained.model_config, pretrained.terms[:1]).values()
         pipeline = "" if set(first) & set(pretrained.untrained_heads) else pipeline
@@ -86,7 +107,12 @@ def model_card(
     if pretrained.head:
         described |= {"activation": pretrained.activation, "prompt": pretrained.embedding.prompt}
     elif embedding:
-        described |= {f"embedding.{key}": value for key, value in embedding._asdict().items()}
+        usual = Embedding(pooling=None, normalize=None, similarity="")
+        described |= {
+            f"embedding.{key}": value
+            for key, value in embedding._asdict().items()
+            if value != getattr(usual, key)
+        }
     card = _CARD.format(
         library=library,
         pipeline=f"pipeline_tag: {pipeline}\n" if pipeline else "",

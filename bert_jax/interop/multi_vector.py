@@ -15,6 +15,7 @@ from bert_jax.interop.huggingface import SAFETENSORS, open_weights
 from bert_jax.interop.pretrained import PROJECTION, Pretrained
 from bert_jax.interop.sentence_transformers import (
     TYPE,
+    checked,
     encoder_folder,
     is_colbert,
     read_modules,
@@ -26,50 +27,54 @@ from bert_jax.tokenizers.extension import with_markers
 _MASK = "MultiVectorMask"
 _METADATA = "artifact.metadata"
 _IDENTITY = "torch.nn.modules.linear.Identity"
-# PyLate's settings.
-_PREFIXES = {"query": "query_prefix", "document": "document_prefix"}
-_LENGTHS = ("query_length", "document_length")
-_EXPANSION = ("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens")
 _SKIPPED = "skiplist_words"
+# PyLate's settings, which are among those of the library.
+_PREFIXES = {"query": "query_prefix", "document": "document_prefix"}
+_ATTENDS = ("attend_to_expansion_tokens", "attend_to_mask_tokens")
+_LENGTHS = ("query_length", "document_length")
+_PYLATE = {*_PREFIXES.values(), *_ATTENDS, *_LENGTHS, _SKIPPED, "do_query_expansion"}
 
 
 def read_multi_vector(pretrained: Pretrained, path: Path, with_weights: bool) -> None:
     """Completes a multi-vector model: its settings, markers and, with weights, the projection."""
     modules = [] if is_colbert(path) else read_modules(path)
-    for kind, _ in modules:
-        if kind not in ("Transformer", "Dropout", "Dense", _MASK, "Normalize"):
-            raise UserError(f"{path}: its module {kind} is not supported in a multi-vector model")
+    folders = dict(modules)
+    if others := folders.keys() - {"Transformer", "Dropout", "Dense", _MASK, "Normalize"}:
+        raise UserError(f"{path}: its module {min(others)} is not supported in a multi-vector one")
     embedding, library = pretrained.embedding, pretrained.embedding.library
     settings = read_settings(encoder_folder(path))
-    masks = [files.read_json(folder / "config.json") for kind, folder in modules if kind == _MASK]
-    mask = masks[0] if masks else {}
+    mask = files.read_json(folders[_MASK] / "config.json") if _MASK in folders else {}
     if is_colbert(path):
         library = _metadata(pretrained, path) | library
-    older = {*_PREFIXES.values(), *_LENGTHS, *_EXPANSION, _SKIPPED}
-    if not library.keys().isdisjoint(older):
-        current = _current(library)
-        settings = current | {key: value for key, value in settings.items() if value is not None}
-        mask = {_SKIPPED: current[_SKIPPED]} | mask
+    if not library.keys().isdisjoint(_PYLATE):
+        settings = library | {key: value for key, value in settings.items() if value is not None}
+        attends = [settings[key] for key in _ATTENDS if settings.get(key) is not None]
+        length = settings.get("query_length") or 32
+        if settings.get("do_query_expansion") is not False:
+            usual = {"strategy": "fixed", "attend": any(attends[:1]), "length": length}
+            settings.setdefault("query_expansion", usual)
+        words = settings.get(_SKIPPED)
+        mask.setdefault(_SKIPPED, list(string.punctuation) if words is None else words)
         prompts = dict(library["prompts"])
         for side, key in _PREFIXES.items():
             prefix = library.get(key) or ""
             prompts[side] = prefix + prompts.get(side, "").removeprefix(prefix)
             _register(prefix, pretrained)
-        library = {key: library[key] for key in library if key not in older}
+        library = {key: library[key] for key in library if key not in _PYLATE}
         embedding = embedding._replace(library=library | {"prompts": prompts})
-    elif "Normalize" not in dict(modules):
+    elif "Normalize" not in folders:
         raise UserError(f"{path} has no module Normalize: its vectors must have length 1")
     expansion = settings.get("query_expansion")
     pretrained.embedding = embedding._replace(
         pooling="tokens",
         max_length=settings.get("document_length") or embedding.max_length,
-        query_length=expansion["length"] if expansion else settings.get("query_length"),
+        query_length=int(expansion["length"]) if expansion else settings.get("query_length"),
         expansion=_expansion(expansion, pretrained, path) if expansion else "none",
         skip_words=_skip_words(mask, pretrained, path),
     )
     if with_weights and PROJECTION not in pretrained.weights:
-        folders = [folder for kind, folder in modules if kind == "Dense"]
-        pretrained.weights[PROJECTION] = _projection(folders, pretrained.model["hidden_size"])
+        layers = [folder for kind, folder in modules if kind == "Dense"]
+        pretrained.weights[PROJECTION] = _projection(layers, pretrained.model["hidden_size"])
 
 
 def _metadata(pretrained: Pretrained, path: Path) -> dict[str, Any]:
@@ -87,22 +92,6 @@ def _metadata(pretrained: Pretrained, path: Path) -> dict[str, Any]:
     }
 
 
-def _current(library: Mapping[str, Any]) -> dict[str, Any]:
-    """Translates the settings of PyLate, with its defaults, to those of sentence-transformers 6."""
-    own, attended, masked = (library.get(key) for key in _EXPANSION)
-    expansion = {
-        "strategy": "fixed",
-        "attend": bool(masked if attended is None else attended),
-        "length": library.get("query_length") or 32,
-    }
-    skipped = library.get(_SKIPPED)
-    return {
-        **{key: library.get(key) for key in _LENGTHS},
-        "query_expansion": None if own is False else expansion,
-        _SKIPPED: list(string.punctuation) if skipped is None else skipped,
-    }
-
-
 def _register(prefix: str, pretrained: Pretrained) -> None:
     """Makes the token that a prefix is, or begins with, one that is found in texts."""
     known = pretrained.tokenizer.ids if pretrained.tokenizer else {}
@@ -112,9 +101,9 @@ def _register(prefix: str, pretrained: Pretrained) -> None:
 
 
 def _expansion(settings: Mapping[str, Any], pretrained: Pretrained, path: Path) -> str:
-    token, tokenizer = settings.get("token"), pretrained.tokenizer
-    if token and tokenizer and token != (mask := tokenizer.special_tokens.mask):
-        raise UserError(f"{path}: the token of query_expansion is {token!r}; it must be {mask!r}")
+    if tokenizer := pretrained.tokenizer:
+        allowed = tokenizer.special_tokens.mask, None
+        checked(settings, "token", None, allowed, f"{path}: query_expansion")
     if settings["strategy"] != "fixed":
         pretrained.warnings.append(
             f"{path}: queries are cut to {settings['length']} tokens, whereas the strategy "
@@ -124,9 +113,8 @@ def _expansion(settings: Mapping[str, Any], pretrained: Pretrained, path: Path) 
 
 
 def _skip_words(settings: Mapping[str, Any], pretrained: Pretrained, path: Path) -> tuple[str, ...]:
-    for key, usual in (("skiplist_tasks", ["document"]), ("keep_only_token_ids", None)):
-        if settings.get(key) not in (None, usual):
-            raise UserError(f"{path}: {key} is {settings[key]!r}; it must be {usual!r}")
+    checked(settings, "skiplist_tasks", None, (["document"], None), path)
+    checked(settings, "keep_only_token_ids", None, (None,), path)
     words, tokenizer = settings.get(_SKIPPED) or (), pretrained.tokenizer
     if tokenizer and (unknown := [word for word in words if word not in tokenizer.ids]):
         pretrained.warnings.append(
@@ -140,12 +128,8 @@ def _projection(folders: Sequence[Path], width: int) -> np.ndarray:
     product = np.eye(width)
     for folder in folders:
         config = files.read_json(folder / "config.json")
-        for key, default, needed in (
-            ("bias", True, False),
-            ("activation_function", "torch.nn.modules.activation.Tanh", _IDENTITY),
-        ):
-            if (value := config.get(key, default)) != needed:
-                raise UserError(f"{folder}/config.json: {key} is {value!r}; it must be {needed!r}")
+        checked(config, "bias", True, (False,), folder)
+        checked(config, "activation_function", "Tanh", (_IDENTITY,), folder)
         with open_weights(folder) as (_, tensors):
             matrix = tensors["linear.weight"].read().T.astype(np.float64)
             if config.get("use_residual"):
@@ -160,8 +144,11 @@ def write_multi_vector(embedding: Embedding, projection_DxW: np.ndarray, path: P
     tokens = dict.fromkeys(("module_input_name", "module_output_name"), "token_embeddings")
     transformer = {"document_length": embedding.max_length, "query_length": embedding.query_length}
     if embedding.expansion != "none":
-        attend, length = embedding.expansion == "attended", transformer.pop("query_length")
-        transformer["query_expansion"] = {"strategy": "fixed", "attend": attend, "length": length}
+        transformer["query_expansion"] = {
+            "strategy": "fixed",
+            "attend": embedding.expansion == "attended",
+            "length": embedding.query_length,
+        }
     dense = {"in_features": projection_DxW.shape[0], "out_features": projection_DxW.shape[1]}
     modules = {
         f"{TYPE}Transformer": transformer,

@@ -1,7 +1,7 @@
 """Reads and writes how a directory of sentence-transformers turns texts into vectors or scores."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,7 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
     if not modules and not is_colbert(path):
         return Embedding(), []
     library = _read_library(path / _LIBRARY)
-    if is_colbert(path) or _is_multi_vector(library):
-        kind = "multi_vector"
-    else:
-        kind = "sparse" if "SpladePooling" in dict(modules) else "dense"
+    kind = _kind_of_vectors(path, dict(modules), library)
     names, warnings = _SIMILARITIES[kind], []
     usual = next(iter(names))
     similarity = files.read_json(path / _LIBRARY, optional=True).get("similarity_fn_name") or usual
@@ -133,10 +130,22 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
     return embedding, [f"{path}: {warning}" for warning in warnings]
 
 
-def _is_multi_vector(library: Mapping[str, Any]) -> bool:
-    # The last two are PyLate's.
+def _kind_of_vectors(path: Path, modules: Mapping[str, Path], library: Mapping[str, Any]) -> str:
     is_named = library.get("model_type") in ("MultiVectorEncoder", "ColBERT")
-    return is_named or "query_prefix" in library
+    # PyLate has not always named it.
+    if is_named or "query_prefix" in library or is_colbert(path):
+        return "multi_vector"
+    return "sparse" if "SpladePooling" in modules else "dense"
+
+
+def checked(
+    settings: Mapping[str, Any], key: str, usual: Any, allowed: Sequence[Any], of: Any
+) -> Any:
+    """Returns a value of settings `of` a file or a folder, which must be one of those allowed."""
+    if (value := settings.get(key, usual)) not in allowed:
+        right = " or ".join(map(repr, allowed))
+        raise UserError(f"{of}: {key} is {value!r}; it must be {right}")
+    return value
 
 
 def read_cross_encoder(path: Path) -> tuple[str, int | None]:

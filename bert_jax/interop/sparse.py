@@ -17,6 +17,7 @@ from bert_jax.interop.sentence_transformers import (
     ROUTER,
     STATIC,
     TYPE,
+    checked,
     read_modules,
     write_modules,
 )
@@ -32,32 +33,22 @@ _IDF = "idf.json"
 
 def read_sparse(pretrained: Pretrained, path: Path, with_weights: bool) -> None:
     """Completes a sparse model: its settings and, with weights, those of static queries."""
-    embedding = pretrained.embedding
-    if number := embedding.library.get("max_active_dims"):
-        raise UserError(
-            f"{path}: max_active_dims is {number}; it must be null, as no weight is left out"
-        )
-    for kind, folder in read_modules(path):
-        if kind == "SpladePooling":
-            config = files.read_json(folder / "config.json", optional=True)
-            pooling = config.get("pooling_strategy", "max")
-            activation = config.get("activation_function", "relu")
-            if pooling not in ("max", "sum") or activation not in _IS_DOUBLE_LOG:
-                raise UserError(
-                    f"{folder / 'config.json'}: pooling_strategy is {pooling!r} and "
-                    f"activation_function {activation!r}; they must be max or sum, and relu or "
-                    "log1p_relu"
-                )
-            embedding = embedding._replace(pooling=pooling, double_log=_IS_DOUBLE_LOG[activation])
-        elif kind == STATIC:
-            embedding = embedding._replace(static_queries=True)
-            if with_weights:
-                pretrained.weights[QUERY_WEIGHTS] = _query_weights(pretrained, path, folder)
-        elif kind not in ("Transformer", "Dropout"):
-            raise UserError(f"{path}: its module {kind} is not supported in a sparse model")
+    checked(pretrained.embedding.library, "max_active_dims", None, (None,), path)
+    folders = dict(read_modules(path))
+    if others := folders.keys() - {"Transformer", "Dropout", "SpladePooling", STATIC}:
+        raise UserError(f"{path}: its module {min(others)} is not supported in a sparse model")
+    file = folders["SpladePooling"] / "config.json"
+    config = files.read_json(file, optional=True)
+    activation = checked(config, "activation_function", "relu", tuple(_IS_DOUBLE_LOG), file)
+    pretrained.embedding = pretrained.embedding._replace(
+        pooling=checked(config, "pooling_strategy", "max", ("max", "sum"), file),
+        double_log=_IS_DOUBLE_LOG[activation],
+        static_queries=STATIC in folders,
+    )
     if with_weights and not any(name.startswith("mlm/") for name in pretrained.weights):
         raise UserError(f"{path} is a sparse model, but its weights have no masked-LM head")
-    pretrained.embedding = embedding
+    if with_weights and STATIC in folders:
+        pretrained.weights[QUERY_WEIGHTS] = _query_weights(pretrained, path, folders[STATIC])
 
 
 def _query_weights(pretrained: Pretrained, path: Path, folder: Path) -> np.ndarray:

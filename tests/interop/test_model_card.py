@@ -1,7 +1,10 @@
 """The README.md of an export."""
 
+import pytest
+
 from bert_jax.interop import formats
 from tests.interop.small_bert import make_finetuned, make_pretrained
+from tests.interop.vector_kinds import late_interaction, splade, write_encoder
 
 
 def test_it_describes_the_training_and_the_results(tmp_path):
@@ -53,5 +56,32 @@ def test_that_of_a_reranker_has_the_scores_of_both_stages_and_an_example(tmp_pat
         "| ndcg@10 | 0.6 |",
         "| ndcg@10, first stage | 0.5 |",
         "| retrieval_map, first stage | 0.25 |",
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "tags", "fact"),
+    [
+        (splade, "SparseEncoder", "sparse-encoder, sparse, splade, masked-lm", "pooling | max"),
+        (
+            late_interaction,
+            "MultiVectorEncoder",
+            "multi-vector, colbert, late-interaction",
+            "skip_words | ., ,, ;",
+        ),
+    ],
+)
+def test_that_of_other_kinds_of_vectors_names_their_class(make, name, tags, fact, tmp_path):
+    pretrained = formats.read(make(write_encoder(tmp_path / "first")))
+    formats.write(pretrained, tmp_path / "st", "sentence_transformers")
+    lines = (tmp_path / "st" / "README.md").read_text().splitlines()
+    for line in (
+        "library_name: sentence-transformers",
+        "pipeline_tag: feature-extraction",
+        f"tags: [bert, sentence-transformers, {tags}]",
+        f"Written by bert_jax. Load it with `sentence_transformers.{name}`.",
+        f"from sentence_transformers import {name}",
+        f"| embedding.{fact} |",
     ):
         assert line in lines

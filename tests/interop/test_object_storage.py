@@ -7,6 +7,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.formats import WRITERS
 from tests.interop.small_bert import copies, make_pretrained, same_weights
+from tests.interop.vector_kinds import inference_free, pylate, write_encoder
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -28,3 +29,16 @@ def test_round_trip_through_a_bucket(kind, bucket):
     assert last.rpartition("/")[2] in ("config.json", "bert_config.json")
     with pytest.raises(UserError, match=f"{path} exists already"):
         formats.write(make_pretrained(), path, kind)
+
+
+@pytest.mark.parametrize("make", [inference_free, pylate])
+def test_the_parts_of_vectors_are_in_folders_of_their_own(make, bucket, tmp_path):
+    path = make(write_encoder(tmp_path / "local"))
+    for file in (file for file in path.rglob("*") if file.is_file()):
+        target = f"gs://{bucket}/model/{file.relative_to(path).as_posix()}"
+        files.write_whole(files.checked_path(target, "the copy"), file.read_bytes())
+    ours, theirs = formats.read(path), formats.read(f"gs://{bucket}/model")
+    assert theirs.embedding == ours.embedding and same_weights(theirs.weights, ours.weights)
+    other = f"gs://{bucket}/other"
+    formats.write(theirs, other, "sentence_transformers")
+    assert formats.read(other).embedding.kind == ours.embedding.kind

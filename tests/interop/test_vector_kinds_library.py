@@ -5,16 +5,20 @@ import pytest
 
 from bert_jax.convert import convert
 from bert_jax.interop import formats
-from tests.interop.test_vector_kinds import GOLDEN
+from tests.interop.small_tokenizers import modernbert_like
+from tests.interop.test_vector_kinds import FORMS, GOLDEN
 from tests.interop.vector_kinds import (
     DOCUMENTS,
-    MULTI_VECTOR_FORMS,
     QUERIES,
-    SPARSE_FORMS,
-    scores,
-    vectors,
+    RUNS,
+    encoded,
+    inference_free,
+    late_interaction,
+    run,
+    splade,
     write_encoder,
 )
+from tests.tokenizers.test_family_parity import read, unpack
 
 pytestmark = pytest.mark.outside
 library = pytest.importorskip("sentence_transformers")
@@ -28,31 +32,48 @@ def load(path):
 
 def assert_same(path, theirs):
     """Asserts that a directory gives the vectors and the scores of a model of the library."""
-    both = []
-    for texts, is_query in ((QUERIES, True), (DOCUMENTS, False)):
-        encode = theirs.encode_query if is_query else theirs.encode_document
-        both.append(encode(texts))
-        found = vectors(path, texts, is_query)
+    *ours, scores = encoded(path)
+    both = theirs.encode_query(QUERIES), theirs.encode_document(DOCUMENTS)
+    for found, expected in zip(ours, both, strict=True):
         if isinstance(found, list):
-            assert len({np.round(x, 3).tobytes() for x in found}) == len(texts)
-            for ours, other in zip(found, both[-1], strict=True):
-                np.testing.assert_allclose(ours, other.numpy(), atol=1e-5)
+            assert len({np.round(x, 3).tobytes() for x in found}) == len(found)
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_allclose(one, other.numpy(), atol=1e-5)
         else:
-            np.testing.assert_allclose(found.toarray(), both[-1].to_dense().numpy(), atol=1e-5)
-    expected = theirs.similarity(*both).numpy()
-    np.testing.assert_allclose(scores(path), expected, rtol=1e-5)
-    return expected
+            expected = expected.to_dense().numpy()
+            np.testing.assert_allclose(found.toarray(), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(scores, theirs.similarity(*both).numpy(), rtol=1e-5)
+    return scores
 
 
-@pytest.mark.parametrize("form", [*SPARSE_FORMS, *MULTI_VECTOR_FORMS])
+@pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_vectors_of_the_library(form, tmp_path):
-    make = (SPARSE_FORMS | MULTI_VECTOR_FORMS)[form]
-    path = make(write_encoder(tmp_path / "first"))
+    path = FORMS[form](write_encoder(tmp_path / "first"))
     theirs = load(path)
     np.testing.assert_allclose(assert_same(path, theirs), GOLDEN[form], rtol=1e-5)
     # What the library saves, and what we write for it.
     theirs.save(str(tmp_path / "saved"))
     assert_same(tmp_path / "saved", theirs)
     convert(str(path), str(tmp_path / "ours"), "sentence_transformers")
-    assert_same(tmp_path / "ours", load(tmp_path / "ours"))
     assert_same(path, load(tmp_path / "ours"))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_written_for_the_library(name, tmp_path):
+    path = run(tmp_path / "run", name)
+    convert(str(path), str(tmp_path / "st"), "sentence_transformers")
+    assert_same(path, load(tmp_path / "st"))
+
+
+@pytest.mark.parametrize("family", ["distilbert", "modernbert", "xlm_roberta"])
+def test_other_families(family, tmp_path):
+    models = unpack(tmp_path / "models")
+    roberta, xlm_roberta = (read(name, models) for name in ("roberta", "xlm_roberta"))
+    tokenizers = {"modernbert": modernbert_like(roberta), "xlm_roberta": xlm_roberta}
+    for make in (splade, inference_free, late_interaction):
+        path = tmp_path / make.__name__
+        path = make(write_encoder(path, family=family, tokenizer=tokenizers.get(family)))
+        theirs = load(path)
+        assert_same(path, theirs)
+        convert(str(path), str(tmp_path / f"{make.__name__}_again"), "sentence_transformers")
+        assert_same(path, load(tmp_path / f"{make.__name__}_again"))

@@ -2,21 +2,24 @@
 
 import json
 import shutil
+import warnings
+from contextlib import closing
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken
 
-from bert_jax.heads import multi_vector, sparse
-from bert_jax.inference.bert import Bert
+import bert_jax
+from bert_jax.config.finetuning import filled_in
+from bert_jax.heads import load_head
 from bert_jax.interop import formats
-from bert_jax.interop.weights import unflatten
-from bert_jax.models.multi_vector_model import MultiVectorModel
-from bert_jax.models.sparse_model import SparseModel
-from bert_jax.tasks.retrieval import similarities
-from bert_jax.tasks.vectors import compact
+from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
+from bert_jax.training import workdir
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.state import TrainState
 from tests.interop.small_bert import MODEL, TOKENS, edit_json, edit_tensors, make_pretrained
 
 QUERIES = ["a bad face", "The head is: abed!", "dig", "a hi j abed fed badge"]
@@ -48,9 +51,11 @@ def write_encoder(path: Path, terms=("masked_lm",), family="bert", tokenizer=Non
         tokenizer = WordPieceTokenizer(tokens, lowercase=True, max_input_chars_per_word=100)
         added = (AddedToken(text) for text in ("[Q] ", "[D] "))
         tokenizer = tokenizer.with_added(dict(enumerate(added, len(tokens))), path)
-    pretrained = make_pretrained(
-        terms=terms, family=family, vocab_size=tokenizer.vocab_size, max_position_embeddings=70
-    )
+    sizes = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 70}
+    if family == "modernbert":
+        # A [MASK] that sees no token of its query would have an undefined state.
+        sizes["local_attention"] = 40
+    pretrained = make_pretrained(terms=terms, family=family, **sizes)
     # With larger weights, all tokens would have about the same vector.
     for name, value in pretrained.weights.items():
         is_table = "embeddings" in name and value.ndim > 1
@@ -236,33 +241,39 @@ MULTI_VECTOR_FORMS = {
 }
 
 
-def vectors(path: Path, texts: list[str], is_query: bool):
-    """Computes the vectors of texts with the model that a directory holds."""
-    pretrained = formats.read_pretrained(path)
-    embedding = pretrained.embedding
-    embedding = embedding.for_queries() if is_query else embedding.for_documents()
-    head, model = multi_vector, MultiVectorModel
-    if embedding.kind == "sparse":
-        head, model = sparse, SparseModel
-    options = head.model_options_of(embedding, pretrained.tokenizer)
-    if embedding.kind == "multi_vector":
-        options["width"] = pretrained.weights["projection/kernel"].shape[1]
-    model = model(pretrained.model_config, **options)
-    model = model.for_queries() if is_query else model
-    rows = Bert(pretrained).embedding_rows(texts, embedding, warns=False)
-    shape_NxL = len(rows), max(len(row.input_ids_L) for row in rows)
-    batch = {name: np.zeros(shape_NxL, np.int32) for name in model.INPUTS}
-    for i, row in enumerate(rows):
-        batch["input_ids"][i, : len(row.input_ids_L)] = row.input_ids_L
-        batch["attention_mask"][i, : len(row.input_ids_L)] = 1
-    params = unflatten(pretrained.weights, pretrained.model_config)
-    outputs = model.apply({"params": params}, batch, deterministic=True)
-    outputs = {name: np.asarray(x) for name, x in outputs.items()}
-    return compact(outputs, embedding.kind, pretrained.tokenizer.vocab_size)
+def write_run(path: Path, head: str, **embedding):
+    """Writes the work directory of a run that has not trained yet."""
+    values = {f"embedding.{key}": value for key, value in embedding.items()}
+    pretrained = formats.read(write_encoder(path / "initial"))
+    config = bert_jax.load_config(f"finetune/{head}")
+    config.update_from_flattened_dict({"init_from": "initial", "data.max_seq_length": 24} | values)
+    config = filled_in(config, pretrained.model, head, (), "bert", dtype="float32")
+    model = load_head(head).make_model(pretrained.model_config, 0, config, pretrained.tokenizer)
+    weights, _ = complete_weights(model, pretrained.weights, seed=0)
+    params = unflatten(weights, pretrained.model_config)
+    with closing(Checkpointer(path / workdir.CHECKPOINTS)) as checkpoints:
+        checkpoints.save(0, TrainState(jnp.zeros([], jnp.int32), params, opt_state=()), {})
+    pretrained.tokenizer.save(path / workdir.TOKENIZER)
+    (path / workdir.CONFIG).write_text(json.dumps(config.to_dict()))
+    return path
 
 
-def scores(path: Path) -> np.ndarray:
-    """Compares QUERIES and DOCUMENTS, [4, 5]."""
-    kind = formats.read(path).embedding.similarity
-    both = vectors(path, QUERIES, True), vectors(path, DOCUMENTS, False)
-    return similarities(*both, np.arange(len(DOCUMENTS)), kind)(slice(None))
+RUNS = {
+    "sparse": {},
+    "static_queries": {"static_queries": True, "query_flops": 0.0, "double_log": True},
+    "multi_vector": {"width": WIDTH, "query_length": 16},
+    "mean_maxsim": {"width": WIDTH, "query_length": 8, "expansion": "none", "mean_maxsim": True},
+}
+
+
+def run(path: Path, name: str) -> Path:
+    head = "multi_vector" if "width" in RUNS[name] else "sparse"
+    return write_run(path, head, **RUNS[name])
+
+
+def encoded(path: Path):
+    """Computes the vectors of QUERIES and DOCUMENTS, and their similarities [4, 5]."""
+    with warnings.catch_warnings(action="ignore"):
+        bert = bert_jax.load(path)
+        both = bert.encode_query(QUERIES), bert.encode_document(DOCUMENTS)
+    return *both, bert.similarity(*both)
