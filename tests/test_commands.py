@@ -15,8 +15,10 @@ from pyarrow import ipc, parquet
 from bert_jax.interop import formats
 from bert_jax.text.sources import built_in_files
 from tests import forked, runs
+from tests.inference.kinds import make_multi_vector, make_sparse
 from tests.interop.small_bert import make_finetuned
 from tests.studies.test_sweep import write_glue
+from tests.tasks.test_retrieval import write_nano_beir
 from tests.test_documentation import PAGES, ROOT
 from tests.text.test_wikipedia import END, HEAD, page
 
@@ -132,7 +134,7 @@ def write_retrieval(folder):
     lines = "".join(
         f"{q}\t{t}\t{texts[0]}\n" for q, t in zip(questions[1:], texts[1:], strict=True)
     )
-    (folder / "nli.tsv").write_text("anchor\tpositive\tnegative\n" + "".join(rows))
+    (folder / "nli.tsv").write_text("anchor\tpositive\tnegative\n" + lines)
     candidates = [{"query": q, "documents": texts[:3]} for q in questions]
     lines = "".join(json.dumps(row) + "\n" for row in candidates)
     (folder / "candidates.jsonl").write_text(lines)
@@ -141,12 +143,16 @@ def write_retrieval(folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The files, a model and a reranker."""
+    """The files, a model, a reranker, and models with vectors of other kinds."""
     folder = tmp_path_factory.mktemp("commands")
     write_files(folder)
     run(folder, *smaller(["main", "--config=mini_laptop", "--workdir=model"]))
     reranker = make_finetuned("sequence_classification", ())
     formats.write(reranker, folder / "ms-marco-MiniLM-L6-v2", "huggingface")
+    prompts = {"query": "a ", "document": "b "}
+    formats.write(make_sparse(prompts), folder / "splade-v3", "sentence_transformers")
+    formats.write(make_multi_vector(prompts), folder / "colbertv2.0", "sentence_transformers")
+    write_nano_beir(folder / "NanoBEIR-en")
     return folder
 
 

@@ -203,7 +203,7 @@ def layers(bert: "Bert", layers: Iterable[int]) -> tuple[int, ...]:
     """Converts layers to numbers from 0, the embeddings, to the last block's."""
     chosen, existing = list(layers), range(bert.config.num_hidden_layers + 1)
     if bert.embedding.kind != "dense" and chosen != [-1]:
-        raise UserError(f"layers is {chosen}, but {_kind_of(bert)} of the last layer")
+        _refuse(bert, "layers", chosen)
     try:
         return tuple(existing[layer] for layer in chosen)
     except IndexError:
@@ -214,14 +214,20 @@ def layers(bert: "Bert", layers: Iterable[int]) -> tuple[int, ...]:
         ) from None
 
 
+def _refuse(bert: "Bert", name: str, value: Any) -> None:
+    raise UserError(f"{name} is {value!r}: a {_kind_of(bert)} such as {bert.source} takes none")
+
+
 def _kind_of(bert: "Bert") -> str:
-    return f"{bert.source} is a {bert.embedding.kind.replace('_', '-')} model"
+    return f"{bert.embedding.kind.replace('_', '-')} model"
 
 
 def require_dense(bert: "Bert", purpose: str) -> None:
     """Raises UserError if the model is a sparse or multi-vector one."""
     if bert.embedding.kind != "dense":
-        raise UserError(f"{_kind_of(bert)}, but {purpose} needs a dense vector for each text")
+        raise UserError(
+            f"{bert.source} is a {_kind_of(bert)}, but {purpose} needs a dense vector for each text"
+        )
 
 
 def embedding_with(
@@ -240,7 +246,7 @@ def embedding_with(
         prompt_name = None if prompt_name in ("query", "document") else prompt_name
         for name, value in (("pooling", pooling), ("normalize", normalize), ("stride", stride)):
             if value is not None:
-                raise UserError(f"{name} is {value!r}, but {_kind_of(bert)}, which has none")
+                _refuse(bert, name, value)
     if max_length is None and own.max_length:
         max_length = min(own.max_length, bert.max_length)
     length = bert.checked_length(max_length)
