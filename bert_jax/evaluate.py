@@ -225,10 +225,11 @@ def _score_retrieval() -> dict[str, Any]:
     from bert_jax.inference import embeddings
     from bert_jax.inference.finetuned import load_bert
     from bert_jax.tasks import retrieval
+    from bert_jax.tasks.beir import read_data_sets
     from bert_jax.tasks.candidate_scores import FIRST_PREFIX
 
     args = flags.FLAGS
-    sets = retrieval.read_data_sets(args.retrieval, "--retrieval", args.skip_own_id)
+    sets = read_data_sets(args.retrieval, "--retrieval", args.skip_own_id)
     if num_left_out := sum(data.num_left_out for data in sets.values()):
         say(f"{num_left_out:,} queries without a relevant document are left out")
     bert = load_bert(args.model, args.step)

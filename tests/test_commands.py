@@ -18,7 +18,7 @@ from tests import forked, runs
 from tests.inference.kinds import make_multi_vector, make_sparse
 from tests.interop.small_bert import make_finetuned
 from tests.studies.test_sweep import write_glue
-from tests.tasks.test_retrieval import write_nano_beir
+from tests.tasks.test_beir import write_nano_beir
 from tests.test_documentation import PAGES, ROOT
 from tests.text.test_wikipedia import END, HEAD, page
 

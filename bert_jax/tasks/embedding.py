@@ -20,6 +20,7 @@ from bert_jax.config.task_sections import (
     embedding_similarity,
     values_of_sets,
 )
+from bert_jax.tasks.beir import read_retrieval
 from bert_jax.tasks.candidates import DOCUMENTS, NUMBERS, Columns, candidates_of
 from bert_jax.tasks.embedding_rows import ScoredRows, TextTuple, TupleRows
 from bert_jax.tasks.example_task import as_number
@@ -32,7 +33,6 @@ from bert_jax.tasks.retrieval import (
     bm25_similarities,
     cosine_similarities,
     read_pairs,
-    read_retrieval,
     retrieval_scores,
     similarities,
 )

@@ -14,6 +14,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.hashes import mixed, stable_hash
 from bert_jax.config.task_sections import RERANK_SCORES
+from bert_jax.tasks.beir import read_retrieval
 from bert_jax.tasks.candidate_scores import (
     FIRST_PREFIX,
     candidate_scores,
@@ -21,7 +22,7 @@ from bert_jax.tasks.candidate_scores import (
     two_stage_scores,
 )
 from bert_jax.tasks.candidates import Candidates, Columns, candidates_of
-from bert_jax.tasks.retrieval import Retrieval, bm25_similarities, nearest, read_retrieval
+from bert_jax.tasks.retrieval import Retrieval, bm25_similarities, nearest
 from bert_jax.tasks.scores import Scores
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task

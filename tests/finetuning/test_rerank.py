@@ -26,7 +26,7 @@ from tests import runs
 from tests.finetuning.test_embedding import DIES, FINETUNE, same_end
 from tests.interop.small_bert import copies, make_finetuned, same_weights
 from tests.parallel.processes import finish, free_address
-from tests.tasks.test_retrieval import write as write_retrieval
+from tests.tasks.test_beir import write as write_retrieval
 
 OVERRIDES = {
     "dtype": "float32",

@@ -9,7 +9,8 @@ import bert_jax
 from bert_jax import convert
 from bert_jax.inference.embeddings import score_pairs, score_retrieval
 from bert_jax.interop import formats
-from bert_jax.tasks.retrieval import read_pairs, read_retrieval
+from bert_jax.tasks.beir import read_retrieval
+from bert_jax.tasks.retrieval import read_pairs
 from tests.interop.small_bert import make_pretrained
 
 library = pytest.importorskip("sentence_transformers")

@@ -10,7 +10,7 @@ from tests import runs
 from tests.inference.kinds import PROMPTS, make_multi_vector, make_sparse, without_biases
 from tests.interop.small_bert import make_finetuned, make_pretrained
 from tests.refusals import command
-from tests.tasks.test_retrieval import write_table
+from tests.tasks.test_beir import write_table
 
 MODELS = {
     "dense": (lambda: without_biases(make_pretrained()), "huggingface"),

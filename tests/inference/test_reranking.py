@@ -11,17 +11,17 @@ from bert_jax.convert import convert
 from bert_jax.heads import reranker
 from bert_jax.inference.reranking import score_reranking
 from bert_jax.interop import formats
+from bert_jax.tasks.beir import read_retrieval
 from bert_jax.tasks.candidate_scores import candidate_scores, first_ranking
 from bert_jax.tasks.retrieval import (
     bm25_similarities,
     nearest,
-    read_retrieval,
     similarities,
 )
 from tests import runs
 from tests.interop.small_bert import LABELS, make_finetuned, make_pretrained
 from tests.refusals import command
-from tests.tasks.test_retrieval import write
+from tests.tasks.test_beir import write
 
 WORDS = ["a", "b", "cab", "head", "bad", "the", "d", "e", "f g", "h i j"]
 RNG = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from bert_jax.tasks.retrieval import make_retrieval, retrieval_scores, similarit
 from tests import runs
 from tests.golden.inputs import real_package
 from tests.interop.small_bert import make_pretrained
-from tests.tasks.test_retrieval import write
+from tests.tasks.test_beir import write
 
 DOCUMENTS = {"a": "the cab", "b": "a b c d", "c": "e f g", "d": "h i j", "e": "j j a"}
 QUERIES = {"1": "cab", "2": "g", "3": "a c e"}

@@ -14,7 +14,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
 from bert_jax.tasks import make_task
 from tests.interop.small_bert import make_tokenizer
-from tests.tasks.test_retrieval import write as write_retrieval
+from tests.tasks.test_beir import write as write_retrieval
 
 PAIRS = [
     {"anchor": "a b", "positive": "a b c d", "negative_2": "e f", "negative_1": "g"},
