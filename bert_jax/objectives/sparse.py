@@ -40,8 +40,8 @@ class SparseContrastive(Contrastive):
     def flops(self, model, length, num_predictions, mean_square=None):
         """Counts the encoder and the masked-LM head at all positions, forward and backward.
 
-        The head computes its logits again in the backward pass, which is not counted: a product
-        with the table takes 8 D V a token instead of 6. A static query has neither.
+        The product with the table is 6 D V a token: with the maximum, no logit is computed twice. A
+        static query is counted as if it were encoded.
         """
         head = length * language_model_head_flops(model.config)
         return 3.0 * (encoder_flops(model.config, length, mean_square) + head)

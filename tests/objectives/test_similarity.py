@@ -48,7 +48,29 @@ def test_losses_are_those_of_sentence_transformers(name, kind, options, value, n
         of_labels = None if labels is None else labels.astype(query.dtype)
         return LOSSES[name](*given, of_labels, similarity=kind, **options)["loss"]
 
-    assert_value_and_norms(loss, VECTORS[: len(norms)], value, norms, weaker=3)
+    assert_value_and_norms(loss, VECTORS[: len(norms)], value, norms)
+
+
+@pytest.mark.parametrize("name", ["mnr", "kl", "margin_mse"])
+def test_documents_that_a_row_lacks_change_nothing(name):
+    """They have no vectors, or any."""
+    queries, documents = pair(4, 3, 5, 6)
+    is_document = np.arange(3) < np.array([[3], [2], [3], [1]])
+    scores = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+
+    def of(vectors, documents, is_vector):
+        given = (vectors, queries[1]), (documents, is_vector)
+        options = {"similarity": "maxsim", "is_document_BxC": is_document}
+        return LOSSES[name](*given, None if name == "mnr" else scores, **options)["loss"]
+
+    step = jax.jit(jax.value_and_grad(of, (0, 1)))
+    value, gradients = step(queries[0], documents[0], documents[1])
+    assert np.isfinite(value) and not np.asarray(gradients[1])[~is_document].any()
+    without = documents[1] & is_document[..., None]
+    again, others = step(queries[0], np.where(without[..., None], documents[0], 7), without)
+    assert float(again) == pytest.approx(float(value), rel=1e-6)
+    for one, other in zip(others, gradients, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def pair(rows, columns, length, other, width=8, seed=0):
