@@ -8,7 +8,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.heads import load_head
 from bert_jax.interop.embedding import Embedding
-from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.pretrained import PROJECTION, Pretrained
 from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
@@ -47,6 +47,14 @@ def make_first_state(
     if config.head == "sparse" and (problem := pretrained.missing_head("masked_lm")):
         raise UserError(f"config.embedding.kind is sparse, but {problem}: train it first")
     prefixes += own.vector_weights
+    projection_DxW = pretrained.weights.get(PROJECTION)
+    if config.head == "multi_vector" and projection_DxW is not None:
+        width = config.embedding.width
+        if (theirs := projection_DxW.shape[1]) != width:
+            raise UserError(
+                f"config.embedding.width is {width}, but {theirs} in {config.init_from}, whose "
+                "projection the run begins with"
+            )
     others = other_settings(config, pretrained) if "embedding" in config else []
     for warning in pretrained.warnings + others:
         say(f"warning: {warning}")

@@ -123,6 +123,11 @@ def test_its_weights_are_kept_and_another_run_begins_with_them(trained, data, tm
     assert again.keys() == weights.keys()
     assert all(np.array_equal(again[name], weights[name]) for name in weights)
     assert "warning: config.embedding" not in capsys.readouterr().out
+    if kind == "multi_vector":
+        given.embedding.width = 9
+        run = make_run(given, tmp_path / "other", open_task_setup(given))
+        with pytest.raises(UserError, match="config.embedding.width is 9, but 8 in .*/run, whose"):
+            run.first_state()
 
 
 def test_markers_are_tokens_whose_rows_are_the_mean(bert, data, tmp_path, capsys):
