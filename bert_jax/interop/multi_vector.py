@@ -65,10 +65,11 @@ def read_multi_vector(pretrained: Pretrained, path: Path, with_weights: bool) ->
     elif "Normalize" not in folders:
         raise UserError(f"{path} has no module Normalize: its vectors must have length 1")
     expansion = settings.get("query_expansion")
+    own, of_documents = (int(settings[key]) if settings.get(key) else None for key in _LENGTHS)
     pretrained.embedding = embedding._replace(
         pooling="tokens",
-        max_length=settings.get("document_length") or embedding.max_length,
-        query_length=int(expansion["length"]) if expansion else settings.get("query_length"),
+        max_length=of_documents or embedding.max_length,
+        query_length=int(expansion["length"]) if expansion else own,
         expansion=_expansion(expansion, pretrained, path) if expansion else "none",
         skip_words=_skip_words(mask, pretrained, path),
     )
