@@ -13,12 +13,15 @@ from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
-# The settings of each kind of embeddings.
-_OF_KIND = {
-    "dense": ("pooling", "include_prompt"),
-    "sparse": ("double_log", "static_queries"),
-    "multi_vector": ("query_length", "expansion"),
-}
+# The settings in which embeddings of one kind may differ.
+_SETTINGS = (
+    "pooling",
+    "include_prompt",
+    "double_log",
+    "static_queries",
+    "query_length",
+    "expansion",
+)
 
 
 def make_first_state(
@@ -45,7 +48,7 @@ def make_first_state(
     elif pretrained.head:
         pretrained.drop_head()
     if config.head == "sparse" and (problem := pretrained.missing_head("masked_lm")):
-        raise UserError(f"config.embedding.kind is sparse, but {problem}: train it first")
+        raise UserError(f"config.embedding.kind is sparse, but {problem}: pre-train it")
     prefixes += own.vector_weights
     projection_DxW = pretrained.weights.get(PROJECTION)
     if config.head == "multi_vector" and projection_DxW is not None:
@@ -74,17 +77,18 @@ def make_first_state(
 
 def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
     """Describes each setting of embeddings in which a config differs from its weights."""
-    theirs, own = pretrained.embedding, config.embedding
+    theirs = pretrained.embedding
     if theirs == Embedding():
         return []
-    settings = {
-        "query_prompt": theirs.for_queries().prompt,
-        "document_prompt": theirs.for_documents().prompt,
+    ours = Embedding(**load_head(config.head).embedding(config))
+    pairs = {
+        "query_prompt": (ours.for_queries().prompt, theirs.for_queries().prompt),
+        "document_prompt": (ours.for_documents().prompt, theirs.for_documents().prompt),
     }
-    if theirs.kind == own.kind:
-        settings |= {key: getattr(theirs, key) for key in _OF_KIND[own.kind]}
+    if ours.kind == theirs.kind:
+        pairs |= {key: (getattr(ours, key), getattr(theirs, key)) for key in _SETTINGS}
     return [
-        f"config.embedding.{key} is {own[key]!r}, but {value!r} in {config.init_from}"
-        for key, value in settings.items()
-        if value not in (own[key], None)
+        f"config.embedding.{key} is {own!r}, but {value!r} in {config.init_from}"
+        for key, (own, value) in pairs.items()
+        if value not in (own, None)
     ]

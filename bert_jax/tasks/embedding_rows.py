@@ -220,7 +220,7 @@ class ScoredRows(TokenRows):
             _rows(texts, prompt, include_prompt, tokenizer, length)
             for texts, prompt, length in zip(sides, prompts, lengths, strict=True)
         )
-        super().__init__(itertools.chain.from_iterable(rows), tokenizer, max_seq_length)
+        super().__init__(itertools.chain.from_iterable(rows), tokenizer, max(lengths))
         self._num_queries, self._scores, self._facts = len(sides[0]), scores, list(facts)
         self._kind = kind
 

@@ -265,7 +265,8 @@ def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):
     assert found["ndcg@10"] == pytest.approx(results["score"], abs=1e-6)
     # Another run begins with its encoder.
     again = formats.read(trained)
-    (warning,) = other_settings(config(trained, "", embedding__query_prompt="a"), again)
+    given = config(trained, "", embedding__query_prompt="a")
+    (warning,) = other_settings(filled_in(given, again.model, "embedding", ()), again)
     assert warning.startswith("config.embedding.query_prompt is 'a', but 'the ' in ")
     assert not again.head and all(name.startswith("bert/") for name in again.weights)
 

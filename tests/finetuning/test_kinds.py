@@ -123,6 +123,11 @@ def test_its_weights_are_kept_and_another_run_begins_with_them(trained, data, tm
     assert again.keys() == weights.keys()
     assert all(np.array_equal(again[name], weights[name]) for name in weights)
     assert "warning: config.embedding" not in capsys.readouterr().out
+    other = {"sparse": {"double_log": True}, "multi_vector": {"expansion": "none"}}[kind]
+    given.embedding.update(other)
+    make_run(given, tmp_path / "run", open_task_setup(given)).first_state()
+    ((key, value),) = other.items()
+    assert f"warning: config.embedding.{key} is {value!r}, but " in capsys.readouterr().out
     if kind == "multi_vector":
         given.embedding.width = 9
         run = make_run(given, tmp_path / "other", open_task_setup(given))
@@ -233,7 +238,8 @@ def test_two_processes_take_the_steps_of_one(trained, tmp_path, bert, data):
 
 
 def test_static_queries_have_weights_with_a_rate_of_their_own(bert, data, tmp_path):
-    given = config("sparse", bert, data, "inference_free", embedding__query_flops=0.0)
+    given = config("sparse", bert, data, "inference_free", train__num_epochs=1.0)
+    given.embedding.query_flops = 0.0
     run = make_run(given, tmp_path / "run", open_task_setup(given))
     state, _ = run.first_state()
     before = np.array(state.params["query_weights"])
@@ -246,6 +252,14 @@ def test_static_queries_have_weights_with_a_rate_of_their_own(bert, data, tmp_pa
     assert moved.max() == pytest.approx(others.max() / 10, rel=1e-2)
     special = [run.setup.tokenizer.cls_id, run.setup.tokenizer.sep_id]
     assert not moved[special].any()
+    results = finetune(given, tmp_path / "run")
+    # The three letters of a query, of which some are equal.
+    assert 2 < results["validation"]["query_active_dims"] <= 3
+    bert = bert_jax.load(tmp_path / "run")
+    weights = bert.encode_query(["a b b"]).toarray()[0]
+    letters = [bert.tokenizer.ids[letter] for letter in "ab"]
+    assert np.flatnonzero(weights).tolist() == letters
+    np.testing.assert_allclose(weights[letters], 1, atol=0.1)
 
 
 def test_a_sparse_model_needs_a_trained_head(bert, data, tmp_path):
@@ -253,7 +267,7 @@ def test_a_sparse_model_needs_a_trained_head(bert, data, tmp_path):
     shutil.copytree(bert, tensors)
     edit_tensors(tensors, lambda found: [found.pop(x) for x in [*found] if x.startswith("cls.")])
     given = config("sparse", tensors, data)
-    with pytest.raises(UserError, match="kind is sparse, but .* has no masked-LM head: train it"):
+    with pytest.raises(UserError, match="kind is sparse, but .* has no masked-LM head: pre-tr"):
         make_run(given, tmp_path / "run", open_task_setup(given)).first_state()
 
 
@@ -298,6 +312,10 @@ def test_rows_and_scores_of_a_teacher_that_are_described(bert, data):
     # Three letters, [CLS], [Q] and [SEP] are six tokens.
     assert "are truncated to 5 tokens (config.embedding.query_length)" in rows.truncated()
     assert setup.task.check(filled) == []
+    # Queries may be longer than documents.
+    longer = config("multi_vector", bert, data, data__max_seq_length=5)
+    mask = open_task_setup(longer).task.rows("validation").take(np.arange(30))["attention_mask"]
+    assert set(mask.sum(1).tolist()) == {6, 5}
     rows.scores_M[3:6] = 60, -30, 0
     (warning,) = setup.task.check(filled)
     assert "differ by up to 90 in a row, and the lowest probabilities are 0" in warning
