@@ -87,6 +87,9 @@ def other_settings(config: ConfigDict, pretrained: Pretrained) -> list[str]:
     }
     if ours.kind == theirs.kind:
         pairs |= {key: (getattr(ours, key), getattr(theirs, key)) for key in _SETTINGS}
+        both = ours, theirs
+        pairs["skip_punctuation"] = tuple(bool(x.skip_words) for x in both)
+        pairs["mean_maxsim"] = tuple(x.similarity == "mean_maxsim" for x in both)
     return [
         f"config.embedding.{key} is {own!r}, but {value!r} in {config.init_from}"
         for key, (own, value) in pairs.items()

@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.base.hashes import stable_hash
 from bert_jax.tasks.retrieval import Vectors
 from bert_jax.tasks.scores import Scores
-from bert_jax.tasks.token_rows import TokenRows, tokenized
+from bert_jax.tasks.token_rows import TokenRows, tokenized, truncation
 from bert_jax.tasks.vectors import compact
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
@@ -76,6 +76,15 @@ def _rows(
         yield row._replace(num_left_out=num_left_out)
 
 
+def _truncated(
+    queries_N: np.ndarray, documents_N: np.ndarray, query_length: int | None, length: int
+) -> str:
+    """Says how many queries and documents lost tokens, from whether each did; see `truncation`."""
+    own = (query_length, "embedding.query_length") if query_length else (length,)
+    texts = truncation(queries_N, *own), truncation(documents_N, length)
+    return " and ".join(filter(None, texts))
+
+
 class TupleRows(TokenRows):
     """The tuples of training. Each distinct text is held once.
 
@@ -121,8 +130,7 @@ class TupleRows(TokenRows):
             for texts, prompt, length in zip(self.sides, prompts, lengths, strict=True)
         )
         super().__init__(rows, tokenizer, lengths[0])
-        if query_length:
-            self.length_key = "embedding.query_length"
+        self._query_length = query_length
         self.documents = TokenRows(other_rows, tokenizer, max_seq_length)
         self.unknown_fraction = max(self.unknown_fraction, self.documents.unknown_fraction)
         self.queries_N, first_queries = numbered(queries.hashes)
@@ -156,7 +164,8 @@ class TupleRows(TokenRows):
         return float((highest - lowest).max())
 
     def truncated(self) -> str:
-        return " and ".join(filter(None, (super().truncated(), self.documents.truncated())))
+        is_cut = self.is_cut_N, self.documents.is_cut_N
+        return _truncated(*is_cut, self._query_length, self.documents.max_seq_length)
 
     def places(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns where the documents of rows are in `documents_M`, and whether they exist: [n, C].
@@ -222,7 +231,7 @@ class ScoredRows(TokenRows):
         )
         super().__init__(itertools.chain.from_iterable(rows), tokenizer, max(lengths))
         self._num_queries, self._scores, self._facts = len(sides[0]), scores, list(facts)
-        self._kind = kind
+        self._kind, self._query_length, self._length = kind, query_length, max_seq_length
 
     @property
     def num_examples(self) -> int:
@@ -233,6 +242,10 @@ class ScoredRows(TokenRows):
         if self._kind == "dense":
             return super().parts
         return range(self._num_queries), range(self._num_queries, len(self))
+
+    def truncated(self) -> str:
+        is_cut = np.split(self.is_cut_N, [self._num_queries])
+        return _truncated(*is_cut, self._query_length, self._length)
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         batch = super().take(indices)

@@ -28,22 +28,20 @@ class TokenRows:
 
     Attributes:
       PER_TOKEN: The arrays of `take` whose last axis is the length of a sequence.
-      length_key: The key of the config that has the length.
       unknown_fraction: The fraction of unknown tokens.
-      num_cut: The number of sequences that lost tokens because they were too long.
+      is_cut_N: Whether each sequence lost tokens because it was too long.
     """
 
     PER_TOKEN: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
-    length_key = "data.max_seq_length"
 
     def __init__(self, rows: Iterable[TokenRow], tokenizer: Tokenizer, max_seq_length: int):
         self._pad_id, self.max_seq_length = tokenizer.pad_id, max_seq_length
         # These are compact: there may be many millions of rows.
         lengths, first_lengths, left_out = array("i", [0]), array("i"), array("i")
-        self.num_cut = 0
+        is_cut = array("b")
         with tempfile.TemporaryFile() as file:
             for row in rows:
-                self.num_cut += row.num_cut > 0
+                is_cut.append(row.num_cut > 0)
                 file.write(row.input_ids_L.astype(np.int32).tobytes())
                 lengths.append(len(row.input_ids_L))
                 first_lengths.append(row.num_first)
@@ -56,6 +54,7 @@ class TokenRows:
         self._starts = np.cumsum(lengths, dtype=np.int64)
         self._num_first_N = np.array(first_lengths, np.int32)
         self._num_left_out_N = np.array(left_out, np.int32)
+        self.is_cut_N = np.array(is_cut, bool)
 
     def __len__(self) -> int:
         return len(self._num_first_N)
@@ -71,12 +70,7 @@ class TokenRows:
 
     def truncated(self) -> str:
         """Says how many sequences lost tokens; empty if none did."""
-        if not self.num_cut:
-            return ""
-        return (
-            f"{self.num_cut:,} of {len(self._num_first_N):,} sequences are truncated to "
-            f"{self.max_seq_length} tokens (config.{self.length_key})"
-        )
+        return truncation(self.is_cut_N, self.max_seq_length)
 
     def __iter__(self) -> Iterator[TokenRow]:
         for index, num_first in enumerate(self._num_first_N):
@@ -137,6 +131,14 @@ class TokenRows:
     def fingerprint_texts(self) -> Iterator[str]:
         """Yields the ids, answers and texts on which scores and predictions depend."""
         return iter(())
+
+
+def truncation(is_cut_N: np.ndarray, length: int, key: str = "data.max_seq_length") -> str:
+    """Says how many of some sequences lost tokens, and which key has their length."""
+    if not is_cut_N.any():
+        return ""
+    count = f"{np.sum(is_cut_N):,} of {len(is_cut_N):,} sequences"
+    return f"{count} are truncated to {length} tokens (config.{key})"
 
 
 class Example(NamedTuple):

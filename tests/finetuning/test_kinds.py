@@ -123,7 +123,7 @@ def test_its_weights_are_kept_and_another_run_begins_with_them(trained, data, tm
     assert again.keys() == weights.keys()
     assert all(np.array_equal(again[name], weights[name]) for name in weights)
     assert "warning: config.embedding" not in capsys.readouterr().out
-    other = {"sparse": {"double_log": True}, "multi_vector": {"expansion": "none"}}[kind]
+    other = {"sparse": {"double_log": True}, "multi_vector": {"mean_maxsim": True}}[kind]
     given.embedding.update(other)
     make_run(given, tmp_path / "run", open_task_setup(given)).first_state()
     ((key, value),) = other.items()
@@ -311,11 +311,14 @@ def test_rows_and_scores_of_a_teacher_that_are_described(bert, data):
     rows, filled = setup.task.rows("train"), filled_in(given, setup.model, "multi_vector", ())
     # Three letters, [CLS], [Q] and [SEP] are six tokens.
     assert "are truncated to 5 tokens (config.embedding.query_length)" in rows.truncated()
+    cut = setup.task.rows("validation").truncated()
+    assert cut.endswith(" sequences are truncated to 5 tokens (config.embedding.query_length)")
     assert setup.task.check(filled) == []
     # Queries may be longer than documents.
     longer = config("multi_vector", bert, data, data__max_seq_length=5)
-    mask = open_task_setup(longer).task.rows("validation").take(np.arange(30))["attention_mask"]
-    assert set(mask.sum(1).tolist()) == {6, 5}
+    scored = open_task_setup(longer).task.rows("validation")
+    assert set(scored.take(np.arange(30))["attention_mask"].sum(1).tolist()) == {6, 5}
+    assert scored.truncated().endswith(" truncated to 5 tokens (config.data.max_seq_length)")
     rows.scores_M[3:6] = 60, -30, 0
     (warning,) = setup.task.check(filled)
     assert "differ by up to 90 in a row, and the lowest probabilities are 0" in warning
