@@ -20,9 +20,11 @@ from bert_jax.commands.score_file import score_file
 from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning.run import make_run
 from bert_jax.heads import load_head
+from bert_jax.inference.embeddings import score_retrieval
 from bert_jax.interop import formats
 from bert_jax.interop.weights import flatten
 from bert_jax.tasks.embedding_rows import ScoredRows
+from bert_jax.tasks.retrieval import make_retrieval
 from bert_jax.training.metrics import read_metrics
 from tests import runs
 from tests.finetuning.test_embedding import DIES, FINETUNE, same_end
@@ -108,6 +110,26 @@ def test_a_run_learns_and_its_vectors_are_scored_and_written(trained, data):
     # Queries are filled with [MASK]s; a document has [CLS], [D], letters and [SEP].
     assert set(lengths[:20]) == {8} and set(lengths[-5:]) <= {7, 6}
     np.testing.assert_allclose(np.linalg.norm(arrays["vectors"], axis=1), 1, atol=1e-5)
+
+
+def test_the_loaded_run_has_the_scores_of_its_training(trained, data):
+    """Queries and documents have the prompts, lengths and [MASK]s of the run."""
+    _, directory = trained
+    rows = [json.loads(line) for line in (data / "validation.jsonl").open()]
+    documents = {text: text for row in rows for text in (row["positive"], *row["negative"])}
+    judged = {}
+    for row in rows:
+        judged.setdefault(row["query"], {})[row["positive"]] = 1
+    bert = bert_jax.load(directory)
+    found = score_retrieval(
+        bert, make_retrieval(documents, {q: q for q in judged}, judged), bert.embedding_with()
+    )
+    expected = json.loads((directory / "results.json").read_text())["validation"]
+    # Equal scores of BM25 are in the order of the ids, which are others here.
+    names = [name for name in expected if not name.startswith("bm25")]
+    assert {name: found[name] for name in names} == pytest.approx(
+        {name: expected[name] for name in names}, abs=1e-5
+    )
 
 
 def test_its_weights_are_kept_and_another_run_begins_with_them(trained, data, tmp_path, capsys):
