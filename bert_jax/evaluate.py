@@ -235,9 +235,11 @@ def _score_retrieval() -> dict[str, Any]:
     bert = load_bert(args.model, args.step)
     if _is_reranker(bert):
         cli.refuse_flags((*_OF_EMBEDDINGS, *_PROMPTS), "on a reranker")
-        if left_out := [name for name in _NOT_RERANKED if name in sets]:
-            say(f"{' and '.join(left_out)}: left out, because the documents argue against a query")
-        found = _rerank(bert, {name: x for name, x in sets.items() if name not in left_out})
+        kept = {name: data for name, data in sets.items() if name not in _NOT_RERANKED}
+        if left_out := sets.keys() - kept.keys() if kept else ():
+            names = " and ".join(sorted(left_out))
+            say(f"{names}: left out, because the documents argue against a query")
+        found = _rerank(bert, kept or sets)
         title = f"The first {args.depth:,} documents, reranked, on {args.retrieval}"
         columns, stage = ("reranked", args.first, FIRST_PREFIX), f"_R{args.depth}"
     else:

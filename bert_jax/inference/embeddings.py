@@ -96,7 +96,8 @@ def score_retrieval(
         length_N = np.array([len(texts[n]) for n in number_N])
         sizes = {"document_vectors": float(np.mean(length_N))}
     if sizes and not length_N.all():
-        say(f"{np.sum(length_N == 0):,} documents have no vector or only zeros: they come last")
+        number = np.sum(length_N == 0)
+        say(f"warning: {number:,} documents have no vector or only zeros: they come last")
     return {
         **retrieval_scores(data, similarity),
         **{f"{retrieval.BASELINE_PREFIX}{name}": value for name, value in baseline.items()},
