@@ -447,7 +447,7 @@ def markers(own: ConfigDict) -> list[str]:
     prompts = [own.query_prompt, own.document_prompt]
     of_sets = own.query_prompts, own.document_prompts
     prompts += [text for value in of_sets for _, text in values_of_sets(value)]
-    return [prompt for prompt in prompts if prompt]
+    return [prompt for prompt in prompts if prompt.strip()]
 
 
 def embedding_similarity(own: ConfigDict) -> str:

@@ -12,7 +12,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop.tokenizer_json import to_library
 from bert_jax.tokenizers import training
 from bert_jax.tokenizers.bpe import content_of
-from bert_jax.tokenizers.extension import extended_size, replaced_pieces
+from bert_jax.tokenizers.extension import extended_size, replaced_pieces, with_markers
 from bert_jax.tokenizers.factory import load_kind
 from bert_jax.tokenizers.training import extend, tokens_per_word
 from tests.interop.small_bert import TOKENS, make_tokenizer
@@ -209,3 +209,34 @@ def test_what_cannot_be_added_is_refused():
         extended_size(herbert, "3")
     with pytest.raises(UserError, match="set it to 0 or less"):
         extend(make_tokenizer("roberta"), "1", [("the", 7)])
+
+
+def xlm_roberta_like():
+    return unigram(special_tokens=tokenizers.CONVENTIONS["roberta"])
+
+
+@pytest.mark.parametrize("make", [with_placeholders, byte_bpe, xlm_roberta_like])
+def test_markers_are_found_in_texts(make, tmp_path):
+    old = make()
+    new = with_markers(old, ["[Q] ", "[D]", "[Q] "])
+    first = old.vocab_size
+    assert new.tokens[first:] == ["[Q] ", "[D]"]
+    ids, marked = new.encode_batch(["the a", "[Q] the a"])
+    assert marked.tolist() == [first, *ids]
+    # As the library finds them.
+    library = to_library(new)
+    for text in ("[Q] the a", "[D]the a", "a [Q] b"):
+        expected = library.encode(text, add_special_tokens=False).ids
+        assert new.encode_batch([text])[0].tolist() == expected
+    assert replaced_pieces(old, new) == dict.fromkeys((first, first + 1), range(first))
+    new.save(tmp_path)
+    assert tokenizers.load(tmp_path).fingerprint == new.fingerprint
+    # What is one token already stays as it is.
+    assert with_markers(new, ["[Q] ", "[D]"]) is new
+
+
+def test_a_placeholder_that_is_a_marker_keeps_its_id():
+    old = with_placeholders()
+    new = with_markers(old, ["[unused7]", "[Q] "])
+    assert new.encode_batch(["[unused7]the"])[0].tolist() == [13, old.ids["the"]]
+    assert new.tokens[old.vocab_size :] == ["[Q] "]
