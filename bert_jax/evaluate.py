@@ -238,7 +238,7 @@ def _score_retrieval() -> dict[str, Any]:
         kept = {name: data for name, data in sets.items() if name not in _NOT_RERANKED}
         if left_out := sets.keys() - kept.keys() if kept else ():
             names = " and ".join(sorted(left_out))
-            say(f"{names}: left out, because the documents argue against a query")
+            say(f"{names}: left out, because finding arguments is another task")
         found = _rerank(bert, kept or sets)
         title = f"The first {args.depth:,} documents, reranked, on {args.retrieval}"
         columns, stage = ("reranked", args.first, FIRST_PREFIX), f"_R{args.depth}"

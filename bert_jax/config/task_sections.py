@@ -193,7 +193,10 @@ TASK_SECTIONS: dict[str, Section] = {
             only_with=("embedding.kind", "dense"),
         ),
         "dim_weights": Field(
-            (1.0,), "Weight of the loss of each of dims, or one for all.", above=0
+            (1.0,),
+            "Weight of the loss of each of dims, or one for all.",
+            above=0,
+            only_with=("embedding.kind", "dense"),
         ),
         "pooling": Field(
             "mean",

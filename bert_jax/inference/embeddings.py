@@ -14,22 +14,27 @@ from bert_jax.interop.embedding import Embedding
 from bert_jax.tasks import retrieval
 from bert_jax.tasks.retrieval import (
     Retrieval,
-    Vectors,
     bm25_similarities,
     cosine_similarities,
     retrieval_scores,
     similarities,
 )
 from bert_jax.tasks.scores import regression_scores
-from bert_jax.tasks.vectors import active_dims, joined, taken
+from bert_jax.tasks.vectors import Vectors, active_dims, joined, taken
 from bert_jax.tokenizers import TokenRow
 
 # The scores that are reported, and the prefix of those of the baseline.
 SCORES = ("spearman", "pearson")
 BASELINE_PREFIX = "common_tokens_"
 # What is reported of vectors that are not dense: see `active_dims`, and `score_retrieval`.
-SIZES = ("query_active_dims", "query_sparsity_ratio", "corpus_active_dims", "corpus_sparsity_ratio")
-SIZES += ("avg_flops", "document_vectors")
+SIZES = (
+    "query_active_dims",
+    "query_sparsity_ratio",
+    "corpus_active_dims",
+    "corpus_sparsity_ratio",
+    "avg_flops",
+    "document_vectors",
+)
 # The number of texts between two updates of the progress.
 _CHUNK = 256
 

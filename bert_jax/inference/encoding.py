@@ -13,8 +13,8 @@ from bert_jax.heads import multi_vector as multi_vector_head
 from bert_jax.heads import sparse as sparse_head
 from bert_jax.inference import POOLINGS, forward
 from bert_jax.interop.embedding import Embedding
-from bert_jax.tasks.retrieval import Vectors, similarities
-from bert_jax.tasks.vectors import by_token, compact, weights_of
+from bert_jax.tasks.retrieval import similarities
+from bert_jax.tasks.vectors import Vectors, by_token, compact, weights_of
 from bert_jax.tokenizers import TokenRow
 from bert_jax.tokenizers.given_texts import Text, as_texts
 

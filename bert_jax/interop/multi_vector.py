@@ -40,7 +40,9 @@ def read_multi_vector(pretrained: Pretrained, path: Path, with_weights: bool) ->
     modules = [] if is_colbert(path) else read_modules(path)
     folders = dict(modules)
     if others := folders.keys() - {"Transformer", "Dropout", "Dense", _MASK, "Normalize"}:
-        raise UserError(f"{path}: its module {min(others)} is not supported in a multi-vector one")
+        raise UserError(
+            f"{path}: its module {min(others)} is not supported in a multi-vector model"
+        )
     embedding, library = pretrained.embedding, pretrained.embedding.library
     settings = read_settings(encoder_folder(path))
     mask = files.read_json(folders[_MASK] / "config.json") if _MASK in folders else {}

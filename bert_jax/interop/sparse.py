@@ -38,7 +38,7 @@ def read_sparse(pretrained: Pretrained, path: Path, with_weights: bool) -> None:
     if others := folders.keys() - {"Transformer", "Dropout", "SpladePooling", STATIC}:
         raise UserError(f"{path}: its module {min(others)} is not supported in a sparse model")
     file = folders["SpladePooling"] / "config.json"
-    config = files.read_json(file, optional=True)
+    config = files.read_json(file)
     activation = checked(config, "activation_function", "relu", tuple(_IS_DOUBLE_LOG), file)
     pretrained.embedding = pretrained.embedding._replace(
         pooling=checked(config, "pooling_strategy", "max", ("max", "sum"), file),

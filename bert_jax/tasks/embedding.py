@@ -29,7 +29,6 @@ from bert_jax.tasks.rerank import MAX_SPREAD
 from bert_jax.tasks.retrieval import (
     BASELINE_PREFIX,
     Retrieval,
-    Vectors,
     bm25_similarities,
     cosine_similarities,
     read_pairs,
@@ -40,7 +39,7 @@ from bert_jax.tasks.scores import Scores, regression_scores
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task, find_files
 from bert_jax.tasks.token_rows import TokenRows
-from bert_jax.tasks.vectors import active_dims, arrays_of
+from bert_jax.tasks.vectors import Vectors, active_dims, arrays_of
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.tables import read_rows
 
@@ -379,8 +378,8 @@ class EmbeddingTask(Task):
                 found |= active_dims(*vectors)
                 if not found["corpus_active_dims"]:
                     say(
-                        "warning: all vectors of documents are zero, which no training mends: "
-                        "config.embedding.document_flops is too high"
+                        "warning: all vectors of documents are zero, and have no gradient any "
+                        "more: config.embedding.document_flops is too high"
                     )
             return found | {f"{BASELINE_PREFIX}ndcg@10": baseline()}
 

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.base.hashes import stable_hash
-from bert_jax.tasks.retrieval import Vectors
 from bert_jax.tasks.scores import Scores
 from bert_jax.tasks.token_rows import TokenRows, tokenized, truncation
-from bert_jax.tasks.vectors import compact
+from bert_jax.tasks.vectors import Vectors, compact
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 

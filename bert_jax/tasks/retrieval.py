@@ -8,7 +8,7 @@ baseline. People have judged the similarities of pairs such as those of STS-B (C
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
@@ -18,20 +18,16 @@ from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import as_number
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import places
+from bert_jax.tasks.vectors import Vectors
 from bert_jax.text.bad_records import BadRecords
 from bert_jax.text.tables import read_rows
 
-if TYPE_CHECKING:
-    from scipy import sparse
-
-# A vector of each text: a matrix [N, D], which may be sparse; or several, an array [L, D] of each.
-Vectors: TypeAlias = "np.ndarray | sparse.csr_array | Sequence[np.ndarray]"
 _PAIR_COLUMNS = ("sentence1", "sentence2", "score")
 _CUTOFFS = (1, 3, 5, 10)
 # Documents of a ranking that are scored.
 _DEPTH = 100
-# Similarities that are held at once, and tokens of texts whose similarities with as many of queries
-# are.
+# The similarities that are in memory at once; for several vectors of a text, those of this many
+# vectors of queries with as many of documents.
 _BLOCK, _TOKENS = 2**24, 2**12
 # The similarity of a document without a vector, as in sentence-transformers.
 NO_VECTOR = -1e9

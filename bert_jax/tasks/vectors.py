@@ -2,16 +2,17 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from bert_jax.tasks.retrieval import Vectors
 from bert_jax.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from scipy import sparse
 
+# A vector of each text: a matrix [N, D], which may be sparse; or several, an array [L, D] of each.
+Vectors: TypeAlias = "np.ndarray | sparse.csr_array | Sequence[np.ndarray]"
 # The marks of a matrix in CSR in an .npz file: `load_npz` makes an array of it, and no matrix.
 CSR_MARKS = {"format": np.array(b"csr"), "_is_array": np.array(True)}
 

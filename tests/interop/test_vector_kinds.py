@@ -1,6 +1,7 @@
 """Directories of sparse and multi-vector models, read and written without their libraries."""
 
 import json
+import shutil
 import string
 from pathlib import Path
 
@@ -199,6 +200,14 @@ def test_a_sparse_model_needs_its_masked_lm_head(tmp_path):
     with pytest.raises(UserError, match="is a sparse model, but its weights have no masked-LM"):
         formats.read(path)
     assert formats.describe(path).embedding.kind == "sparse"
+
+
+def test_a_copy_without_the_settings_of_the_pooling_is_refused(tmp_path):
+    """Without them, weights whose logarithm is applied twice would have it once."""
+    path = splade(write_encoder(tmp_path / "first"))
+    shutil.rmtree(path / "1_SpladePooling")
+    with pytest.raises(FileNotFoundError, match="1_SpladePooling/config.json"):
+        formats.read(path)
 
 
 def test_a_masked_lm_becomes_a_sparse_model_when_asked(tmp_path):

@@ -94,7 +94,11 @@ def write_module(folder: Path, config: dict, tensors: dict | None = None) -> Non
 
 def splade(path: Path, transformer="MLMTransformer", library=None, settings=None, **pooling):
     """A SPLADE, by default as version 5 of sentence-transformers writes it."""
-    modules = {transformer: ("", {}, {}), "SpladePooling": ("1_SpladePooling", pooling, {})}
+    usual = {"pooling_strategy": "max", "activation_function": "relu"}
+    modules = {
+        transformer: ("", {}, {}),
+        "SpladePooling": ("1_SpladePooling", usual | pooling, {}),
+    }
     return write_modules(path, modules, {"model_type": "SparseEncoder"} | (library or {}), settings)
 
 
