@@ -167,7 +167,8 @@ class Pretrained:
             return min(positions, self.embedding.max_length)
         config, initial = self.training.get("config"), self.training.get(INITIAL_LENGTH)
         if config and workdir.is_finetuning(config):
-            return min(positions, config.get("data", {}).get("max_seq_length", positions))
+            documents = config.get("data", {}).get("max_seq_length", positions)
+            return min(positions, max(documents, self.embedding.query_length or 0))
         if not config or (config.get("init_from") and not initial):
             return positions
         stages = resolve_stages(config_lib.from_stored(config))

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.base.errors import UserError
 from bert_jax.convert import convert
 from bert_jax.interop import formats
 from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.pretrained import PROJECTION, QUERY_WEIGHTS
+from bert_jax.training import workdir
 from tests.interop.small_bert import drop_tensors, edit_json, edit_tensors, same_weights
 from tests.interop.vector_kinds import (
     MULTI_VECTOR_FORMS,
@@ -27,6 +29,7 @@ from tests.interop.vector_kinds import (
     run,
     splade,
     write_encoder,
+    write_run,
 )
 
 FORMS = SPARSE_FORMS | MULTI_VECTOR_FORMS
@@ -250,6 +253,19 @@ def test_other_formats_have_the_encoder_and_say_what_is_lost(make, name, lost, t
     else:
         with pytest.raises(UserError, match="is multi_vector; only --to=huggingface or sentence_t"):
             convert(str(path), str(tmp_path / "native"), "bert_jax")
+
+
+@pytest.mark.filterwarnings("ignore:the text is truncated")
+def test_queries_of_a_run_may_be_longer_than_its_documents(tmp_path):
+    own = {"width": 8, "query_length": 30, "expansion": "none", "skip_punctuation": False}
+    path = write_run(tmp_path / "run", "multi_vector", **own)
+    # A run that has read its data.
+    (path / workdir.CORPUS).write_text("{}")
+    convert(str(path), str(tmp_path / "st"), "sentence_transformers")
+    for directory in (path, tmp_path / "st"):
+        bert = bert_jax.load(directory)
+        long = [encode("a " * 40) for encode in (bert.encode_query, bert.encode_document)]
+        assert [len(vectors) for vectors in long] == [30, 24]
 
 
 @pytest.mark.parametrize("name", RUNS)
