@@ -5,6 +5,7 @@
     python -m bert_jax.predict --model=PATH score "The cat sat on the mat."
     python -m bert_jax.predict --model=ELECTRA detect "The chef ate the guests."
     python -m bert_jax.predict --model=BART denoise "The [MASK] sat on the mat."
+    python -m bert_jax.predict --model=PATH write "My fellow" --length=32 --steps=16
     python -m bert_jax.predict --model=PATH features --input=FILE.jsonl --output=FILE.npz
     python -m bert_jax.predict --model=PATH attention "It rained." --output=view.html
 
@@ -173,6 +174,18 @@ def define_flags() -> None:
         None,
         "features: name of a prompt in a directory of sentence-transformers, such as query.",
     )
+    flags.DEFINE_integer("length", 64, "write: number of tokens for each [MASK].", lower_bound=1)
+    flags.DEFINE_integer("steps", 32, "write: number of steps.", lower_bound=1)
+    flags.DEFINE_integer("samples", None, "write: number of texts for a prompt.", lower_bound=1)
+    flags.DEFINE_enum(
+        "order", "confident", inference.ORDERS, "write: the tokens that a step keeps first."
+    )
+    flags.DEFINE_integer(
+        "block", 0, "write: tokens of a block, from left to right; 0 for anywhere.", lower_bound=0
+    )
+    flags.DEFINE_float("temperature", 1.0, "write: 0 takes the likeliest token.", lower_bound=0.0)
+    flags.DEFINE_integer("seed", 0, "write: other seeds write other texts.")
+    flags.DEFINE_bool("show_steps", False, "write: show the text after each step.")
     flags.DEFINE_integer(
         "max_length",
         None,

@@ -64,6 +64,10 @@ def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -
         counted = batch["masked_lm_weights"][row] > 0
         positions, ids = (batch[f"masked_lm_{name}"][row][counted] for name in ("positions", "ids"))
         originals = dict(zip(positions.tolist(), ids.tolist(), strict=True))
+    if "original_ids" in batch:
+        ids_L = batch["original_ids"][row]
+        changed = np.flatnonzero(batch["input_ids"][row] != ids_L).tolist()
+        originals = dict(zip(changed, ids_L[changed].tolist(), strict=True))
     lines: list[Text] = []
     length = num_tokens(batch, row)
     fields = (batch[name][row, :length].tolist() for name in ("attention_mask", "token_type_ids"))
@@ -108,6 +112,9 @@ def batch_table(batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Table:
             fraction = kinds.count(kind) / max(len(kinds), 1)
             table.add_row(f"  {kind}", f"{fraction:.1%}")
         table.add_row("rows at the limit of predictions", f"{counted.all(axis=1).mean():.1%}")
+    if "original_ids" in batch:
+        masked = batch["input_ids"] != batch["original_ids"]
+        table.add_row("masked tokens", f"{masked.sum() / (batch['mask_weights'] > 0).sum():.1%}")
     for name, labels in _labels(batch).items():
         values, counts = np.unique(np.concatenate(labels), return_counts=True)
         for label, count in zip(values, counts, strict=True):
@@ -151,7 +158,7 @@ def _print_rows(
     legend = Text("\nORIGINAL→INPUT is to be predicted; a dot joins pieces of a word. Colors: ")
     for kind, style in STYLES.items():
         legend.append(f"{kind} ", style)
-    if "masked_lm_positions" in batch:
+    if batch.keys() & {"masked_lm_positions", "original_ids"}:
         console.print(legend)
     console.print(batch_table(batch, tokenizer))
 

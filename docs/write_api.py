@@ -20,13 +20,17 @@ from bert_jax.inference.detecting import Detection
 from bert_jax.inference.filling import Guess
 from bert_jax.inference.mining import Rules, mine
 from bert_jax.inference.scoring import Score
+from bert_jax.inference.writing import Written
 from bert_jax.interop.family import Family
 from bert_jax.objectives.term import Metric, Term
 from bert_jax.tasks.squad_answers import Answer
 from bert_jax.tokenizers.base import Tokenizer
 
 PAGE = Path(__file__).with_name("api.md")
-RESULTS = (Guess, Score, Detection, Attention, Label, Ranked, TaggedWord, Entity, Answer, Choice)
+RESULTS = (
+    *(Guess, Score, Written, Detection, Attention, Label, Ranked, TaggedWord, Entity, Answer),
+    Choice,
+)
 PARTS = (Term, Metric, WindowedRows, MaskingRules, Head, Family, Tokenizer)
 
 

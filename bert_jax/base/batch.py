@@ -78,6 +78,17 @@ DENOISING_FIELDS: BatchFields = {
     "decoder_attention_mask": BatchField("BL", "int32", low=1, high=2),
     "labels": BatchField("BL", "int32"),
 }
+# Masked diffusion. Where a token may be masked, `mask_weights` is 1 over the rate at which its row
+# is; elsewhere 0. `input_ids` differ from `original_ids` where it was masked.
+DIFFUSION_FIELDS: BatchFields = {
+    "original_ids": BatchField("BL", "int32"),
+    "mask_weights": BatchField("BL", "float32", low=1, high=2),
+}
+# Each held-out row of masked diffusion is in a batch this many times in succession, at rates that
+# are equally far apart.
+HELD_OUT_RATES = 8
+# Whether a token belongs to the answer to a prompt. Only answers are masked.
+ANSWER_FIELDS: BatchFields = {"is_answer": BatchField("BL", "int32", high=2)}
 # 0: B follows A. 1: B is random.
 NEXT_SENTENCE_FIELDS: BatchFields = {"next_sentence_labels": BatchField("B", "int32", high=2)}
 # 0: B follows A. 1: A follows B. 2: B is random (only in THREE_WAY_FIELDS).

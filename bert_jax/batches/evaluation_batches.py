@@ -41,12 +41,14 @@ def evaluation_batches(
     Yields:
       Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
       only fill up the last batch. In those rows all other float32 fields, which are weights,
-      are 0 as well.
+      are 0 as well. The copies of a row, if the corruption makes several, share the weight 1.
     """
     corruption = corruption_of(spec.corruption)
     if hasattr(corruption, "held_out"):
         spec = corruption.held_out(spec)
-    spec = dataclasses.replace(spec, max_pairs_per_row=1)
+    repeats = getattr(corruption_of(spec.corruption), "repeats", 1)
+    size = -(-spec.batch_size // (repeats * multiple)) * multiple
+    spec = dataclasses.replace(spec, max_pairs_per_row=1, batch_size=size)
     stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
     total = _num_sequences(stream.rows, max_sequences)
     rounded_up = -(-max(total, 1) // multiple) * multiple
@@ -57,11 +59,11 @@ def evaluation_batches(
     # The rows beyond the total are the next rows of the stream, because rows of only padding
     # could give NaN.
     for number, batch in enumerate(stream.make_batches(0, -(-total // spec.batch_size))):
-        is_counted = number * spec.batch_size + row_R < total
+        is_counted = np.repeat(number * spec.batch_size + row_R < total, repeats)
         for name, field in stream.fields.items():
             if field.dtype == "float32":
                 batch[name][~is_counted] = 0
-        yield batch | {"example_weights": is_counted.astype(np.float32)}
+        yield batch | {"example_weights": is_counted.astype(np.float32) / repeats}
 
 
 def _num_sequences(rows: WindowedRows, max_sequences: int) -> int:

@@ -6,7 +6,7 @@ from bert_jax.base.hashes import mixed
 
 # The purpose of a random stream; part of its key, so that another number gives other batches.
 PLAN_TAG, BLOCK_ORDER_TAG, SHUFFLE_TAG, CORRUPTION_TAG = range(4)
-REPEAT_TAG, ROW_ORDER_TAG = range(5, 7)
+REPEAT_TAG, ROW_ORDER_TAG, RATE_TAG = range(5, 8)
 
 # Four rounds mix a million indices well; a handful of indices needs more.
 _ROUNDS = 8

@@ -138,6 +138,11 @@ def data_rules(config: ConfigDict) -> Iterator[Rule]:
     data = config.data
     yield from unused_keys(data, DATA, "data.")
     yield Rule(
+        "," not in data.text_field or data.table_rows == "documents",
+        ("data.text_field", "data.table_rows"),
+        "a row with two texts is a document; set table_rows to documents",
+    )
+    yield Rule(
         data.rows != "fitted_documents" or data.max_pairs_per_row > 1,
         ("data.max_pairs_per_row", "data.rows"),
         "several documents share such a row; set max_pairs_per_row to their largest number, such "
@@ -178,7 +183,11 @@ def packing_rules(config: ConfigDict) -> Iterator[Rule]:
     for holds, key, problem in (
         (not config.model.causal, "model.causal", "only models that read both ways are packed"),
         (data.corruption != "denoising", "data.corruption", "denoising has a target for each row"),
-        (data.rows != "full_sentences", "data.rows", "such rows have no room for others"),
+        (
+            data.rows not in ("full_sentences", "answers"),
+            "data.rows",
+            "such rows have no room for others",
+        ),
     ):
         yield Rule(
             data.max_pairs_per_row == 1 or holds,
@@ -252,6 +261,10 @@ def flag_rules(config: ConfigDict, flags: Collection[str]) -> Iterator[Rule]:
 
     for key, own in OWN_KEYS.items():
         yield unless(key, own, all(stage[own] != STAGE[own].default for _, stage in used))
+    for key in ("data.masked_lm_prob", "data.mask_fractions", "data.whole_word_masking"):
+        right = "diffusion masks single tokens, at a rate that is drawn for each row; leave it out"
+        is_used = config.data.corruption != "diffusion"
+        yield Rule(key not in flags or is_used, (key, "data.corruption"), right)
     of_schedule = all(has_own_schedule(stage) for _, stage in used)
     yield unless("schedule.warmup_steps", "warmup_steps", of_schedule)
     if "data.sampling_exponent" in flags:
@@ -285,7 +298,8 @@ def run_rules(config: ConfigDict) -> Iterator[Rule]:
         "set only the one to start from",
     )
     data = config.data
-    has_types = data.rows in ("pairs", "halves") and data.special_tokens in ("bert", "albert")
+    has_two_texts = data.rows in ("pairs", "halves", "answers")
+    has_types = has_two_texts and data.special_tokens in ("bert", "albert")
     yield Rule(
         not has_types or config.model.type_vocab_size >= 2,
         ("model.type_vocab_size", "data.rows", "data.special_tokens"),

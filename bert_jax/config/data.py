@@ -68,7 +68,9 @@ DATA: Section = {
         ),
     ),
     "text_field": _text_field(
-        "text", "Field of a JSON line or TFDS example, or column of a table, that holds the text."
+        "text",
+        "Field of a JSON line or TFDS example, or column of a table, that holds the text; or two, "
+        "as in prompt,answer, for data.rows=answers.",
     ),
     "table_rows": _text_field(
         "documents",
@@ -148,8 +150,8 @@ DATA: Section = {
         "which ends in a second [SEP]), doc_sentences (the same within a document), halves "
         "(ELECTRA's pairs, where B always follows A), fitted_documents (whole documents, each "
         "[CLS] text [SEP] and attending only to itself, up to data.max_pairs_per_row in a row; "
-        "longer ones are cut into pieces, and no token is left out, as in ModernBERT), or your "
-        "own.",
+        "longer ones are cut into pieces, and no token is left out, as in ModernBERT), answers "
+        "([CLS] prompt [SEP] answer [SEP], of the two fields of data.text_field), or your own.",
     ),
     "pair_labels": Field(
         "next",
@@ -176,8 +178,9 @@ DATA: Section = {
         "masked, kept or replaced together), ngrams (ALBERT's n-grams of up to 3 "
         "words), electra (85 % of the chosen tokens become [MASK], the others are kept), "
         "distilbert (rare tokens are chosen more often), denoising (BART's: sentences are "
-        "permuted, and each span of words becomes one token), none (no token is replaced), or your "
-        "own.",
+        "permuted, and each span of words becomes one token), diffusion (each row has a rate of "
+        "its own from 0.001 to 1, and all chosen tokens become [MASK]), none (no token is "
+        "replaced), or your own.",
     ),
     "masked_lm_prob": Field(
         0.15,

@@ -39,9 +39,9 @@ PRETRAINING: Section = {
         "terms": Field(
             ("masked_lm", "next_sentence"),
             "Terms of the training loss: masked_lm, next_sentence, sentence_order, "
-            "three_way_order, next_token, denoising, span_boundary, retromae, generator, "
-            "replaced_token, soft_targets, hidden_cosine, or your own. Commas separate them on the "
-            "command line.",
+            "three_way_order, next_token, diffusion, denoising, span_boundary, retromae, "
+            "generator, replaced_token, soft_targets, hidden_cosine, or your own. Commas separate "
+            "them on the command line.",
         ),
         "weights": Field(
             (1.0, 1.0),

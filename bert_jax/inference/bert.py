@@ -10,7 +10,15 @@ import numpy as np
 
 from bert_jax.base.errors import UserError
 from bert_jax.heads import builtin_heads, load_head
-from bert_jax.inference import attending, detecting, encoding, filling, restoring, scoring
+from bert_jax.inference import (
+    attending,
+    detecting,
+    encoding,
+    filling,
+    restoring,
+    scoring,
+    writing,
+)
 from bert_jax.inference.forward import Inputs, run_in_batches
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import unflatten
@@ -26,6 +34,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "score": scoring.score,
     "detect": detecting.detect,
     "denoise": restoring.denoise,
+    "write": writing.write,
 }
 
 
@@ -88,11 +97,13 @@ class Bert:
         self.methods = METHODS | own
         of_heads = {name for head in builtin_heads().values() for name in head.methods}
         self.missing = dict.fromkeys(of_heads - own.keys(), f"{self.source} {problem}")
-        terms = {"fill_mask": self.masked_lm, "score": self.masked_lm}
+        # Masked diffusion trains the head of a masked LM.
+        trained = "diffusion" if "diffusion" in pretrained.terms else self.masked_lm
+        terms = dict.fromkeys(("fill_mask", "score", "write"), trained)
         terms |= {"next_sentence": "next_sentence", "detect": "replaced_token"}
         for name, term in terms.items():
             problem = pretrained.missing_head(term)
-            if term == self.masked_lm and self.tokenizer.mask_id >= self.config.vocab_size:
+            if term == trained and self.tokenizer.mask_id >= self.config.vocab_size:
                 problem = f"{self.source} has no row for {self.tokenizer.special_tokens.mask}"
             if problem:
                 self.missing[name] = f"{problem}, which {name} needs; features need no head"

@@ -18,11 +18,13 @@ from bert_jax.heads.verb import (
     Verb,
     objects,
     texts_of,
+    value_of,
     values_of,
 )
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.readers import BROKEN_JSON, json_lines, open_text, suffix_of, text_lines
 from bert_jax.text.tables import read_rows
+from bert_jax.tokenizers.given_texts import Text
 
 # Examples are predicted in chunks, which bound the memory, and after which progress is shown.
 _CHUNK = 256
@@ -153,16 +155,47 @@ def _detect(bert: Any, items: list[Item], text_columns: Sequence[str] = ()) -> l
     return [{"tokens": objects(tokens)} for tokens in found]
 
 
+def _write(
+    bert: Any,
+    items: list[Item],
+    show_steps: bool = False,
+    samples: int | None = None,
+    **options: Any,
+) -> list[Item]:
+    if show_steps and samples:
+        raise UserError("show_steps shows the steps of one text; leave samples out")
+    prompts = [_prompt_of(item) for item in items]
+    results = bert.write(prompts, samples=samples, **options)
+    if samples:
+        return [{"samples": [{"text": written.text} for written in found]} for found in results]
+    if show_steps:
+        return [
+            {"steps": [{"step": n, "text": text} for n, text in enumerate(written.history, 1)]}
+            for written in results
+        ]
+    return [{"prediction": written.text} for written in results]
+
+
+def _prompt_of(item: Item) -> Text:
+    """Returns a text to go on with, or a `prompt` or `text` with the beginning of its answer."""
+    if "prompt" in item:
+        return value_of(item, "prompt"), ""
+    text = value_of(item, "text")
+    return (text, value_of(item, "text_b")) if "text_b" in item else text
+
+
 def _denoise(bert: Any, items: list[Item]) -> list[Item]:
     return [{"prediction": text} for text in bert.denoise(values_of(items, "text"))]
 
 
+_WRITING = ("length", "steps", "samples", "order", "block", "temperature", "seed")
 _OWN = (
     Verb("fill-mask", _fill_mask, TEXT_OR_PAIR, ("top_k", "text_columns")),
     Verb("next-sentence", _next_sentence, PAIR),
     Verb("score", _score, TEXT),
     Verb("detect", _detect, TEXT_OR_PAIR, ("text_columns",)),
     Verb("denoise", _denoise, TEXT),
+    Verb("write", _write, TEXT_OR_PAIR, (*_WRITING, "show_steps")),
 )
 _OF_HEADS = tuple(head.verb for head in builtin_heads().values() if head.verb)
 VERBS = {verb.name: verb for verb in _OWN + _OF_HEADS}

@@ -219,5 +219,7 @@ class Family:
         """Finds the first class that fits a model; None stands for unknown terms."""
         fitting = [c for c in self.pretraining_classes if c.causal == causal]
         if terms is not None:
+            # Masked diffusion trains the head of a masked LM.
+            terms = [{"diffusion": "masked_lm"}.get(term, term) for term in terms]
             fitting = [c for c in fitting if set(c.terms) <= set(terms)]
         return fitting[0]

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from bert_jax.batches.corruption.diffusion import LEAST_RATE
 from bert_jax.config import flatten
 from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.family import Family
@@ -136,6 +137,8 @@ def _training(training: dict[str, Any]) -> dict[str, Any]:
     facts = {"steps": training.get("step")} | {key: config.get(key) for key in _KEYS}
     sections = {name: config.get(name) or {} for name in _SECTIONS}
     facts |= dict(flatten(sections))
+    if sections["data"].get("corruption") == "diffusion":
+        facts["masking rates"] = f"uniform from {LEAST_RATE:g} to 1, one for each row"
     # The options that the corpus was made with are in the config's `data` already.
     facts |= {
         f"corpus.{key}": value

@@ -36,18 +36,23 @@ def decoder_inputs(model: Any, hidden_BxLxD: jax.Array) -> DecoderInputs:
 
 
 def sliced_cross_entropy(
-    inputs: DecoderInputs, targets_BxL: jax.Array, weights_BxL: jax.Array
+    inputs: DecoderInputs,
+    targets_BxL: jax.Array,
+    weights_BxL: jax.Array,
+    axis: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the sums of weight * -log p(target) and of weight * [target is the top prediction].
 
-    Targets are int32; weights are float32, 0 where nothing is predicted.
+    Targets are int32; weights are float32, 0 where nothing is predicted. With `axis` 1, each row
+    has sums of its own, float32 [B].
     """
 
     def sums(hidden_BxSxE, targets_BxS, weights_BxS):
         logits_BxSxW = vocabulary_logits(hidden_BxSxE, inputs.table_WxE, inputs.bias_W)
-        return token_sums(logits_BxSxW, targets_BxS, weights_BxS)
+        return token_sums(logits_BxSxW, targets_BxS, weights_BxS, axis)
 
-    return _sums_of_slices(sums, inputs.hidden_BxLxE, targets_BxL, weights_BxL)
+    zero = jnp.zeros(() if axis is None else len(targets_BxL), jnp.float32)
+    return _sums_of_slices(sums, zero, inputs.hidden_BxLxE, targets_BxL, weights_BxL)
 
 
 def sliced_divergence(
@@ -78,11 +83,12 @@ def sliced_divergence(
         same_BxS = at_best_BxS >= jnp.max(student_BxSxW, axis=-1)
         return jnp.sum(weights_BxS * divergence_BxS), jnp.sum(weights_BxS * same_BxS)
 
-    return _sums_of_slices(sums, student.hidden_BxLxE, teacher.hidden_BxLxE, weights_BxL)
+    zero = jnp.zeros((), jnp.float32)
+    return _sums_of_slices(sums, zero, student.hidden_BxLxE, teacher.hidden_BxLxE, weights_BxL)
 
 
 def _sums_of_slices(
-    sums: Callable[..., tuple[jax.Array, jax.Array]], *arrays: jax.Array
+    sums: Callable[..., tuple[jax.Array, jax.Array]], zero: jax.Array, *arrays: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Adds up what `sums` returns for slices of arrays [B, L, ...].
 
@@ -99,7 +105,6 @@ def _sums_of_slices(
     def add_slice(totals, slices):
         return tuple(map(jnp.add, totals, sums(*slices))), None
 
-    zero = jnp.zeros((), jnp.float32)
     add_slice = jax.checkpoint(add_slice, prevent_cse=False)
     return jax.lax.scan(add_slice, (zero, zero), tuple(map(sliced, arrays)))[0]
 

@@ -53,14 +53,20 @@ def language_model_metrics(name: str, label: str) -> tuple[Metric, ...]:
 
 
 def token_sums(
-    logits_BxMxW: jax.Array, ids_BxM: jax.Array, weights_BxM: jax.Array
+    logits_BxMxW: jax.Array,
+    ids_BxM: jax.Array,
+    weights_BxM: jax.Array,
+    axis: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Computes the sums of weight * -log p(id) and of weight * [id is the top prediction]."""
+    """Computes the sums of weight * -log p(id) and of weight * [id is the top prediction].
+
+    The sums are over all positions or, with `axis` 1, over those of each row.
+    """
     label_logits_BxM = _label_logits(logits_BxMxW, ids_BxM)
     losses_BxM = jax.nn.logsumexp(logits_BxMxW, axis=-1) - label_logits_BxM
     # A maximum is a cheaper reduction than an argmax, especially on a CPU.
     correct_BxM = label_logits_BxM >= jnp.max(logits_BxMxW, axis=-1)
-    return jnp.sum(weights_BxM * losses_BxM), jnp.sum(weights_BxM * correct_BxM)
+    return jnp.sum(weights_BxM * losses_BxM, axis), jnp.sum(weights_BxM * correct_BxM, axis)
 
 
 def _label_logits(logits_BxMxW: jax.Array, ids_BxM: jax.Array) -> jax.Array:

@@ -1,7 +1,8 @@
 """Scores a model and baselines on held-out text.
 
 The rows and masks do not depend on `config.seed`, and are the same at every step. The masks follow
-BERT's rules, whatever training masks; those of corruption=denoising follow BART's.
+BERT's rules, whatever training masks; those of corruption=denoising follow BART's, and a row of
+corruption=diffusion is masked at eight rates.
 """
 
 import functools

@@ -178,6 +178,8 @@ def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, st
     elif "masked_lm" in terms:
         text = "MKT[MASK]YI" if config.data.tokenizer == "protein" else "It is [MASK]."
         commands["fill in a masked word"] = f"predict --model={path} fill-mask '{text}'"
+    elif "diffusion" in terms:
+        commands["write a text"] = f"predict --model={path} write 'It is' --length=32"
     elif "denoising" in terms:
         commands["restore a text"] = f"predict --model={path} denoise 'It is [MASK].'"
     commands["evaluate it on other text"] = f"evaluate --model={path} --data='my_text/*.txt'"

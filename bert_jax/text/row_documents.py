@@ -20,7 +20,8 @@ class Rows(NamedTuple):
     """What the rows of a table are.
 
     Attributes:
-      text: The column or field of the text.
+      text: The column or field of the text; or two of them with a comma between them, which become
+        the two sentences of a document.
       document: The column or field with the name of the document; empty if there is none.
       are_sentences: Whether each row is a sentence. Consecutive rows with the same value of
         `document`, or ROWS_PER_DOCUMENT of them, are then a document.
@@ -32,7 +33,7 @@ class Rows(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        return [self.text, self.document] if self.document else [self.text]
+        return [*self.text.split(","), *([self.document] if self.document else [])]
 
 
 def read_row_documents(
@@ -49,9 +50,12 @@ def read_row_documents(
 
     for _, group in itertools.groupby(found, document_of):
         (source, line, start), _, values = first = next(group)
-        text, name = values[rows.text], values.get(rows.document, "")
+        texts = [values[name] for name in rows.text.split(",")]
+        text, name = texts[0], values.get(rows.document, "")
         with bad.catching(first.where):
-            if rows.are_sentences:
+            if len(texts) > 1:
+                text = "\n".join(" ".join(checked(text).split()) for text in texts)
+            elif rows.are_sentences:
                 sentences, size = [], 0
                 for row in itertools.chain([first], group):
                     sentences.append(" ".join(row.values[rows.text].split()))
@@ -59,4 +63,5 @@ def read_row_documents(
                     if size > readers.MAX_RECORD_BYTES:
                         raise BadRecord("too long", f"more than {size:,} characters: split it")
                 text = "\n".join(filter(None, sentences))
-            yield Document(source, line, checked(text), rows.are_sentences, start=start, id=name)
+            is_split = rows.are_sentences or len(texts) > 1
+            yield Document(source, line, checked(text), is_split, start=start, id=name)

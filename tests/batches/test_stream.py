@@ -225,6 +225,12 @@ VARIANTS = {
         "corruption": "modernbert",
         "max_pairs_per_row": 4,
     },
+    "diffusion": {"store": IN_PARTS, "rows": "full_sentences", "corruption": "diffusion"},
+    "packed_diffusion": {
+        "rows": "fitted_documents",
+        "corruption": "diffusion",
+        "max_pairs_per_row": 4,
+    },
     "roberta_words": {
         "rows": "doc_sentences",
         "corruption": "roberta",

@@ -118,3 +118,11 @@ def test_rotary_bases_of_stages():
     validate(config)
     with pytest.raises(UserError, match="model.rope_theta is 10.* because every stage has its own"):
         check_rules(flag_rules(config, {"model.rope_theta"}), config)
+
+
+@pytest.mark.parametrize("key", ["masked_lm_prob", "mask_fractions", "whole_word_masking"])
+def test_flags_of_masks_are_refused_where_each_row_has_a_rate(key):
+    config = default_config()
+    config.data.corruption = "diffusion"
+    found = refusal(config, lambda c: check_rules(flag_rules(c, {f"data.{key}"}), c))
+    assert f"config.data.{key} is" in found and "a rate that is drawn for each row" in found

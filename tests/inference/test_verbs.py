@@ -227,6 +227,18 @@ def test_masks_pairs_and_scores(predict, tmp_path):
     expected = [found._asdict() for found in electra.detect("a b")]
     assert [token.keys() for token in line["tokens"]] == [token.keys() for token in expected]
     assert [token["token"] for token in line["tokens"]] == ["[CLS]", "a", "b", "[SEP]"]
+    prompts = [{"text": "a b"}, {"prompt": "a", "answer": "c"}, {"text": "a", "text_b": "b"}]
+    texts = ["a b", ("a", ""), ("a", "b")]
+    options = {"length": 4, "steps": 2, "seed": 3}
+    lines = predict("write", bert, "x.jsonl", jsonl(*prompts), **options)
+    written = bert.write(texts, **options)
+    assert [line["prediction"] for line in lines] == [x.text for x in written]
+    lines = predict("write", bert, "x.jsonl", jsonl(*prompts), **options, show_steps=True)
+    for line, expected in zip(lines, written, strict=True):
+        assert line["steps"] == [{"step": n, "text": x} for n, x in enumerate(expected.history, 1)]
+    (line,) = predict("write", bert, "x.txt", "a b\n", **options, samples=2)
+    expected = bert.write("a b", **options, samples=2)
+    assert line["samples"] == [{"text": x.text} for x in expected]
     bart = Bert(make_pretrained(family="bart"))
     with pytest.warns(UserWarning, match="does not end and is cut"):
         lines = predict("denoise", bart, "x.txt", "a b\nthe [MASK] c\n")

@@ -21,7 +21,7 @@ from tests import runs
 # Modules of configs/; test_parallel.py and test_multihost.py test BERT.
 FAMILIES = (
     *("spanbert", "retromae", "distilbert", "roberta", "electra", "albert", "flaubert", "bart"),
-    *("modernbert", "nomic_bert", "gte", "eurobert", "esm"),
+    *("modernbert", "nomic_bert", "gte", "eurobert", "esm", "diffusion"),
 )
 STEPS = 4
 SMALL = {

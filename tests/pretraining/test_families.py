@@ -25,6 +25,7 @@ from configs import (
     ablations,
     albert,
     bart,
+    diffusion,
     esm,
     eurobert,
     flaubert,
@@ -84,6 +85,12 @@ FAMILIES = {
         {"architectures": ["CamembertForMaskedLM"], "model_type": "camembert"},
         mask="<mask>",
         argument="camembert_tiny",
+    ),
+    "diffusion": Facts(
+        diffusion,
+        LARGER,
+        ("diffusion_loss",),
+        {"architectures": ["NomicBertForMaskedLM"], "model_type": "nomic_bert"},
     ),
     "esm": Facts(
         esm,

@@ -126,3 +126,18 @@ def test_an_arrow_file_with_wrong_offsets_is_refused(tmp_path, end):
     path.write_bytes(content[:at] + struct.pack("<iii", 0, 8, end) + content[at + 12 :])
     with pytest.raises(UserError, match="a.arrow is damaged .*: ArrowInvalid: .*ffset"):
         list(Corpus(str(path), bad_documents="skip").documents())
+
+
+@FORMATS
+def test_a_prompt_and_its_answer_are_the_sentences_of_a_document(suffix, tmp_path):
+    path = write(tmp_path / f"a.{suffix}", ROWS[3:], [" Who?  You? ", "Why?", "How?"])
+    documents = list(Corpus(path, text_field="book,text").documents())
+    assert [document.text for document in documents] == [
+        "Who? You?\nThree.",
+        "Why?\nFour.",
+        "How?\nFive.",
+    ]
+    assert all(document.is_split for document in documents)
+    path = write(tmp_path / f"b.{suffix}", ["", "Four."], ["Why?", "How?"])
+    with pytest.raises(UserError, match=f"b.{suffix}:.*the document has no text"):
+        list(Corpus(path, text_field="book,text").documents())

@@ -11,7 +11,9 @@ this package. A corruption is a class with
         first token of each sentence of the store;
     held_out(spec) (may be missing): a static method that returns the `StreamSpec` of held-out rows,
         with the `max_predictions_per_seq` that they need. Without this method, they are corrupted
-        as in training.
+        as in training;
+    repeats (may be missing): how often each row is corrupted. The copies follow each other and are
+        numbered as examples of their own.
 
 Other masking rules need no new class: `masked_lm.MaskingRules` takes them as data.
 
@@ -31,5 +33,6 @@ CORRUPTIONS = {
     "distilbert": "bert_jax.batches.corruption.masked_lm:DISTILBERT",
     "electra": "bert_jax.batches.corruption.masked_lm:ELECTRA",
     "denoising": "bert_jax.batches.corruption.denoising:Denoising",
+    "diffusion": "bert_jax.batches.corruption.diffusion:Diffusion",
     "none": "bert_jax.batches.corruption.masked_lm:NoCorruption",
 }

@@ -56,9 +56,6 @@ class MaskingRules:
         (the same without padding, unknown, [CLS] and [SEP]), or "text" (proportional to the
         counts in the corpus). Each token is drawn independently.
       boundaries: Whether the batch gets the fields of `SPAN_BOUNDARY_FIELDS`.
-      row_rate: Draws the rate of each row, as masked diffusion does: it maps random numbers in
-        [0, 1), float64 [B], and `config.data.masked_lm_prob` to rates, float64 [B]. None for
-        `config.data.masked_lm_prob` in all rows.
       held_out_as_trained: Whether held-out rows have these rules. Otherwise they have BERT's, so
         that models are compared on the same predictions, whatever they were trained with.
     """
@@ -74,7 +71,6 @@ class MaskingRules:
     coin: str = "token"
     random_ids: str = "all"
     boundaries: bool = False
-    row_rate: Callable[[np.ndarray, float], np.ndarray] | None = None
     held_out_as_trained: bool = False
 
     @property
@@ -160,12 +156,9 @@ class MaskedTokens:
         num_rows, length = ids_BxL.shape
         slots, rules = self._max_predictions, self._rules
         draws = length * rules.choice_draws
-        num_columns = draws + 2 * slots + bool(rules.row_rate) + (rules.rounding == "random")
+        num_columns = draws + 2 * slots + (rules.rounding == "random")
         bits_BxC = draw_rows(key, first_example, num_rows, num_columns)
         choice_bits_BxC, number_bits_B = bits_BxC[:, :draws], bits_BxC[:, -1]
-        rate_B = np.full(num_rows, self._masked_lm_prob)
-        if rules.row_rate:
-            rate_B = rules.row_rate(uniform(bits_BxC[:, draws + 2 * slots]), self._masked_lm_prob)
 
         is_text_BxL = self._is_text_V[ids_BxL] & (mask_BxL != 0)
         is_candidate_BxL = self._is_candidate_V[ids_BxL] & (mask_BxL != 0)
@@ -182,12 +175,12 @@ class MaskedTokens:
         counted_BxL = {"tokens": mask_BxL, "text": is_text_BxL, "groups": is_start_BxL}
         if rules.rounding == "coins":
             # Groups are chosen in the order of their bits.
-            is_chosen_BxL = is_start_BxL & (uniform(choice_bits_BxC) < rate_B[:, None])
+            is_chosen_BxL = is_start_BxL & (uniform(choice_bits_BxC) < self._masked_lm_prob)
             number_B = is_chosen_BxL.sum(axis=1)
         else:
             number_B = num_to_predict(
                 counted_BxL[rules.rate_of].sum(axis=1),
-                rate_B,
+                self._masked_lm_prob,
                 slots,
                 rules.rounding,
                 uniform(number_bits_B),

@@ -14,6 +14,7 @@ ROWS = {
     "pairs": PAIRS["next"],
     "segments": "bert_jax.batches.rows.segments:SegmentRows",
     "halves": "bert_jax.batches.rows.halves:HalvesRows",
+    "answers": "bert_jax.batches.rows.answers:AnswerRows",
     "whole_sentences": "bert_jax.batches.rows.segments:WholeSentenceRows",
     "fitted_documents": "bert_jax.batches.rows.segments:FittedDocumentRows",
     "full_sentences": "bert_jax.batches.rows.packed:FullSentenceRows",

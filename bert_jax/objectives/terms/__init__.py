@@ -11,6 +11,7 @@ TERMS = {
     "masked_lm": "bert_jax.objectives.terms.masked_lm:MaskedLM",
     "next_sentence": "bert_jax.objectives.terms.next_sentence:NextSentence",
     "next_token": "bert_jax.objectives.terms.next_token:NextToken",
+    "diffusion": "bert_jax.objectives.terms.diffusion:MaskedDiffusion",
     "soft_targets": "bert_jax.objectives.terms.distillation:SoftTargets",
     "hidden_cosine": "bert_jax.objectives.terms.distillation:HiddenCosine",
     "generator": "bert_jax.objectives.terms.electra:Generator",

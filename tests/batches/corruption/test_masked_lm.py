@@ -1,5 +1,6 @@
 """Masks and the fractions of each replacement, against a plain transcription of the original."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -214,7 +215,7 @@ def test_shares_of_the_ablations(fractions):
         assert np.abs(seen - seen.mean()).max() < 5 * error and seen[:5].min() > 0
 
 
-@pytest.mark.parametrize("name", sorted(CORRUPTIONS.keys() - {"denoising", "none"}))
+@pytest.mark.parametrize("name", sorted(CORRUPTIONS.keys() - {"denoising", "diffusion", "none"}))
 def test_held_out_rows_have_the_masks_of_bert_whatever_training_masks(name):
     ids, used = make_rows(200, 64, 60)
     store = SimpleNamespace(token_counts=np.arange(60))
@@ -230,6 +231,12 @@ def test_held_out_rows_have_the_masks_of_bert_whatever_training_masks(name):
     # 15 % of the tokens, rounded to the nearest number for each row.
     number = expected["masked_lm_weights"].sum(axis=1)
     assert np.array_equal(number, np.maximum(1, np.rint(0.15 * used.sum(axis=1))))
+
+
+def test_rules_may_keep_their_masks_on_held_out_rows():
+    rules = dataclasses.replace(masked_lm.ELECTRA, held_out_as_trained=True)
+    spec = make_spec(masked_lm_prob=0.4)
+    assert rules.held_out(spec) is spec
 
 
 @pytest.mark.parametrize("vocab_size", [900, 4096])

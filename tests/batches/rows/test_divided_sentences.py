@@ -14,7 +14,8 @@ from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 from tests.batches.fakes import FakeStore, make_documents, make_spec, make_tokenizer
 
 LENGTH = 32
-BUILDERS = sorted(ROWS)
+# test_answers.py tests rows of prompts with answers.
+BUILDERS = sorted(ROWS.keys() - {"answers"})
 # Their rows are cut as in the originals.
 TRUNCATED = ("pairs", "halves")
 

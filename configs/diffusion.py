@@ -1,0 +1,43 @@
+"""An encoder that writes, trained by masked diffusion: `diffusion.py:base` or `:tiny`.
+
+Papers: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models"
+(arXiv:2406.07524), and Nie et al. 2025, "Large Language Diffusion Models" (arXiv:2502.09992), for
+the objective. Each row is masked at a rate of its own, from nearly none to all of its tokens, and
+the loss of each masked token is divided by the rate: a bound on the negative log-likelihood of the
+text. The encoder and the recipe are those of configs/nomic_bert.py, because rotary positions learn
+faster from few words than BERT's; rows are whole documents, packed.
+
+    python -m bert_jax.main --config=configs/diffusion.py:tiny --workdir=/tmp/diffusion_tiny
+    python -m bert_jax.predict --model=/tmp/diffusion_tiny write "My fellow citizens" --length=24
+
+Any trained encoder learns to write in the same way:
+
+    python -m bert_jax.main --config=configs/continue.py:MODEL --workdir=DIR \\
+        --config.objective.terms=diffusion --config.objective.weights=1 \\
+        --config.data.corruption=diffusion --config.data.rows=fitted_documents \\
+        --config.data.max_pairs_per_row=16 --config.data.input='TEXT/*.txt'
+
+Held-out text is scored at eight rates a row, which takes eight times as long as for a masked LM.
+
+Hardware: as for configs/base.py; two CPU cores and 2 GB of memory for `tiny`.
+Expected: docs/results.md has the figures of `tiny`. `base` was not run.
+"""
+
+from bert_jax import load_config
+from bert_jax.config import check_argument, stage
+
+
+def get_config(arg: str = "base"):
+    check_argument(arg, ("base", "tiny"))
+    c = load_config(f"nomic_bert:{arg}")
+    c.objective.terms = ("diffusion",)
+    c.data.corruption = "diffusion"
+    c.data.rows = "fitted_documents"
+    c.data.max_pairs_per_row = 16
+    if arg == "tiny":
+        # Rows in which a text of 64 tokens has room after its prompt.
+        c.train.batch_size = 8
+        c.train.stages = (stage(fraction=1.0, max_seq_length=128),)
+        # Each sequence is scored at eight rates.
+        c.eval.max_sequences = 256
+    return c
