@@ -118,6 +118,10 @@ class SelfAttention(nn.Module):
             "BAQK,BALK->BAQL", query_BxAxLxK, key_BxAxLxK, preferred_element_type=jnp.float32
         )
         probs_BxAxLxL = jax.nn.softmax(scores_BxAxLxL + bias_Bx1xQxL).astype(self.config.dtype)
+        if self.is_local:
+            # Padding far from the text sees nothing, as in PyTorch; it may be a [MASK] of a query.
+            sees_Bx1xQx1 = jnp.any(bias_Bx1xQxL == 0, axis=-1, keepdims=True)
+            probs_BxAxLxL = jnp.where(sees_Bx1xQx1, probs_BxAxLxL, 0)
         # Costs nothing unless the caller makes "intermediates" mutable.
         self.sow("intermediates", "probabilities", probs_BxAxLxL)
         probs_BxAxLxL = Dropout(rate)(probs_BxAxLxL, deterministic=False)
