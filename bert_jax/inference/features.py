@@ -24,7 +24,7 @@ from bert_jax.heads.verb import texts_of
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.verbs import read_examples
 from bert_jax.interop.embedding import Embedding
-from bert_jax.tasks.vectors import CSR_MARKS, by_token, weights_of
+from bert_jax.tasks.vectors import by_token, weights_of
 from bert_jax.tokenizers import Tokenizer, TokenRow
 from bert_jax.tokenizers.given_texts import Text
 
@@ -32,6 +32,8 @@ from bert_jax.tokenizers.given_texts import Text
 _WINDOW_TEXTS = 4096
 _WINDOW_BYTES = 2**28
 SUFFIXES = (".npz", ".jsonl")
+# With these, `scipy.sparse.load_npz` makes an array in CSR of a file, and no matrix.
+_CSR_MARKS = {"format": np.array(b"csr"), "_is_array": np.array(True)}
 # As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
 
@@ -184,5 +186,5 @@ def _write_npz(
             values = np.memmap(scratch[name], dtype, "r") if size else np.zeros(0, dtype)
             arrays[name] = values.reshape(-1, *shape)
         if embedding.kind == "sparse":
-            arrays |= CSR_MARKS | {"shape": (len(arrays[starts]) - 1, *vector)}
+            arrays |= _CSR_MARKS | {"shape": (len(arrays[starts]) - 1, *vector)}
         np.savez(stream, **arrays)

@@ -81,7 +81,6 @@ class SparseContrastive(Contrastive):
         return jax.tree.map(by_vocabulary, super().embed(model, params, batch, rngs))
 
 
-def flops_loss(vectors_NxV: jax.Array, is_text_N: jax.Array | bool = True) -> jax.Array:
+def flops_loss(vectors_NxV: jax.Array, is_text_N: jax.Array) -> jax.Array:
     """Sums the squares of the mean weights of all tokens of the vocabulary."""
-    is_text_Nx1 = jnp.broadcast_to(is_text_N, vectors_NxV.shape[:1])[:, None]
-    return jnp.sum(jnp.mean(vectors_NxV, axis=0, where=is_text_Nx1) ** 2)
+    return jnp.sum(jnp.mean(vectors_NxV, axis=0, where=is_text_N[:, None]) ** 2)

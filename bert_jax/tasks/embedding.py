@@ -39,7 +39,7 @@ from bert_jax.tasks.scores import Scores, regression_scores
 from bert_jax.tasks.table import FILE_NAMES
 from bert_jax.tasks.task import VALIDATION_FRACTION, Task, find_files
 from bert_jax.tasks.token_rows import TokenRows
-from bert_jax.tasks.vectors import Vectors, active_dims, arrays_of
+from bert_jax.tasks.vectors import Vectors, active_dims, save_npz
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.tables import read_rows
 
@@ -426,12 +426,12 @@ class EmbeddingTask(Task):
     def write_predictions(
         self, rows: ScoredRows, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
-        """Writes the vectors, those of queries first: an array of numpy, or see `arrays_of`."""
+        """Writes the vectors, those of queries first: an array of numpy, or see `save_npz`."""
         stream, vectors = io.BytesIO(), outputs["embeddings"]
         if self._kind == "dense":
             np.save(stream, vectors)
         else:
-            np.savez(stream, **arrays_of(vectors))
+            save_npz(stream, vectors)
         files.write_whole(path, stream.getvalue())
 
     def predictions_name(self, split: str) -> str:

@@ -1,20 +1,17 @@
 """Models with sparse vectors, and with several vectors for each text, in memory."""
 
 import json
-import warnings
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-import bert_jax
 from bert_jax.base.errors import UserError
 from bert_jax.inference import features
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.embeddings import score_pairs, score_retrieval
 from bert_jax.inference.guide import GuidedRows
 from bert_jax.inference.mining import Rules, mine
-from bert_jax.interop import formats
 from bert_jax.interop.embedding import Embedding
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import apply
@@ -257,41 +254,3 @@ def test_sparse_features_may_be_zeros_only(tmp_path):
     found = sparse.load_npz(tmp_path / "out.npz")
     assert found.shape == (2, 28) and found.nnz == 0
     assert bert.decode(found) == [[], []]
-
-
-@pytest.mark.outside
-@pytest.mark.parametrize(
-    "made",
-    [
-        make_sparse(PROMPTS, pooling="sum"),
-        make_sparse(PROMPTS, static_queries=True, double_log=True),
-        make_multi_vector(PROMPTS, skip_words=("e", "##e")),
-        make_multi_vector(PROMPTS, similarity="mean_maxsim", expansion="attended"),
-    ],
-    ids=["sparse", "static", "multi_vector", "mean_maxsim"],
-)
-def test_vectors_and_similarities_of_sentence_transformers(made, tmp_path):
-    library = pytest.importorskip("sentence_transformers")
-    formats.write(made, tmp_path / "model", "sentence_transformers")
-    is_sparse = made.embedding.kind == "sparse"
-    kind = library.SparseEncoder if is_sparse else library.MultiVectorEncoder
-    theirs, ours = kind(str(tmp_path / "model"), device="cpu"), bert_jax.load(tmp_path / "model")
-    sides = []
-    for name in ("encode_query", "encode_document"):
-        with warnings.catch_warnings():
-            # The last text is cut.
-            warnings.simplefilter("ignore")
-            found = getattr(ours, name)(TEXTS)
-        expected = getattr(theirs, name)(TEXTS)
-        sides.append((found, expected))
-        if is_sparse:
-            expected_NxV = expected.to_dense().numpy()
-            np.testing.assert_allclose(found.toarray(), expected_NxV, rtol=1e-4, atol=5e-5)
-            for pairs, others in zip(ours.decode(found), theirs.decode(expected), strict=True):
-                assert {*dict(pairs)} == {*dict(others)}
-        for a, b in [] if is_sparse else zip(found, expected, strict=True):
-            np.testing.assert_allclose(a, np.asarray(b), atol=5e-5)
-    found, expected = zip(*sides, strict=True)
-    np.testing.assert_allclose(
-        ours.similarity(*found), theirs.similarity(*expected).numpy(), rtol=1e-5, atol=1e-4
-    )

@@ -78,7 +78,8 @@ def test_losses_are_those_of_sentence_transformers(loss_and_metrics, name, optio
 )
 def test_flops_is_that_of_sentence_transformers(arrays, factor, value, norms):
     def loss(*arrays):
-        return factor * flops_loss(weights_of(jnp.concatenate(arrays)))
+        vectors = weights_of(jnp.concatenate(arrays))
+        return factor * flops_loss(vectors, jnp.ones(len(vectors), bool))
 
     if norms:
         assert_value_and_norms(loss, arrays, value, norms)

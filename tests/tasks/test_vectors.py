@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from bert_jax.tasks.vectors import active_dims, arrays_of, compact, joined
+from bert_jax.tasks.vectors import active_dims, compact, joined, save_npz
 
 # Two queries and three documents of a vocabulary of three, padded to four.
 QUERIES = np.array([[1, 0, 2, 0], [0, 0, 3, 0]], np.float32)
@@ -15,7 +15,7 @@ DOCUMENTS = np.array([[0, 0, 1, 0], [0, 0, 0, 0], [4, 0, 5, 0]], np.float32)
 
 def loaded(vectors):
     stream = io.BytesIO()
-    np.savez(stream, **arrays_of(vectors))
+    save_npz(stream, vectors)
     stream.seek(0)
     return stream
 
