@@ -35,6 +35,9 @@ _ROWS = (1, 4, 16)
 # Tokens in a full batch. On a CPU, their activations fit into the cache; an accelerator needs more
 # tokens.
 _CPU_BATCH_TOKENS, _ACCELERATOR_BATCH_TOKENS = 2**10, 2**15
+# Rows in a full batch, at most: outputs may be as wide as a vocabulary, 1 GB in float32 for 250,000
+# tokens.
+_MAX_ROWS = 2**10
 # Batches that are computed while the results of earlier ones are copied.
 _IN_FLIGHT = 2
 
@@ -216,7 +219,7 @@ def text_batches(
     first = 0
     while first < len(order):
         length = bucket(lengths[order[first]], max_length)
-        full = max(1, batch_tokens // length)
+        full = min(max(1, batch_tokens // length), _MAX_ROWS)
         indices = order[first : first + full]
         first += full
         fitting = (rows for rows in _ROWS if len(indices) <= rows < full)

@@ -27,3 +27,6 @@ def test_the_shapes_are_few_and_the_padding_is_small():
     assert len(set(shapes)) <= len(forward.LENGTHS) + 1
     padded = sum(rows * length for rows, length in shapes)
     assert 1 - sum(lengths) / padded < 0.2
+    # Outputs that are as wide as a vocabulary fit too.
+    short = forward.text_batches([3] * 5000, max_length=512, batch_tokens=2**15)
+    assert max(rows for _, (rows, _) in short) == 1024
