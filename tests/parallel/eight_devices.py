@@ -36,6 +36,7 @@ ACCUMULATED = SMALL | {"train.gradient_accumulation_steps": 2}
 CASES = {
     "fsdp_tp": SMALL | {"sharding": "fsdp_tp", "mesh.fsdp": 2, "mesh.model": 2},
     "accumulated, fsdp=4": ACCUMULATED | {"sharding": "fsdp", "mesh.fsdp": 4},
+    "accumulated, zero1": ACCUMULATED | {"sharding": "zero1", "mesh.fsdp": 4},
 }
 KERNEL_MESH = {"data": 2, "fsdp": 2, "model": 2}
 # Matches the result of an operation that moves parts of arrays between devices.

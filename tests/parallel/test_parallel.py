@@ -85,8 +85,9 @@ def test_parameters_and_moments_are_divided(results, case, name, parts):
         assert tuple(np.floor_divide(whole, here)) == parts, (whole, here)
 
 
-def test_fsdp_shards_every_matrix(results):
-    for name, (whole, here) in results["cases"]["accumulated, fsdp=4"]["layout"].items():
+@pytest.mark.parametrize("case", ["accumulated, fsdp=4", "accumulated, zero1"])
+def test_fsdp_and_zero1_shard_every_matrix(results, case):
+    for name, (whole, here) in results["cases"][case]["layout"].items():
         if name.endswith(("kernel", "embeddings")):
             assert math.prod(whole) == 4 * math.prod(here), name
 
