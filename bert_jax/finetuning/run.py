@@ -240,7 +240,7 @@ class FinetuningRun:
     def end(self, step: int, times: dict[str, float | None]) -> dict[str, Any]:
         for split in self.task.scored_splits:
             for warning in self.task.warnings_of(self.results[split]):
-                say(f"warning: {warning}")
+                say(f"warning: {split}: {warning}")
         results = {
             "task": self.task.name,
             "metric": self.task.metric,

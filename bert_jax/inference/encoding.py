@@ -121,6 +121,8 @@ def decode(
     Args:
       top_k: The largest number of tokens of a vector; by default all.
     """
+    if bert.embedding.kind != "sparse":
+        raise UserError(f"decode is for sparse vectors, but {bert.source} is a {_kind_of(bert)}")
     return [by_token(bert.tokenizer, *pair)[:top_k] for pair in weights_of(embeddings)]
 
 

@@ -72,13 +72,15 @@ def test_sparse_vectors_do_not_depend_on_the_batch(splade):
     assert splade.encode([]).shape == (0, 28)
 
 
-def test_tokens_and_their_weights(splade):
+def test_tokens_and_their_weights(splade, colbert):
     vectors = splade.encode(TEXTS[:2])
     for found, weights_V in zip(splade.decode(vectors), vectors.toarray(), strict=True):
         ranked = np.argsort(-weights_V, kind="stable")[: np.sum(weights_V > 0)]
         assert [splade.tokenizer.tokens.index(token) for token, _ in found] == ranked.tolist()
         np.testing.assert_array_equal([weight for _, weight in found], weights_V[ranked])
     assert splade.decode(vectors, top_k=3) == [x[:3] for x in splade.decode(vectors)]
+    with pytest.raises(UserError, match="decode is for sparse vectors, but .* multi-vector model"):
+        colbert.decode(colbert.encode(TEXTS))
 
 
 def test_static_queries_have_the_weights_of_a_table():
