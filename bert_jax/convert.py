@@ -54,7 +54,7 @@ def convert(
       lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its tokens.
       family: As in `config.family`; by default the family that the source's config names.
       distil_layers: Layers of a BERT, such as "0,2,4,7,9,11", that become a DistilBERT.
-      sparse: Whether a masked LM is one of a SPLADE, which not every directory says.
+      sparse: Whether a masked LM is that of a SPLADE; not every directory says so.
       **embedding: `pooling`, `normalize`, `max_length` and `dimension` of sentence embeddings; see
         `Embedding`. `query_prompt` and `document_prompt`, which the library puts before queries
         and documents. By default those of the source, or the mean of up to its maximum length.
@@ -124,8 +124,8 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "sparse",
         None,
-        "--to=sentence_transformers: write a masked LM as a SparseEncoder (SPLADE), which a "
-        "directory without modules.json does not say.",
+        "--to=sentence_transformers: write a masked LM as a SparseEncoder (SPLADE); a directory "
+        "without modules.json does not say that it is one.",
     )
     text, default = "--to=sentence_transformers:", "by default as in the input"
     cli.define_embedding_flags(text, text, default)

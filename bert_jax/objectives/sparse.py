@@ -18,7 +18,7 @@ from bert_jax.objectives.similarity import Vectors, num_batch_shards
 class SparseContrastive(Contrastive):
     """A loss of `Contrastive` and FLOPS (Paria et al. 2020) of queries and of documents.
 
-    A batch of vectors has a FLOPS of its own, over all devices. Metrics are both terms as they are
+    FLOPS is that of the whole batch, over all devices. Metrics are both terms as they are
     added to the loss, and the mean numbers of weights that are not 0.
 
     Attributes:
@@ -68,7 +68,7 @@ class SparseContrastive(Contrastive):
         return loss, metrics | {"loss": loss}
 
     def embed(self, model: Any, params: Any, batch: Batch, rngs: Any) -> tuple[Vectors, Vectors]:
-        """Computes queries_BxV and documents_BxCxV, each device a part of the vocabulary.
+        """Computes queries_BxV and documents_BxCxV, of which each device has a part of V.
 
         A gather of the rows for the similarities would move all of V to each device.
         """
