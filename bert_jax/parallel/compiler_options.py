@@ -31,11 +31,16 @@ _ON_SPARSE_CORES = {
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
     "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
+    # Without these, the scheduler delays sums of gradients to the end of the step, where nothing is
+    # left to compute beside them.
+    "xla_tpu_rerun_latency_hiding_scheduler_post_sc_assignment": True,
+    "xla_lhs_prioritize_async_depth_over_stall": "ENABLED",
+    "xla_tpu_sparse_core_reduce_scatter_latency_multiplier": 3,
 }
 _OF_CHIPS = {"v5e": _FUSED_ON_V5E, "v5p": _ON_SPARSE_CORES, "v6e": _ON_SPARSE_CORES}
 
 
-def compiler_options(devices: list[jax.Device]) -> dict[str, bool | int]:
+def compiler_options(devices: list[jax.Device]) -> dict[str, bool | int | str]:
     """Returns the options of `jax.jit` for train steps on these devices; none but for TPUs."""
     if devices[0].platform != "tpu" or len(devices) == 1:
         return {}
