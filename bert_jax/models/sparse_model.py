@@ -30,7 +30,7 @@ class SparseModel(nn.Module):
       double_log: Whether the logarithm is applied twice, as in OpenSearch's third models.
       static_queries: Whether the tokens of a query have the weights of a table, each once.
       special_ids: The ids without a weight in such a query.
-      is_query: Whether texts are queries.
+      is_query: Whether texts are queries with such weights.
     """
 
     # See `TaskModel`.
@@ -62,7 +62,7 @@ class SparseModel(nn.Module):
         """
         ids_NxL, types_NxL, mask_NxL = (batch[name] for name in self.INPUTS)
         is_token_NxL = mask_NxL > 0
-        if self.is_query and self.static_queries and not self.is_initializing():
+        if self.is_query and not self.is_initializing():
             return {"embeddings": self._static(ids_NxL, is_token_NxL)}
         hidden_NxLxD, _ = self.bert(
             ids_NxL, types_NxL, is_token_NxL.astype(jnp.int32), deterministic=deterministic
@@ -76,7 +76,8 @@ class SparseModel(nn.Module):
 
     def for_queries(self) -> Self:
         """Returns the model of queries, which has the same parameters."""
-        return self.clone(is_query=True)
+        # Another model would be compiled again.
+        return self.clone(is_query=True) if self.static_queries else self
 
     def _static(self, ids_NxL: jax.Array, is_token_NxL: jax.Array) -> jax.Array:
         """Returns the weights of the table for the tokens of each text, [N, W]."""
