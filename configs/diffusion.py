@@ -20,7 +20,7 @@ Any trained encoder learns to write in the same way, and much faster:
 Held-out text is scored at eight rates a row, which takes eight times as long as for a masked LM.
 
 Hardware: as for configs/base.py; two CPU cores and 2 GB of memory for `tiny`.
-Expected: not run to the end. After 694 of its 2,000 steps, `tiny` was no better than unigram
+Expected: not reproduced to the end. After 694 of its 2,000 steps, `tiny` was no better than unigram
 frequencies (6.46 nats a token); docs/results.md has a masked LM that was continued, which writes.
 """
 
