@@ -33,13 +33,20 @@ _ON_SPARSE_CORES = {
     "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
 }
 # Without these, the scheduler delays sums of gradients to the end of the step, where nothing is
-# left to compute beside them. On v5p, the estimate of a step is longer with them.
+# left to compute beside them. On v5p, the estimate of a step is better with `_ON_V5P`.
 _EARLY_ON_V6E = {
     "xla_tpu_rerun_latency_hiding_scheduler_post_sc_assignment": True,
     "xla_lhs_prioritize_async_depth_over_stall": "ENABLED",
     "xla_tpu_sparse_core_reduce_scatter_latency_multiplier": 3,
 }
-_OF_CHIPS = {"v5e": _FUSED_ON_V5E, "v5p": _ON_SPARSE_CORES}
+_ON_V5P = {
+    "xla_tpu_enable_sparse_core_collective_offload_2d_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_3d_all_gather": True,
+    "xla_tpu_enable_sparse_core_reduce_scatter_v2": True,
+    "xla_tpu_enable_concurrent_sparse_core_offloading": True,
+    "xla_tpu_use_tc_device_shape_on_sc": True,
+}
+_OF_CHIPS = {"v5e": _FUSED_ON_V5E, "v5p": _ON_SPARSE_CORES | _ON_V5P}
 _OF_CHIPS["v6e"] = _ON_SPARSE_CORES | _EARLY_ON_V6E
 
 
