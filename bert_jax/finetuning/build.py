@@ -44,7 +44,7 @@ def make_trainer(
     layout = make_layout(config, devices)
     model_config = make_model_config(config, layout)
     model = head.make_model(model_config, len(config.labels), config, tokenizer)
-    loss = head.make_loss(config, class_counts, stage.num_steps)
+    loss = head.make_loss(config, class_counts, stage)
     trainer = Trainer.create(config, layout, model, loss, [stage], scaling=scaling)
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     return dataclasses.replace(trainer, accumulation_steps=1) if head.divides_batch else trainer

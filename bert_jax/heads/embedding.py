@@ -1,7 +1,7 @@
 """A vector for a text: `bert.encode`, which every model has."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -10,6 +10,9 @@ from bert_jax.config.task_sections import DISTILLATION, embedding_similarity, va
 from bert_jax.heads.head import Head
 from bert_jax.tokenizers import Tokenizer
 
+if TYPE_CHECKING:
+    from bert_jax.training.stages import Stage
+
 
 def _model_options(config: ConfigDict, tokenizer: Tokenizer | None) -> dict[str, Any]:
     # Only the loss softmax has labels.
@@ -17,7 +20,7 @@ def _model_options(config: ConfigDict, tokenizer: Tokenizer | None) -> dict[str,
 
 
 def loss_options(
-    config: ConfigDict, class_counts: Mapping[str, int], num_steps: int
+    config: ConfigDict, class_counts: Mapping[str, int], stage: "Stage"
 ) -> dict[str, Any]:
     """Returns the arguments of `Contrastive`."""
     own, options = config.embedding, {}
@@ -38,6 +41,7 @@ def loss_options(
         "dim_weights": own.dim_weights * (len(own.dims) // len(own.dim_weights)),
         "mask_duplicates": own.mask_duplicates,
         "num_chunks": config.train.gradient_accumulation_steps,
+        "num_texts": stage.batch_size // config.train.batch_size,
     }
 
 

@@ -2,13 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
 from bert_jax.base.parts import import_name
 from bert_jax.heads.verb import Verb
 from bert_jax.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from bert_jax.training.stages import Stage
 
 
 def _nothing(*_: Any) -> dict[str, Any]:
@@ -33,7 +36,7 @@ class Head:
         parameters matter; returns more arguments of the model. A model without the config of a run
         is made without them.
       loss_options: Takes a completed config, the number of training examples of each class and the
-        number of steps; returns the arguments of the loss.
+        stage; returns the arguments of the loss.
       divides_batch: Whether the loss itself divides a batch for gradient accumulation.
       task: The task that reads labeled files for a model without a config of training.
       transformers_class: The class in `transformers` without the family's name and "For": a key of
@@ -59,7 +62,7 @@ class Head:
     loss: str
     num_outputs: int | None = 0
     model_options: Callable[[ConfigDict, Tokenizer | None], Mapping[str, Any]] = _nothing
-    loss_options: Callable[[ConfigDict, Mapping[str, int], int], Mapping[str, Any]] = _nothing
+    loss_options: Callable[[ConfigDict, Mapping[str, int], "Stage"], Mapping[str, Any]] = _nothing
     divides_batch: bool = False
     task: str = ""
     transformers_class: str = ""
@@ -98,6 +101,6 @@ class Head:
             options |= self.model_options(run, tokenizer)
         return self.model_class(model_config, **options)
 
-    def make_loss(self, config: ConfigDict, class_counts: Mapping[str, int], num_steps: int) -> Any:
+    def make_loss(self, config: ConfigDict, class_counts: Mapping[str, int], stage: "Stage") -> Any:
         """Makes the loss; see `loss_options`."""
-        return import_name(self.loss)(**self.loss_options(config, class_counts, num_steps))
+        return import_name(self.loss)(**self.loss_options(config, class_counts, stage))

@@ -17,6 +17,7 @@ from bert_jax.tokenizers.given_texts import one_or_all, with_lists
 
 if TYPE_CHECKING:
     from bert_jax.inference.finetuned import FineTuned
+    from bert_jax.training.stages import Stage
 
 # The number of pairs between two updates of the progress.
 _CHUNK = 1024
@@ -115,7 +116,7 @@ def _predict(bert: "FineTuned", items: list[Item]) -> list[Item]:
 
 
 def _loss_options(
-    config: ConfigDict, class_counts: Mapping[str, int], num_steps: int
+    config: ConfigDict, class_counts: Mapping[str, int], stage: "Stage"
 ) -> dict[str, Any]:
     own, options = config.rerank, {}
     if own.loss == "bce":

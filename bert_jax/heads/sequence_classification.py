@@ -18,6 +18,7 @@ from bert_jax.tokenizers.given_texts import SecondTexts, Texts, as_texts, one_or
 
 if TYPE_CHECKING:
     from bert_jax.inference.finetuned import FineTuned
+    from bert_jax.training.stages import Stage
 
 
 class Label(NamedTuple):
@@ -95,7 +96,7 @@ def _predict(
 
 
 def _loss_options(
-    config: ConfigDict, class_counts: Mapping[str, int], num_steps: int
+    config: ConfigDict, class_counts: Mapping[str, int], stage: "Stage"
 ) -> dict[str, Any]:
     own, counts = config.get("table", {}), class_counts.values()
     weights: tuple[float, ...] = ()

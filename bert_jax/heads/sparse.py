@@ -12,6 +12,7 @@ from bert_jax.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from bert_jax.interop.embedding import Embedding
+    from bert_jax.training.stages import Stage
 
 
 def model_options_of(embedding: "Embedding", tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -41,13 +42,13 @@ def _embedding(config: ConfigDict) -> dict[str, Any]:
 
 
 def _loss_options(
-    config: ConfigDict, class_counts: Mapping[str, int], num_steps: int
+    config: ConfigDict, class_counts: Mapping[str, int], stage: "Stage"
 ) -> dict[str, Any]:
     own = config.embedding
-    return dense.loss_options(config, class_counts, num_steps) | {
+    return dense.loss_options(config, class_counts, stage) | {
         "query_flops": own.query_flops,
         "document_flops": own.document_flops,
-        "flops_warmup": int(num_steps * own.flops_warmup),
+        "flops_warmup": int(stage.num_steps * own.flops_warmup),
     }
 
 

@@ -38,6 +38,7 @@ class Contrastive:
         al. 2022); empty for whole vectors.
       dim_weights: The weight of each width.
       mask_duplicates: Whether equal texts are not used as negatives; see `same_texts`.
+      num_texts: The texts of a row, its query and its documents.
       num_chunks: The encoder takes the batch in this many chunks, one after another, and computes
         each again in the backward pass (Gao et al. 2021). The loss is that of the whole batch.
     """
@@ -48,6 +49,7 @@ class Contrastive:
     dims: tuple[int, ...] = ()
     dim_weights: tuple[float, ...] = ()
     mask_duplicates: bool = True
+    num_texts: int = 2
     num_chunks: int = 1
 
     @property
@@ -60,13 +62,22 @@ class Contrastive:
         return {"accuracy": "accuracy"} if "accuracy" in self.averaged else {}
 
     def flops(self, model, length, num_predictions, mean_square=None):
-        """Counts the encoder and the projection to vectors, forward and backward.
+        """Counts the encoder and its head, forward and backward: the mean of the texts of a row.
 
         The products of a batch's vectors with one another are not counted.
         """
-        projected = model.width if isinstance(model, MultiVectorModel) else 0
-        head = 2 * length * model.config.hidden_size * projected
-        return 3.0 * (encoder_flops(model.config, length, mean_square) + head)
+        query, document = self.forward_flops(model, length)
+        return 3.0 * (document + (query - document) / self.num_texts)
+
+    def forward_flops(self, model: Any, length: float) -> tuple[float, float]:
+        """Computes the FLOPs of a query and of a document, forward."""
+        if not isinstance(model, MultiVectorModel):
+            return (encoder_flops(model.config, length, None),) * 2
+        return tuple(
+            encoder_flops(model.config, each, None)
+            + 2 * each * model.config.hidden_size * model.width
+            for each in (model.query_length, length)
+        )
 
     def totals(self, batch: Batch) -> int:
         # The step never divides the batch of this objective.

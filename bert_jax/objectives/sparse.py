@@ -37,14 +37,14 @@ class SparseContrastive(Contrastive):
         terms = [f"{side}_flops" for side in sides if getattr(self, f"{side}_flops")]
         return *super().averaged, *terms, *(f"{side}_active_dims" for side in sides)
 
-    def flops(self, model, length, num_predictions, mean_square=None):
-        """Counts the encoder and the masked-LM head at all positions, forward and backward.
+    def forward_flops(self, model, length):
+        """Counts the encoder and, at all positions, the masked-LM head; a static query has neither.
 
-        The product with the table is 6 D V a token: with the maximum, no logit is computed twice. A
-        static query is counted as if it were encoded.
+        With the maximum, no logit is computed again in the backward pass.
         """
         head = length * language_model_head_flops(model.config)
-        return 3.0 * (encoder_flops(model.config, length, mean_square) + head)
+        document = encoder_flops(model.config, length, None) + head
+        return 0.0 if model.static_queries else document, document
 
     def loss(self, model, params, batch, rngs, totals, frozen, step):
         queries_BxV, documents_BxCxV = self.embed(model, params, batch, rngs)

@@ -1,5 +1,6 @@
 """The losses of sparse and of several vectors with their models: chunks and devices."""
 
+import dataclasses
 import math
 import re
 import subprocess
@@ -105,8 +106,16 @@ def test_chunks_and_devices_change_nothing(name, tmp_path, monkeypatch):
 
 def test_flops_count_the_heads():
     """Of all tokens, forward and backward; what is computed again is not counted."""
-    config = MODELS["sparse"].config
-    encoder = encoder_flops(config, 10, None)
-    for name, products in (("multi_vector", 16 * 8), ("sparse", 16 * 16 + 16 * 120)):
-        found = make_objective(MODELS[name], 1).flops(MODELS[name], 10, 0)
-        assert found == 3 * (encoder + 2 * 10 * products)
+    config, query_length = MODELS["sparse"].config, MODELS["multi_vector"].query_length
+
+    def of_text(length, products):
+        return encoder_flops(config, length, None) + 2 * length * products
+
+    document = of_text(10, 16 * 16 + 16 * 120)
+    for name, texts in (
+        ("sparse", [document] * 3),
+        ("static_queries", [0, document, document]),
+        ("multi_vector", [of_text(query_length, 16 * 8), *[of_text(10, 16 * 8)] * 2]),
+    ):
+        objective = dataclasses.replace(make_objective(MODELS[name], 1), num_texts=len(texts))
+        assert objective.flops(MODELS[name], 10, 0) == pytest.approx(np.mean(texts) * 3)
