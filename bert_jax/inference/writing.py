@@ -23,6 +23,8 @@ from bert_jax.tokenizers.given_texts import Text, as_texts, one_or_all
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
 
+# Rows of a batch, with all their samples. Each mask needs arrays of the vocabulary's size.
+_CHUNK_ROWS = 16
 # Stands for a mask in `Written.history`.
 OPEN = "_"
 
@@ -77,7 +79,7 @@ def write(
     least = {"length": 1, "steps": 1, "samples": 1, "block": 0, "temperature": 0}
     given = (length, steps, 1 if samples is None else samples, block, temperature)
     for (name, lowest), value in zip(least.items(), given, strict=True):
-        if value < lowest:
+        if not value >= lowest:
             raise UserError(f"{name} is {value}; it must be at least {lowest}")
     if order not in ORDERS:
         raise UserError(f"order is {order!r}; it must be {' or '.join(ORDERS)}")
@@ -118,12 +120,12 @@ def write(
             is_random=order == "random",
         )
 
-    written = []
-    for each, row, at_M, filled_Sx2xM in zip(
-        texts, rows, positions, bert.run(rows, program), strict=True
-    ):
+    size, written = max(1, _CHUNK_ROWS // (samples or 1)), []
+    chunks = (rows[first : first + size] for first in range(0, len(rows), size))
+    found = (filled_Sx2xM for chunk in chunks for filled_Sx2xM in bert.run(chunk, program))
+    for each, row, at_M, filled_Sx2xM in zip(texts, rows, positions, found, strict=True):
         parts = bert, row, isinstance(each, tuple), at_M
-        of_row = [_written(*parts, *x_2xM[:, : len(at_M)]) for x_2xM in filled_Sx2xM]
+        of_row = [_written(*parts, *x_2xM[:, : len(at_M)].astype(int)) for x_2xM in filled_Sx2xM]
         written.append(of_row[0] if samples is None else of_row)
     return one_or_all(text, written)
 
@@ -153,7 +155,8 @@ def filled(
       key: Gives each sample random numbers of its own; those of all rows are the same.
 
     Returns:
-      int32 [B, S, 2, M]: the tokens, and the steps, from 0, at which they were kept.
+      float32 [B, S, 2, M]: the tokens, and the steps, from 0, at which they were kept; NaN where
+      the model computes NaN.
     """
     num_rows, num_masks = positions_BxM.shape
     repeat = partial(jnp.repeat, repeats=samples, axis=0)
@@ -172,7 +175,7 @@ def filled(
         noise_MxW = jax.random.gumbel(of_tokens, (num_masks, len(may_write_W)))
         return noise_MxW, jax.random.uniform(of_order, (num_masks,))
 
-    def step(carry: tuple[jax.Array, jax.Array], now: jax.Array) -> tuple[Any, None]:
+    def step(carry: tuple[jax.Array, jax.Array], now: jax.Array) -> tuple[Any, jax.Array]:
         ids_NxL, kept_NxM = carry
         model = PreTrainingModel(config, (term,))
         logits_NxMxW = apply(model, params, {**batch, "input_ids": ids_NxL})[term.name]
@@ -182,6 +185,8 @@ def filled(
             jnp.tile(x, (num_rows,) + (1,) * (x.ndim - 1)) for x in jax.vmap(draw)(keys_S)
         )
         new_NxM = jnp.argmax(log_probs_NxMxW + temperature * noise_NxMxW, axis=-1)
+        # A single NaN among the logits makes all probabilities NaN.
+        is_nan_N = jnp.isnan(log_probs_NxMxW[..., 0]).any(axis=1)
         if not is_random:
             order_NxM = jnp.take_along_axis(log_probs_NxMxW, new_NxM[..., None], axis=-1)[..., 0]
         # The block whose turn it is, and the steps until its end.
@@ -192,12 +197,14 @@ def filled(
         first_NxM = jnp.argsort(jnp.where(is_open_NxM, -order_NxM, jnp.inf), axis=1)
         is_kept_NxM = is_open_NxM & (jnp.argsort(first_NxM, axis=1) < number_Nx1)
         ids_NxL = with_tokens(ids_NxL, at_NxM, new_NxM.astype(jnp.int32), is_kept_NxM)
-        return (ids_NxL, jnp.where(is_kept_NxM, now, kept_NxM)), None
+        return (ids_NxL, jnp.where(is_kept_NxM, now, kept_NxM)), is_nan_N
 
     first = batch["input_ids"], jnp.full_like(at_NxM, -1)
-    (ids_NxL, kept_NxM), _ = jax.lax.scan(step, first, jnp.arange(steps))
+    (ids_NxL, kept_NxM), is_nan_TxN = jax.lax.scan(step, first, jnp.arange(steps))
     tokens_NxM = jnp.take_along_axis(ids_NxL, at_NxM, axis=1)
-    return jnp.stack([tokens_NxM, kept_NxM], axis=1).reshape(num_rows, samples, 2, num_masks)
+    filled_Nx2xM = jnp.stack([tokens_NxM, kept_NxM], axis=1)
+    filled_Nx2xM = jnp.where(is_nan_TxN.any(axis=0)[:, None, None], jnp.nan, filled_Nx2xM)
+    return filled_Nx2xM.reshape(num_rows, samples, 2, num_masks)
 
 
 def _with_hole(bert: "Bert", text: Text) -> Text:
@@ -205,7 +212,8 @@ def _with_hole(bert: "Bert", text: Text) -> Text:
     if count_masks(bert.tokenizer, text):
         return text
     *before, last = (text,) if isinstance(text, str) else text
-    last = f"{last} {MASK}".lstrip()
+    # No space is between them: in some vocabularies it would be a token, and words begin with one.
+    last += MASK
     return (*before, last) if before else last
 
 
