@@ -120,9 +120,18 @@ def test_rotary_bases_of_stages():
         check_rules(flag_rules(config, {"model.rope_theta"}), config)
 
 
-@pytest.mark.parametrize("key", ["masked_lm_prob", "mask_fractions", "whole_word_masking"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "data.masked_lm_prob",
+        "data.mask_fractions",
+        "data.whole_word_masking",
+        "train.stages[1].masked_lm_prob",
+        "train.stages[0].max_predictions_per_seq",
+    ],
+)
 def test_flags_of_masks_are_refused_where_each_row_has_a_rate(key):
     config = default_config()
     config.data.corruption = "diffusion"
-    found = refusal(config, lambda c: check_rules(flag_rules(c, {f"data.{key}"}), c))
-    assert f"config.data.{key} is" in found and "a rate that is drawn for each row" in found
+    found = refusal(config, lambda c: check_rules(flag_rules(c, {key}), c))
+    assert f"config.{key} is" in found and "a rate that is drawn for each row" in found
