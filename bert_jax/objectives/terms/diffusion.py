@@ -78,7 +78,7 @@ class MaskedDiffusion(TextPrediction):
             return sums
         # All tokens of a row have its rate.
         rate_B = 1 / jnp.maximum(jnp.max(batch["mask_weights"], axis=1), 1)
-        index_B = jnp.ceil(rate_B * HELD_OUT_RATES - 1e-3).astype(jnp.int32) - 1
+        index_B = jnp.ceil(rate_B * HELD_OUT_RATES - 1e-4).astype(jnp.int32) - 1
         masked_B = jnp.sum(masked_BxL, axis=1)
         for i, metric in enumerate(self.metrics[-HELD_OUT_RATES:]):
             inside_B = index_B == i
