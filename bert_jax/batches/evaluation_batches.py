@@ -41,7 +41,8 @@ def evaluation_batches(
     Yields:
       Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
       only fill up the last batch. In those rows all other float32 fields, which are weights,
-      are 0 as well. The copies of a row, if the corruption makes several, share the weight 1.
+      are 0 as well. The copies of a row, if the corruption makes several, share the weight 1; all
+      of them are in a batch, which may therefore have a few more than `spec.batch_size` rows.
     """
     corruption = corruption_of(spec.corruption)
     if hasattr(corruption, "held_out"):
