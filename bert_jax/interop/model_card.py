@@ -138,6 +138,9 @@ def _training(training: dict[str, Any]) -> dict[str, Any]:
     sections = {name: config.get(name) or {} for name in _SECTIONS}
     facts |= dict(flatten(sections))
     if sections["data"].get("corruption") == "diffusion":
+        # These have no effect here.
+        for key in ("masked_lm_prob", "mask_fractions", "whole_word_masking"):
+            facts.pop(f"data.{key}", None)
         facts["masking rates"] = f"uniform from {LEAST_RATE:g} to 1, one for each row"
     # The options that the corpus was made with are in the config's `data` already.
     facts |= {

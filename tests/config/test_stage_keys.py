@@ -135,3 +135,11 @@ def test_flags_of_masks_are_refused_where_each_row_has_a_rate(key):
     config.data.corruption = "diffusion"
     found = refusal(config, lambda c: check_rules(flag_rules(c, {key}), c))
     assert f"config.{key} is" in found and "a rate that is drawn for each row" in found
+
+
+@pytest.mark.parametrize("key", ["data.max_sentence_tokens", "data.short_seq_prob"])
+def test_flags_that_would_cut_answers_are_refused(key):
+    config = default_config()
+    config.data.rows = "answers"
+    found = refusal(config, lambda c: check_rules(flag_rules(c, {key}), c))
+    assert f"config.{key} is" in found and "neither divided nor shortened" in found
