@@ -195,8 +195,11 @@ def test_a_batch_is_of_one_side_and_no_padded_array_is_kept(trained, data, monke
 
     monkeypatch.setattr(ScoredRows, "compact", recorded)
     monkeypatch.setattr(ScoredRows, "take", taken)
+    # The many objects of the test run would make each collection slow.
+    gc.freeze()
     score_file(trained[1], data / "validation.jsonl")
     gc.collect()
+    gc.unfreeze()
     assert len(kept) > 4 and not any(reference() is not None for reference in kept)
     lines = (data / "validation.jsonl").read_text().splitlines()
     number = len({json.loads(line)["query"] for line in lines})

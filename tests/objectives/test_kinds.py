@@ -71,9 +71,8 @@ def assert_same(found, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * scale)
 
 
-@pytest.mark.parametrize(
-    "name", ["multi_vector", "sparse", pytest.param("static_queries", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_chunks_and_devices_change_nothing(name, tmp_path, monkeypatch):
     """Four and sixteen chunks, and two on eight devices, with blocks of documents.
 
