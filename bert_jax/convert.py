@@ -54,7 +54,7 @@ def convert(
       lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its tokens.
       family: As in `config.family`; by default the family that the source's config names.
       distil_layers: Layers of a BERT, such as "0,2,4,7,9,11", that become a DistilBERT.
-      sparse: Whether a masked LM is that of a SPLADE; not every directory says so.
+      sparse: Whether a masked LM is that of a SPLADE, for a directory that does not say so.
       **embedding: `pooling`, `normalize`, `max_length` and `dimension` of sentence embeddings; see
         `Embedding`. `query_prompt` and `document_prompt`, which the library puts before queries
         and documents. By default those of the source, or the mean of up to its maximum length.
@@ -93,11 +93,11 @@ def convert(
     if sparse and pretrained.embedding.kind == "dense":
         changed = {"kind": "sparse", "pooling": "max", "similarity": "dot"}
         pretrained.embedding = pretrained.embedding._replace(**changed)
-    if (kind_of_vectors := pretrained.embedding.kind) != "dense":
-        pretrained.terms = TERMS[kind_of_vectors]
-        if others := sorted(given.keys() - {"max_length"}):
-            what = f"{source} is {kind_of_vectors}"
-            raise UserError(f"--{others[0]} is for dense embeddings, but {what}")
+        pretrained.terms = TERMS["sparse"]
+    kind_of_vectors = pretrained.embedding.kind
+    if kind_of_vectors != "dense" and (others := sorted(given.keys() - {"max_length"})):
+        what = f"{source} is {kind_of_vectors}"
+        raise UserError(f"--{others[0]} is for dense embeddings, but {what}")
     pretrained.embedding = pretrained.embedding._replace(**given).with_prompts(**prompts)
     if kind == "sentence_transformers":
         pretrained.cut_padding()

@@ -26,7 +26,7 @@ from bert_jax.tokenizers import TokenRow
 # The scores that are reported, and the prefix of those of the baseline.
 SCORES = ("spearman", "pearson")
 BASELINE_PREFIX = "common_tokens_"
-# What is reported of vectors that are not dense: see `active_dims`, and `score_retrieval`.
+# The scores that `score_retrieval` adds for vectors that are not dense.
 SIZES = (
     "query_active_dims",
     "query_sparsity_ratio",
@@ -86,9 +86,9 @@ def score_retrieval(
 
     Returns:
       The scores of `retrieval_scores` and, beside them, those of BM25; `num_queries`,
-      `num_documents`, `pooling`, `max_length`, `query_prompt` and `document_prompt`. Of sparse
-      vectors also those of `active_dims`, and of several vectors for each text "document_vectors",
-      their mean number.
+      `num_documents`, `pooling`, `max_length`, `query_prompt` and `document_prompt`. A sparse model
+      adds the values of `active_dims`, and a multi-vector model "document_vectors", the mean number
+      of vectors of a document.
     """
     queries, texts, number_N = text_vectors(bert, data, embedding, advance)
     similarity = similarities(queries, texts, number_N, embedding.similarity)
@@ -119,7 +119,7 @@ def score_retrieval(
 def text_vectors(
     bert: Bert, data: Retrieval, embedding: Embedding, advance: Callable[[int], None]
 ) -> tuple[Vectors, Vectors, np.ndarray]:
-    """Returns the vectors of the queries and of the different texts, and `number_N` of these.
+    """Returns the vectors of queries and of distinct texts, and the text of each document, int [N].
 
     Args:
       embedding, advance: See `score_retrieval`.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from bert_jax.inference.bert import Bert
 
-# What is special about the models of these kinds.
-_KINDS = {"sparse": sparse_head, "multi_vector": multi_vector_head}
+# The modules of the heads with which these kinds of models are trained.
+_HEADS = {"sparse": sparse_head, "multi_vector": multi_vector_head}
 # The number of queries and of rows of a corpus that are compared at once.
 _SEARCH_QUERIES, _SEARCH_ROWS = 256, 2**16
 
@@ -43,9 +43,9 @@ def encode(
 ) -> "np.ndarray | list[np.ndarray] | sparse.csr_array":
     """Computes contextual features of texts, or of their tokens; a blank text is `[CLS] [SEP]`.
 
-    A sparse or multi-vector model (`embedding.kind`) computes vectors of its own kind, without
-    `pooling`, `layers`, `normalize` and `stride`. To it, texts are documents unless `prompt_name`
-    is "query".
+    A sparse or multi-vector model (`embedding.kind`) computes vectors of its own kind, and takes
+    none of `pooling`, `layers`, `normalize` and `stride`. It takes texts for documents unless
+    `prompt_name` is "query".
 
     Args:
       texts: Sentences, or pairs of sentences; or a single sentence.
@@ -64,9 +64,9 @@ def encode(
 
     Returns:
       float32 [N, D], or [N, K, D] for a sequence of layers. With "tokens" a list of
-      [L, D] or [L, K, D] for texts of L tokens. For a single sentence, without N or the list. Of
-      a multi-vector model a list of [L, W]. Of a sparse one a matrix of scipy with a weight for
-      each token of the vocabulary, [N, V], or [1, V] for a single sentence.
+      [L, D] or [L, K, D] for texts of L tokens. For a single sentence, without N or the list. A
+      multi-vector model returns a list of [L, W]; a sparse model a matrix of scipy with a weight
+      for each token of the vocabulary, [N, V], or [1, V] for a single sentence.
     """
     one_layer = not isinstance(layers, Iterable)
     chosen = bert.layers([layers] if one_layer else layers)
@@ -130,8 +130,8 @@ def similarity(bert: "Bert", embeddings1: Vectors, embeddings2: Vectors) -> np.n
     """Compares the vectors of N texts with those of M others by `embedding.similarity`: [N, M].
 
     Args:
-      embeddings1, embeddings2: [N, D] and [M, D], or [D]; of a sparse model, a sparse matrix; of a
-        multi-vector model, a list of [L, W], or [L, W].
+      embeddings1, embeddings2: [N, D] and [M, D], or [D] for one text; for a sparse model a sparse
+        matrix; for a multi-vector model a list of [L, W], or [L, W] for one text.
     """
     second = _as_several(bert, embeddings2)
     kind, every_M = bert.embedding.similarity, np.arange(_count(second))
@@ -289,7 +289,7 @@ def features(
 ) -> list[np.ndarray]:
     """Computes the features of each row: float32 [K, D], or [L, K, D] for "tokens".
 
-    Of a sparse model a matrix in CSR, [N, V]; of a multi-vector model a list of [L, W].
+    A sparse model has a matrix in CSR, [N, V]; a multi-vector model has a list of [L, W].
     """
     if embedding.kind != "dense":
         return _vectors_of_kind(bert, rows, embedding)
@@ -315,11 +315,11 @@ def features(
 
 
 def _vectors_of_kind(bert: "Bert", rows: Sequence[TokenRow], embedding: Embedding) -> Vectors:
-    of_kind, size = _KINDS[embedding.kind], bert.width(embedding)
-    options = dict(of_kind.model_options_of(embedding, bert.tokenizer))
+    head, size = _HEADS[embedding.kind], bert.width(embedding)
+    options = dict(head.model_options_of(embedding, bert.tokenizer))
     if embedding.kind == "multi_vector":
         options["width"] = size
-    model = of_kind.HEAD.model_class(bert.config, **options)
+    model = head.HEAD.model_class(bert.config, **options)
     if embedding.is_query:
         model = model.for_queries()
     shorten = partial(compact, kind=embedding.kind, vocab_size=bert.config.vocab_size)

@@ -32,7 +32,7 @@ from bert_jax.tokenizers.given_texts import Text
 _WINDOW_TEXTS = 4096
 _WINDOW_BYTES = 2**28
 SUFFIXES = (".npz", ".jsonl")
-# With these, `scipy.sparse.load_npz` makes an array in CSR of a file, and no matrix.
+# With these, `scipy.sparse.load_npz` reads a file as an array in CSR, not as a matrix.
 _CSR_MARKS = {"format": np.array(b"csr"), "_is_array": np.array(True)}
 # As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
@@ -72,15 +72,15 @@ def write_features(
         a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
         [N, D]; with "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and
         the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
-        Of a sparse model, `features` in FILE.jsonl has the weights by token, the largest first,
-        and `scipy.sparse.load_npz` reads FILE.npz. Of a multi-vector model, `features` in
+        For a sparse model, `features` in FILE.jsonl has the weights by token, the largest first,
+        and `scipy.sparse.load_npz` reads FILE.npz. For a multi-vector model, `features` in
         FILE.jsonl has a list for each vector, and FILE.npz has the `vectors` float32 [T, W] of all
-        texts and the `starts` int64 [N + 1] of each text's.
+        texts and the `starts` int64 [N + 1] at which those of each text begin.
     """
     files.check_output(output, SUFFIXES, source)
     chosen, kind = bert.layers(layers), embedding.kind
     vector = (len(chosen), bert.width(embedding))[len(chosen) == 1 :]
-    # A token of the vocabulary may have a weight and an index.
+    # In CSR, a weight is stored with the index of its token.
     vectors = 2 if kind == "sparse" else 1
     if embedding.pooling == "tokens":
         vectors = max(embedding.max_length, embedding.query_length or 0)

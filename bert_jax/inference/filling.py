@@ -69,9 +69,6 @@ def guess_masks(bert: "Bert", rows: Sequence[TokenRow], top_k: int) -> list[dict
     """Guesses the token at each mask of each row, by its position."""
     tokenizer = bert.tokenizer
 
-    def masks(ids_L: np.ndarray) -> np.ndarray:
-        return np.flatnonzero(ids_L == tokenizer.mask_id)
-
     def best(log_probs_W: np.ndarray) -> list[Guess]:
         log_probs_V = log_probs_W[: bert.config.vocab_size]
         ranked = np.argsort(-log_probs_V, kind="stable")[:top_k]
@@ -80,7 +77,7 @@ def guess_masks(bert: "Bert", rows: Sequence[TokenRow], top_k: int) -> list[dict
     guesses = []
     for first in range(0, len(rows), _CHUNK_ROWS):
         chunk = rows[first : first + _CHUNK_ROWS]
-        positions = [masks(row.input_ids_L).tolist() for row in chunk]
+        positions = [np.flatnonzero(row.input_ids_L == tokenizer.mask_id).tolist() for row in chunk]
         num_masks = max(map(len, positions))
         if not num_masks:
             guesses += [{} for _ in chunk]
@@ -89,14 +86,21 @@ def guess_masks(bert: "Bert", rows: Sequence[TokenRow], top_k: int) -> list[dict
         padded = 1 << (num_masks - 1).bit_length()
 
         def program(inputs: Inputs, padded: int = padded) -> jax.Array:
-            positions_BxM = np.zeros((len(inputs.input_ids_BxL), padded), np.int32)
-            for positions_M, ids_L in zip(positions_BxM, inputs.input_ids_BxL, strict=True):
-                positions_M[: len(masks(ids_L))] = masks(ids_L)
+            positions_BxM = mask_positions(tokenizer, inputs, padded, fill=0)
             return token_log_probs(bert, inputs, positions_BxM)
 
         for at, log_probs_MxW in zip(positions, bert.run(chunk, program), strict=True):
             guesses.append(dict(zip(at, map(best, log_probs_MxW), strict=False)))
     return guesses
+
+
+def mask_positions(tokenizer: Tokenizer, inputs: Inputs, num_masks: int, fill: int) -> np.ndarray:
+    """Finds the masks of each row, int32 [B, num_masks]; `fill` where a row has fewer."""
+    positions_BxM = np.full((len(inputs.input_ids_BxL), num_masks), fill, np.int32)
+    for positions_M, ids_L in zip(positions_BxM, inputs.input_ids_BxL, strict=True):
+        found = np.flatnonzero(ids_L == tokenizer.mask_id)
+        positions_M[: len(found)] = found
+    return positions_BxM
 
 
 def token_log_probs(bert: "Bert", inputs: Inputs, positions_BxM: np.ndarray) -> jax.Array:

@@ -35,8 +35,8 @@ _ROWS = (1, 4, 16)
 # Tokens in a full batch. On a CPU, their activations fit into the cache; an accelerator needs more
 # tokens.
 _CPU_BATCH_TOKENS, _ACCELERATOR_BATCH_TOKENS = 2**10, 2**15
-# Rows in a full batch, at most: outputs may be as wide as a vocabulary, 1 GB in float32 for 250,000
-# tokens.
+# The most rows of a batch. Outputs may be as wide as a vocabulary: with 250,000 tokens, these rows
+# take 1 GB in float32.
 _MAX_ROWS = 2**10
 # Batches that are computed while the results of earlier ones are copied.
 _IN_FLIGHT = 2

@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.base.errors import UserError
 from bert_jax.inference import ORDERS
-from bert_jax.inference.filling import count_masks
+from bert_jax.inference.filling import count_masks, mask_positions
 from bert_jax.inference.forward import Inputs
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
@@ -23,7 +23,7 @@ from bert_jax.tokenizers.given_texts import Text, as_texts, one_or_all
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
 
-# Rows of a batch, with all their samples. Each mask needs arrays of the vocabulary's size.
+# The most rows of a batch, samples counted. Each mask needs arrays of the vocabulary's size.
 _CHUNK_ROWS = 16
 # Stands for a mask in `Written.history`.
 OPEN = "_"
@@ -33,7 +33,7 @@ class Written(NamedTuple):
     """A text that was written.
 
     Attributes:
-      text: The text with what was written; of a prompt with an answer, the answer.
+      text: The text with what was written; for a prompt with an answer, only the answer.
       history: The same after each step, with "_" where nothing is written yet.
     """
 
@@ -101,15 +101,11 @@ def write(
     may_write_W[[i for i in tokenizer.special_ids if i != tokenizer.sep_id]] = False
 
     def program(inputs: Inputs) -> jax.Array:
-        positions_BxM = np.full((len(inputs.input_ids_BxL), num_masks), -1, np.int32)
-        for positions_M, ids_L in zip(positions_BxM, inputs.input_ids_BxL, strict=True):
-            found = np.flatnonzero(ids_L == tokenizer.mask_id)
-            positions_M[: len(found)] = found
         return filled(
             bert.config,
             bert.params,
             inputs.fields(),
-            positions_BxM,
+            mask_positions(tokenizer, inputs, num_masks, fill=-1),
             may_write_W,
             jax.random.key(seed),
             float(temperature),
@@ -146,13 +142,13 @@ def filled(
     block: int,
     is_random: bool,
 ) -> jax.Array:
-    """Fills the masks of each row, S times with other random numbers.
+    """Fills the masks of each row S times, each time with different random numbers.
 
     Args:
       batch: The fields of the encoder, [B, L].
       positions_BxM: The masks of each row, ascending; -1 where a row has fewer than M.
       may_write_W: bool, the tokens that may be written.
-      key: Gives each sample random numbers of its own; those of all rows are the same.
+      key: Each sample draws its own random numbers from it; all rows share them.
 
     Returns:
       float32 [B, S, 2, M]: the tokens, and the steps, from 0, at which they were kept; NaN where

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 # What `library` has for a model that no program of the library has written.
 LIBRARY_DEFAULTS = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-# The terms of pre-training whose heads a model has, by its kind, if that says it.
+# The terms of pre-training whose heads a model has, by its kind; a dense model may have any.
 TERMS = {"sparse": ("masked_lm",), "multi_vector": ()}
 
 
@@ -14,8 +14,8 @@ class Embedding(NamedTuple):
     """How a text becomes a vector.
 
     Attributes:
-      pooling: "cls" or "mean", of a sparse vector "max" or "sum", of a multi-vector "tokens"; None
-        if a file that would name it is missing.
+      pooling: "cls" or "mean" for dense vectors, "max" or "sum" for sparse ones, "tokens" for
+        multi-vector; None if a file that would name it is missing.
       normalize: Whether vectors are scaled to length 1.
       max_length: The largest number of tokens in a text; None for the model's limit. A larger
         number than that limit has no effect.

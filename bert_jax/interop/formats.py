@@ -31,7 +31,7 @@ _PARTS = "parts.json"
 _ADAPTER = "adapter_config.json"
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index", ".metadata")
 # The ends of the names of folders with modules of sentence-transformers.
-_MODULES = ("Transformer/", "Pooling/", "Dense/", "Mask/", "Embedding/", "IDF/", "Normalize/")
+_FOLDERS = ("Transformer/", "Pooling/", "Dense/", "Mask/", "Embedding/", "IDF/", "Normalize/")
 
 
 def read(
@@ -84,7 +84,7 @@ def _read_remote(path: epath.Path, lowercase: bool | None, family: str) -> Pretr
     names = [
         name
         for name in names or files.list_files(folder)
-        if ("/" not in name or any(module in name for module in _MODULES))
+        if ("/" not in name or any(end in name for end in _FOLDERS))
         and (name.endswith(_SUFFIXES) or ".data-" in name)
     ]
     # A folder may hold the same weights twice.

@@ -37,7 +37,7 @@ _PYLATE = {*_PREFIXES.values(), *_ATTENDS, *_LENGTHS, _SKIPPED, "do_query_expans
 
 def read_multi_vector(pretrained: Pretrained, path: Path, with_weights: bool) -> None:
     """Completes a multi-vector model: its settings, markers and, with weights, the projection."""
-    modules = [] if is_colbert(path) else read_modules(path)
+    modules = read_modules(path)
     folders = dict(modules)
     if others := folders.keys() - {"Transformer", "Dropout", "Dense", _MASK, "Normalize"}:
         raise UserError(
@@ -50,10 +50,10 @@ def read_multi_vector(pretrained: Pretrained, path: Path, with_weights: bool) ->
         library = _metadata(pretrained, path) | library
     if not library.keys().isdisjoint(_PYLATE):
         settings = library | {key: value for key, value in settings.items() if value is not None}
-        attends = [settings[key] for key in _ATTENDS if settings.get(key) is not None]
+        attends = (settings[key] for key in _ATTENDS if settings.get(key) is not None)
         length = settings.get("query_length") or 32
         if settings.get("do_query_expansion") is not False:
-            usual = {"strategy": "fixed", "attend": any(attends[:1]), "length": length}
+            usual = {"strategy": "fixed", "attend": next(attends, False), "length": length}
             settings.setdefault("query_expansion", usual)
         words = settings.get(_SKIPPED)
         mask.setdefault(_SKIPPED, list(string.punctuation) if words is None else words)

@@ -37,8 +37,10 @@ def read_modules(path: Path) -> list[tuple[str, Path]]:
     """Lists the modules of a directory, their kinds and folders; none if it is not the library's.
 
     A Router stands for the modules of its route, or of both routes if the weights of queries are
-    static.
+    static. A ColBERT has none: the files of PyLate beside it may name a second copy of its weights.
     """
+    if is_colbert(path):
+        return []
     found = []
     modules = json.loads(files.read_whole(path / MODULES)) if (path / MODULES).exists() else []
     for module in modules:
@@ -76,15 +78,14 @@ def is_colbert(path: Path) -> bool:
 
 def encoder_folder(path: Path) -> Path:
     """Finds the folder of the weights: `path` itself, or in older versions 0_Transformer."""
-    # A ColBERT may have the same weights there once more.
-    modules = [] if is_colbert(path) else read_modules(path)
-    return next((folder for kind, folder in modules if kind == "Transformer"), path)
+    return next((folder for kind, folder in read_modules(path) if kind == "Transformer"), path)
 
 
 def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
     """Reads the settings of a directory; returns them, and a warning for each unsupported part.
 
-    Of sparse and of multi-vector models, `sparse` and `multi_vector` read those of the modules.
+    The settings of the modules of a sparse or multi-vector model are read by `read_sparse` and
+    `read_multi_vector`.
     """
     modules, encoder = read_modules(path), encoder_folder(path)
     if not modules and not is_colbert(path):
