@@ -14,8 +14,7 @@ trains and compares them (docs/results.md). One of them alone:
 `distilbert` needs config.objective.teacher, the work directory of `bert`. Its
 FLOPs include the teacher's forward pass, and not the teacher's training.
 
-Hardware: two CPU cores and 3 GB of memory, for 8 to 20 minutes (25 to 35 minutes of CPU
-time).
+Hardware: two CPU cores and 3 GB of memory, for 8 to 20 minutes (25 to 35 minutes of CPU time).
 Expected: a held-out masked-LM loss of 4.8 (roberta), 4.9 (bert), 5.0 (distilbert), 6.0 (albert),
 6.2 (spanbert) and 6.4 (electra's generator); unigram frequencies: 6.48 to 6.60. Two runs with
 different numbers of threads differ by up to 0.05 (bert: 0.1), because rounding differs. Reproduced

@@ -4,8 +4,8 @@ Papers: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Model
 (arXiv:2406.07524), and Nie et al. 2025, "Large Language Diffusion Models" (arXiv:2502.09992), for
 the objective. Each row is masked at a rate of its own, from nearly none to all of its tokens, and
 the loss of each masked token is divided by the rate: a bound on the negative log-likelihood of the
-text. The encoder and the recipe are those of configs/nomic_bert.py, because rotary positions learn
-faster from few words than BERT's; rows are whole documents, packed.
+text. The encoder and the recipe are those of configs/nomic_bert.py, because models with rotary
+positions learn faster from few words than BERT; rows are whole documents, packed.
 
     python -m bert_jax.main --config=configs/diffusion.py:tiny --workdir=/tmp/diffusion_tiny
     python -m bert_jax.predict --model=/tmp/diffusion_tiny write "My fellow citizens" --length=24

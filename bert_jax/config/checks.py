@@ -261,17 +261,17 @@ def flag_rules(config: ConfigDict, flags: Collection[str]) -> Iterator[Rule]:
 
     for key, own in OWN_KEYS.items():
         yield unless(key, own, all(stage[own] != STAGE[own].default for _, stage in used))
-    of_masks = ["data.masked_lm_prob", "data.mask_fractions", "data.whole_word_masking"]
-    of_stages = ("masked_lm_prob", "max_predictions_per_seq")
-    of_masks += [f"train.stages[{i}].{key}" for i, _ in used for key in of_stages]
-    for key in of_masks:
+    if config.data.corruption == "diffusion":
         right = "diffusion masks single tokens, at a rate that is drawn for each row; leave it out"
-        is_used = config.data.corruption != "diffusion"
-        yield Rule(key not in flags or is_used, (key, "data.corruption"), right)
-    for key in ("data.max_sentence_tokens", "data.short_seq_prob"):
+        of_masks = ["data.masked_lm_prob", "data.mask_fractions", "data.whole_word_masking"]
+        of_stages = ("masked_lm_prob", "max_predictions_per_seq")
+        of_masks += [f"train.stages[{i}].{key}" for i, _ in used for key in of_stages]
+        for key in of_masks:
+            yield Rule(key not in flags, (key, "data.corruption"), right)
+    if config.data.rows == "answers":
         right = "a prompt and its answer are neither divided nor shortened; leave it out"
-        is_used = config.data.rows != "answers"
-        yield Rule(key not in flags or is_used, (key, "data.rows"), right)
+        for key in ("data.max_sentence_tokens", "data.short_seq_prob"):
+            yield Rule(key not in flags, (key, "data.rows"), right)
     of_schedule = all(has_own_schedule(stage) for _, stage in used)
     yield unless("schedule.warmup_steps", "warmup_steps", of_schedule)
     if "data.sampling_exponent" in flags:

@@ -234,7 +234,7 @@ TASK_SECTIONS: dict[str, Section] = {
         "query_prompt": Field(
             "",
             "Text that is put before each anchor, such as 'query: '. With multi_vector, a prompt "
-            "is a marker: it becomes a token of the vocabulary, if it is none.",
+            "is a marker: it is added to the vocabulary unless it is one token already.",
         ),
         "document_prompt": Field("", "Text that is put before every other text."),
         "query_prompts": Field(
@@ -319,9 +319,9 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
         "expansion": Field(
             "masked",
-            "multi_vector: whether a shorter query is filled up to query_length with [MASK]s, "
-            "which have vectors too: not (none), with ones that no token attends to (masked), or "
-            "with ones that all attend to (attended).",
+            "multi_vector: how a shorter query is filled up to query_length with [MASK]s, which "
+            "have vectors too: not at all (none), with [MASK]s that no token attends to (masked), "
+            "or with [MASK]s that all tokens attend to (attended).",
             choices=("none", "masked", "attended"),
             only_with=("embedding.kind", "multi_vector"),
         ),

@@ -13,7 +13,7 @@ from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
-# The settings in which embeddings of one kind may differ.
+# The settings in which embeddings of the same kind may differ.
 _SETTINGS = (
     "pooling",
     "include_prompt",

@@ -20,7 +20,7 @@ def model_options_of(embedding: "Embedding", tokenizer: Tokenizer | None) -> dic
     if embedding.query_length:
         options["query_length"] = embedding.query_length
     if tokenizer:
-        # Words that are no token of the vocabulary have several, or an unknown one.
+        # Other words become several tokens, or the unknown one.
         ids = tokenizer.ids
         options["skip_ids"] = tuple(ids[word] for word in embedding.skip_words if word in ids)
         options["mask_id"] = tokenizer.mask_id

@@ -378,8 +378,8 @@ class EmbeddingTask(Task):
                 found |= active_dims(*vectors)
                 if not found["corpus_active_dims"]:
                     say(
-                        "warning: all vectors of documents are zero, and have no gradient any "
-                        "more: config.embedding.document_flops is too high"
+                        "warning: all vectors of documents are zero and no longer have a "
+                        "gradient: config.embedding.document_flops is too high"
                     )
             return found | {f"{BASELINE_PREFIX}ndcg@10": baseline()}
 

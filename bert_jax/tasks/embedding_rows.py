@@ -78,7 +78,7 @@ def _rows(
 def _truncated(
     queries_N: np.ndarray, documents_N: np.ndarray, query_length: int | None, length: int
 ) -> str:
-    """Says how many queries and documents lost tokens, from whether each did; see `truncation`."""
+    """Says how many queries and documents lost tokens; see `truncation`."""
     own = (query_length, "embedding.query_length") if query_length else (length,)
     texts = truncation(queries_N, *own), truncation(documents_N, length)
     return " and ".join(filter(None, texts))
@@ -207,8 +207,8 @@ class ScoredRows(TokenRows):
       scores: Computes the scores of the vectors of queries and of documents.
       facts: What the scores depend on beside the texts.
       include_prompt, query_length: See `TupleRows`.
-      kind: See `config.embedding`. The batches of another kind than "dense" are of one side, and
-        those of queries have a field "is_query".
+      kind: See `config.embedding`. Unless it is "dense", a batch has only queries or only
+        documents, and a batch of queries has a field "is_query".
     """
 
     def __init__(

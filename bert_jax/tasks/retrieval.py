@@ -26,11 +26,12 @@ _PAIR_COLUMNS = ("sentence1", "sentence2", "score")
 _CUTOFFS = (1, 3, 5, 10)
 # Documents of a ranking that are scored.
 _DEPTH = 100
-# The similarities that are in memory at once; for several vectors of a text, those of this many
-# vectors of queries with as many of documents.
-_BLOCK, _TOKENS = 2**24, 2**12
+# Similarities that are in memory at once.
+_BLOCK = 2**24
+# With several vectors for each text: how many of queries are compared with as many of documents.
+_TOKENS = 2**12
 # The similarity of a document without a vector, as in sentence-transformers.
-NO_VECTOR = -1e9
+_NO_VECTOR = -1e9
 # Words of letters and digits. Chinese and Japanese have no spaces: each character is a word.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 # The prefix of the scores of BM25.
@@ -216,10 +217,10 @@ def _maxsim(
 ) -> np.ndarray:
     """Sums, over the vectors of a query, the largest product with a vector of a text: [q, T].
 
-    The mean divides by the number of these vectors. A text without a vector has NO_VECTOR.
+    The mean divides by the number of these vectors. A text without a vector has _NO_VECTOR.
     """
     length_q, length_T = (np.array([len(x) for x in side], np.int32) for side in (queries, texts))
-    scores_qxT = np.tile(np.where(length_T, 0, np.float32(NO_VECTOR)), (len(queries), 1))
+    scores_qxT = np.tile(np.where(length_T, 0, np.float32(_NO_VECTOR)), (len(queries), 1))
     for numbers in _parts(length_T):
         of_texts, starts = np.concatenate([texts[n] for n in numbers]), _starts(length_T[numbers])
         for asked in _parts(length_q):

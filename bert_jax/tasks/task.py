@@ -143,8 +143,8 @@ class Task(abc.ABC):
 
     Attributes:
       name: The value of `config.task`, such as "mrpc".
-      head: The name of its head: a key of `heads.HEADS`, or MODULE:NAME. If that depends on the
-        config, `head_of` says it.
+      head: The name of its head: a key of `heads.HEADS`, or MODULE:NAME. If it depends on the
+        config, a task has its own `head_of`.
       is_scored_before: Whether the model is scored before training too, which may make it worse.
       labels: The label names in the order of the logits. Empty for regression and question
         answering.
@@ -283,7 +283,7 @@ class Task(abc.ABC):
         """
 
     def warnings_of(self, scores: Scores) -> list[str]:
-        """Says what is wrong with a finished model whose scores these are; sentences."""
+        """Returns what is wrong with a finished model that has these scores, as sentences."""
         return []
 
     def tuned(self, results: Mapping[str, Any]) -> "Task":

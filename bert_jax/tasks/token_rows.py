@@ -106,7 +106,7 @@ class TokenRows:
 
     @property
     def parts(self) -> Sequence[range]:
-        """The rows of which a batch of a prediction has those of one part only."""
+        """Ranges of rows; a batch of a prediction has rows of one range only."""
         return (range(len(self)),)
 
     def compact(self, outputs: dict[str, np.ndarray], vocab_size: int) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class TokenRows:
 
 
 def truncation(is_cut_N: np.ndarray, length: int, key: str = "data.max_seq_length") -> str:
-    """Says how many of some sequences lost tokens, and which key has their length."""
+    """Says how many sequences lost tokens, and which key limits them; empty if none did."""
     if not is_cut_N.any():
         return ""
     count = f"{np.sum(is_cut_N):,} of {len(is_cut_N):,} sequences"

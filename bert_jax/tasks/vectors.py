@@ -48,7 +48,7 @@ def joined(parts: Sequence[Vectors]) -> Vectors:
 
 
 def taken(vectors: Vectors, numbers: Sequence[int]) -> Vectors:
-    """Returns the vectors of some texts, of which one may be there several times."""
+    """Returns the vectors of the texts with these numbers, which may repeat."""
     return [vectors[n] for n in numbers] if isinstance(vectors, list) else vectors[numbers]
 
 

@@ -141,6 +141,21 @@ def same_end(one, other):
     assert same_weights(formats.read(one).weights, formats.read(other).weights)
 
 
+def take_its_steps(trained, directory, flags):
+    """Trains in two processes, and compares the first steps with those of a finished run."""
+    shared = [f"--coordinator={free_address()}", "--num_processes=2", *flags]
+    commands = ([*FINETUNE, *shared, f"--process_id={number}"] for number in range(2))
+    for status, _, err in finish([runs.start(command) for command in commands]):
+        assert status == 0, err
+    # Sums are computed in another order, and Adam amplifies the differences of rounding.
+    for name in ("loss", "grad_norm"):
+        ours, theirs = (
+            [line[name] for line in read_metrics(path) if name in line][:2]
+            for path in (directory, trained)
+        )
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 def test_a_run_goes_on_to_the_same_end(trained, tmp_path, bert, pairs):
     """As one that was stopped after its step 16."""
     copy = tmp_path / "run"
@@ -231,18 +246,7 @@ def test_killed_it_ends_with_the_same_bits(
 @pytest.mark.parametrize("is_mixed", [False, True])
 def test_two_processes_have_the_negatives_of_both(is_mixed, trained, mixed, tmp_path, bert, pairs):
     trained, data = mixed if is_mixed else (trained, pairs)
-    address = free_address()
-    shared = [f"--coordinator={address}", "--num_processes=2", *arguments(tmp_path, bert, data)]
-    commands = ([*FINETUNE, *shared, f"--process_id={number}"] for number in range(2))
-    for status, _, err in finish([runs.start(command) for command in commands]):
-        assert status == 0, err
-    # Sums are computed in another order, and Adam amplifies the differences of rounding.
-    for name in ("loss", "grad_norm"):
-        ours, theirs = (
-            [line[name] for line in read_metrics(path) if name in line][:2]
-            for path in (tmp_path, trained)
-        )
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    take_its_steps(trained, tmp_path, arguments(tmp_path, bert, data))
 
 
 def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):

@@ -23,9 +23,8 @@ from bert_jax.interop.weights import flatten
 from bert_jax.models.task_models import BertForMultipleChoice
 from bert_jax.training.metrics import read_metrics
 from tests import runs
-from tests.finetuning.test_embedding import DIES, FINETUNE, same_end
+from tests.finetuning.test_embedding import DIES, FINETUNE, same_end, take_its_steps
 from tests.interop.small_bert import copies, make_finetuned, same_weights
-from tests.parallel.processes import finish, free_address
 from tests.tasks.test_beir import write as write_retrieval
 
 OVERRIDES = {
@@ -118,17 +117,7 @@ def test_killed_it_ends_with_the_same_bits(trained, tmp_path, bert, lists):
 
 @pytest.mark.slow
 def test_two_processes_take_the_steps_of_one(trained, tmp_path, bert, lists):
-    shared = [f"--coordinator={free_address()}", "--num_processes=2"]
-    shared += flags(tmp_path, bert, lists)
-    commands = ([*FINETUNE, *shared, f"--process_id={number}"] for number in range(2))
-    for status, _, err in finish([runs.start(command) for command in commands]):
-        assert status == 0, err
-    for name in ("loss", "grad_norm"):
-        ours, theirs = (
-            [line[name] for line in read_metrics(path) if name in line][:2]
-            for path in (tmp_path, trained)
-        )
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    take_its_steps(trained, tmp_path, flags(tmp_path, bert, lists))
 
 
 def test_its_head_is_kept_and_another_run_goes_on_from_it(trained, bert, lists, tmp_path, capsys):
