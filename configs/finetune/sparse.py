@@ -15,8 +15,8 @@ al. 2021 and 2022; Geng et al. 2024): 16 rows of 256 tokens at 2e-5, weights 5e-
         --config.data.input=train=mined.jsonl,validation=dev.jsonl \\
         --config.init_from=PATH --workdir=DIR
 
-The right weights of the FLOPS losses depend on the loss and the vocabulary. The log and the table
-of results show how many dimensions are active; a few hundred are usual.
+The right weights of the FLOPS losses depend on the loss and the vocabulary. The log and the scores
+show how many dimensions are active; a few hundred are usual.
 
 Hardware: a laptop for a small model and some thousand pairs; a GPU or a TPU slice for millions.
 Expected: depends on the data.
