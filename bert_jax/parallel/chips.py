@@ -129,6 +129,11 @@ PEAK_FLOPS_PER_SECOND = {
 }
 
 
+def chip_of(device: jax.Device) -> Chip | None:
+    """Returns the chip of a TPU device, or None if it is unknown."""
+    return next((chip for chip in CHIPS.values() if device.device_kind in chip.device_kinds), None)
+
+
 def peak_flops_per_second(device: jax.Device) -> float | None:
     """Returns the device's bf16 peak, or None if it is unknown (a CPU, a new chip)."""
     kind = device.device_kind

@@ -2,7 +2,7 @@
 
 import jax
 
-from bert_jax.parallel.chips import CHIPS
+from bert_jax.parallel.chips import chip_of
 
 # Sums of gradients and gathers of parameters run while the step computes.
 # docs/hardware.md has the estimate of a step with and without them.
@@ -46,14 +46,16 @@ _ON_V5P = {
     "xla_tpu_enable_concurrent_sparse_core_offloading": True,
     "xla_tpu_use_tc_device_shape_on_sc": True,
 }
-_OF_CHIPS = {"v5e": _FUSED_ON_V5E, "v5p": _ON_SPARSE_CORES | _ON_V5P}
-_OF_CHIPS["v6e"] = _ON_SPARSE_CORES | _EARLY_ON_V6E
+_OF_CHIPS = {
+    "v5e": _FUSED_ON_V5E,
+    "v5p": _ON_SPARSE_CORES | _ON_V5P,
+    "v6e": _ON_SPARSE_CORES | _EARLY_ON_V6E,
+}
 
 
 def compiler_options(devices: list[jax.Device]) -> dict[str, bool | int | str]:
     """Returns the options of `jax.jit` for train steps on these devices; none but for TPUs."""
     if devices[0].platform != "tpu" or len(devices) == 1:
         return {}
-    kind = devices[0].device_kind
-    chips = (name for name, chip in CHIPS.items() if kind in chip.device_kinds)
-    return _OVERLAP | _OF_CHIPS.get(next(chips, ""), {})
+    chip = chip_of(devices[0])
+    return _OVERLAP | (_OF_CHIPS.get(chip.name, {}) if chip else {})

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.base.errors import UserError
-from bert_jax.parallel.chips import CHIPS
+from bert_jax.parallel.chips import chip_of
 from bert_jax.parallel.mesh import BATCH_AXES
 
 Rules = tuple[tuple[str, str | tuple[str, ...]], ...]
@@ -83,10 +83,11 @@ class Layout:
         """
         if not self.reason or self.preset != "fsdp":
             return self
-        kind = self.mesh.devices.flat[0].device_kind
-        chip = next((chip for chip in CHIPS.values() if kind in chip.device_kinds), None)
+        device = self.mesh.devices.flat[0]
+        chip = chip_of(device)
         if chip is None:
-            return dataclasses.replace(self, reason=f"the memory of a {kind} is not known here")
+            reason = f"the memory of a {device.device_kind} is not known here"
+            return dataclasses.replace(self, reason=reason)
         copied, memory = copied_bytes * chip.devices / 2**30, chip.hbm_limit_bytes / 2**30
         fits = copied <= _MOST_COPIED * memory
         relation = "at most" if fits else "more than"
