@@ -8,7 +8,7 @@ import numpy as np
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.layers import LayerNorm, column_sums, weight_init
-from bert_jax.models.on_devices import num_shards
+from bert_jax.models.on_devices import num_batch_shards
 
 
 class BertEmbeddings(nn.Module):
@@ -110,8 +110,7 @@ def _rows_backward(residuals, gradient_BxLxE):
     def sums_of(ids, gradient):
         return jnp.zeros(table_WxE.shape, jnp.float32).at[ids].add(gradient)
 
-    (batch_axes,) = nn.logical_to_mesh_axes(("batch",)) or (None,)
-    shards = num_shards(batch_axes)
+    shards = num_batch_shards()
     if shards == 1:
         return sums_of(ids_BxL, gradient_BxLxE).astype(table_WxE.dtype), None
     ids_SxN = ids_BxL.reshape(shards, -1)

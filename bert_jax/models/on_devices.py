@@ -43,3 +43,8 @@ def _spec(axes: tuple[str | None, ...]) -> PartitionSpec:
 def num_head_shards() -> int:
     """Returns the number of devices that share the heads of a sequence."""
     return num_shards(_spec(EACH_HEAD)[1])
+
+
+def num_batch_shards() -> int:
+    """Returns the number of devices that the rows of a batch are divided over."""
+    return num_shards(_spec(("batch",))[0])

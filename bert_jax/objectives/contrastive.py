@@ -19,11 +19,8 @@ from bert_jax.models.layers import SMALLEST_SQUARE, unit
 from bert_jax.models.multi_vector_model import MultiVectorModel
 from bert_jax.objectives import ranking
 from bert_jax.objectives.flops import encoder_flops
-from bert_jax.objectives.objective import Batch, Metrics, apply, split_rows
+from bert_jax.objectives.objective import EXCLUDED, Batch, Metrics, apply, split_rows
 from bert_jax.objectives.similarity import Vectors, all_scores, own_scores, prepared, products
-
-# Stands for minus infinity, which would give gradients that are not numbers.
-_EXCLUDED = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +30,12 @@ class Contrastive:
     Attributes:
       loss_name: A key of `LOSSES`.
       options: The arguments of that loss.
-      similarity: See `similarity.prepared`; of the losses mnr, margin_mse and kl.
+      similarity: The similarity in the losses mnr, margin_mse and kl; see `similarity.prepared`.
       dims: The loss is summed over vectors that are cut to these widths (Matryoshka, Kusupati et
         al. 2022); empty for whole vectors.
       dim_weights: The weight of each width.
       mask_duplicates: Whether equal texts are not used as negatives; see `same_texts`.
-      num_texts: The texts of a row, its query and its documents.
+      num_texts: The number of texts in a row: its query and its documents.
       num_chunks: The encoder takes the batch in this many chunks, one after another, and computes
         each again in the backward pass (Gao et al. 2021). The loss is that of the whole batch.
     """
@@ -62,9 +59,10 @@ class Contrastive:
         return {"accuracy": "accuracy"} if "accuracy" in self.averaged else {}
 
     def flops(self, model, length, num_predictions, mean_square=None):
-        """Counts the encoder and its head, forward and backward: the mean of the texts of a row.
+        """Computes the mean FLOPs of the texts of a row, forward and backward.
 
-        The products of a batch's vectors with one another are not counted.
+        They are those of the encoder and its head. The products of a batch's vectors with one
+        another are not counted.
         """
         query, document = self.forward_flops(model, length)
         return 3.0 * (document + (query - document) / self.num_texts)
@@ -237,7 +235,7 @@ def mnr(
         if guide_BxG is not None:
             excluded_BxB |= guided_out(products("id,jd->ij", guide_BxG, guide_queries))
         logits_BxB = scale * products("id,jd->ij", x_BxD, queries)
-        return jnp.where(excluded_BxB, _EXCLUDED, logits_BxB)
+        return jnp.where(excluded_BxB, EXCLUDED, logits_BxB)
 
     def with_documents(
         x: Vectors, guide_BxG: jax.Array | None, excluded_BxBxC: jax.Array
@@ -246,7 +244,7 @@ def mnr(
         if guide_BxG is not None:
             excluded_BxBxC |= guided_out(all_scores(guide_BxG, guide_documents))
         logits_BxBxC = scale * all_scores(x, documents)
-        return jnp.where(excluded_BxBxC, _EXCLUDED, logits_BxBxC)
+        return jnp.where(excluded_BxBxC, EXCLUDED, logits_BxBxC)
 
     negatives_BxBxC = with_documents(queries, guide_queries, is_positive_BxBxC)
     to_documents_B = jax.nn.logsumexp(negatives_BxBxC, axis=(1, 2))
@@ -299,7 +297,7 @@ def ranked_pairs(similarity: Callable[[jax.Array, jax.Array], jax.Array]) -> Cal
         similarity_B = scale * similarity(queries_BxD, documents_BxCxD[:, 0])
         differences_BxB = similarity_B[:, None] - similarity_B
         is_lower_BxB = labels_B[:, None] < labels_B
-        log_sum = jax.nn.logsumexp(jnp.where(is_lower_BxB, differences_BxB, _EXCLUDED))
+        log_sum = jax.nn.logsumexp(jnp.where(is_lower_BxB, differences_BxB, EXCLUDED))
         return {"loss": jnp.logaddexp(0.0, log_sum)}
 
     return loss
@@ -375,7 +373,7 @@ def kl(
     """
     similarity_BxC = own_scores(*prepared(queries, documents, similarity))
     log_probs_BxC, wanted_BxC = (
-        jax.nn.log_softmax(jnp.where(is_document_BxC, x_BxC / divisor, _EXCLUDED))
+        jax.nn.log_softmax(jnp.where(is_document_BxC, x_BxC / divisor, EXCLUDED))
         for x_BxC, divisor in ((similarity_BxC, temperature), (scores_BxC, teacher_temperature))
     )
     divergence_B = jnp.sum(jnp.exp(wanted_BxC) * (wanted_BxC - log_probs_BxC), axis=1)

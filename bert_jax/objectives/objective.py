@@ -11,6 +11,8 @@ Metrics = dict[str, Any]
 # Metrics of a step whose rows several sequences share: the number of sequences, and the sums of
 # their lengths and of the squares of these.
 SEQUENCE_SUMS = ("num_sequences", "num_tokens", "sum_of_squared_lengths")
+# Stands for minus infinity, which would give gradients that are not numbers.
+EXCLUDED = -1e30
 
 
 class Objective(Protocol):

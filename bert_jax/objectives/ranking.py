@@ -14,11 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.task_models import Outputs
-from bert_jax.objectives.objective import Batch, Metrics
+from bert_jax.objectives.objective import EXCLUDED, Batch, Metrics
 from bert_jax.objectives.task_losses import TaskLoss
 
-# Stands for minus infinity, which would give gradients that are not numbers.
-_EXCLUDED = -1e30
 Terms = tuple[jax.Array, jax.Array]
 
 
@@ -78,7 +76,7 @@ def softmax(logits_BxC: jax.Array, labels_BxC: jax.Array, mask_BxC: jax.Array) -
     labels_BxC = jnp.where(mask_BxC, labels_BxC, 0)
     total_Bx1 = jnp.sum(labels_BxC, axis=1, keepdims=True)
     shares_BxC = labels_BxC / jnp.where(total_Bx1 > 0, total_Bx1, 1)
-    log_probs_BxC = jax.nn.log_softmax(jnp.where(mask_BxC, logits_BxC, _EXCLUDED))
+    log_probs_BxC = jax.nn.log_softmax(jnp.where(mask_BxC, logits_BxC, EXCLUDED))
     return -jnp.sum(shares_BxC * log_probs_BxC, axis=1), total_Bx1[:, 0] > 0
 
 
@@ -89,7 +87,7 @@ def listnet(
 
     Its gradient is that of the KL divergence from a teacher (Cao et al. 2007, Hinton et al. 2015).
     """
-    targets_BxC = jax.nn.softmax(jnp.where(mask_BxC, labels_BxC / temperature, _EXCLUDED))
+    targets_BxC = jax.nn.softmax(jnp.where(mask_BxC, labels_BxC / temperature, EXCLUDED))
     return softmax(logits_BxC, targets_BxC, mask_BxC)
 
 
@@ -119,7 +117,7 @@ def lambda_loss(
         return 1 / jnp.log2(1.0 + ranks)
 
     # Without a gradient, as all ranks.
-    order_BxC = jnp.argsort(jnp.where(mask_BxC, -logits_BxC, -_EXCLUDED), axis=1)
+    order_BxC = jnp.argsort(jnp.where(mask_BxC, -logits_BxC, -EXCLUDED), axis=1)
     ranks_BxC = 1 + jnp.argsort(order_BxC, axis=1)
     gains_BxC = jnp.where(mask_BxC, 2**labels_BxC - 1, 0)
     ideal_Bx1 = jnp.sum(

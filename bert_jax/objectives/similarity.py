@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.layers import unit
-from bert_jax.models.on_devices import num_shards
+from bert_jax.models.on_devices import num_batch_shards
+from bert_jax.objectives.objective import EXCLUDED
 
 Vectors: TypeAlias = jax.Array | tuple[jax.Array, jax.Array]
 # Bytes of the products of a block of documents with queries that a device holds at once.
 _BLOCK_BYTES = 2**24
-# Stands for minus infinity, which would give gradients that are not numbers.
-_EXCLUDED = -1e30
 # The similarity of a document without a vector, as in sentence-transformers.
 _NO_VECTOR = -1e9
 
@@ -91,12 +90,6 @@ def all_scores(queries: Vectors, documents: Vectors) -> jax.Array:
 
 def _maxsim(products_LxM: jax.Array, is_query_L: jax.Array, is_document_1xM: jax.Array):
     """Reduces dot products [..., L, M] to similarities [...]; see `prepared`."""
-    best_L = jnp.max(jnp.where(is_document_1xM, products_LxM, _EXCLUDED), axis=-1)
+    best_L = jnp.max(jnp.where(is_document_1xM, products_LxM, EXCLUDED), axis=-1)
     sum_ = jnp.sum(best_L, axis=-1, where=is_query_L)
     return jnp.where(jnp.any(is_document_1xM, axis=(-2, -1)), sum_, _NO_VECTOR)
-
-
-def num_batch_shards() -> int:
-    """Returns the number of devices that the rows of a batch are divided over."""
-    (batch_axes,) = nn.logical_to_mesh_axes(("batch",)) or (None,)
-    return num_shards(batch_axes)

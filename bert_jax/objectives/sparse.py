@@ -7,11 +7,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.on_devices import num_batch_shards
 from bert_jax.objectives.contrastive import Contrastive
 from bert_jax.objectives.flops import encoder_flops
 from bert_jax.objectives.language_model import language_model_head_flops
 from bert_jax.objectives.objective import Batch
-from bert_jax.objectives.similarity import Vectors, num_batch_shards
+from bert_jax.objectives.similarity import Vectors
 
 
 @dataclasses.dataclass(frozen=True)
