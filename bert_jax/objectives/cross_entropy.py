@@ -112,6 +112,10 @@ def _sums_of_slices(
 class TextPrediction(TokenPrediction):
     """Predicts the tokens of whole rows; `outputs` returns `DecoderInputs`."""
 
+    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
+        """Returns `DecoderInputs`, from which the loss computes a few logits at a time."""
+        return decoder_inputs(model, hidden_BxLxD)
+
     @abc.abstractmethod
     def targets(self, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """Returns the tokens to predict, int32 [B, L], and their weights, float32 [B, L]."""

@@ -1,7 +1,7 @@
-"""Masked diffusion: masked tokens at all rates, weighted to a bound on the likelihood of the text.
+"""The loss of masked diffusion, which bounds the likelihood of the text.
 
-Sahoo et al. 2024 (arXiv:2406.07524, equation 10) and Nie et al. 2025 (arXiv:2502.09992, equation
-3). `batches.corruption.diffusion` draws the rates.
+The loss is that of Sahoo et al. 2024 (arXiv:2406.07524, equation 10) and Nie et al. 2025
+(arXiv:2502.09992, equation 3). `batches.corruption.diffusion` draws the rates.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from scipy.special import entr
 
 from bert_jax.base.batch import DIFFUSION_FIELDS, HELD_OUT_RATES
 from bert_jax.models.heads import LanguageModelHead
-from bert_jax.objectives.cross_entropy import TextPrediction, decoder_inputs, sliced_cross_entropy
+from bert_jax.objectives.cross_entropy import TextPrediction, sliced_cross_entropy
 from bert_jax.objectives.language_model import language_model_head_flops, language_model_metrics
 from bert_jax.objectives.term import Metric, example_weights, loss_and_accuracy
 
@@ -30,11 +30,11 @@ class MaskedDiffusion(TextPrediction):
     """Predicts the masked tokens of rows that are masked at all rates.
 
     The loss is the sum of -log p(token) / rate over the masked tokens, divided by the number of all
-    tokens that may be masked. Its mean over rates and masks bounds -log p(text) of a token from
-    above. The accuracy has the same weights: it is the mean over all rates.
+    tokens that may be masked. Its mean over rates and masks is an upper bound on -log p(text) per
+    token. The accuracy has the same weights, so it is the mean over all rates.
 
-    In held-out rows, `HELD_OUT_RATES` successive rows are copies of one. The standard error is that
-    of a mean over rows of text, with the noise of rates and masks.
+    Each held-out row has `HELD_OUT_RATES` copies, one after another. The standard error is that of
+    the mean over rows of text; it includes the noise of rates and masks.
     """
 
     name = "diffusion"
@@ -53,10 +53,6 @@ class MaskedDiffusion(TextPrediction):
 
     def heads(self, config):
         return {"mlm": LanguageModelHead(config)}
-
-    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
-        """Returns `DecoderInputs`, from which the loss computes a few logits at a time."""
-        return decoder_inputs(model, hidden_BxLxD)
 
     def total(self, batch):
         return jnp.maximum(jnp.sum(batch["mask_weights"] > 0), 1)
@@ -96,8 +92,8 @@ class MaskedDiffusion(TextPrediction):
         return super().baseline_sums(batch, unigram_log_probs_V) | {"rare": rare}
 
     def results(self, sums):
-        # The baseline has no loss for tokens that the training text lacks, such as [SEP], which
-        # fill most of some rows. Here it knows how often they occur.
+        # The baseline has no loss for tokens that the training text lacks, such as the [SEP]s that
+        # fill most of some rows. Added here is the entropy of whether a token is one of these.
         rare, total = sums["rare"]
         rare /= total or 1
         known = total * float(entr(rare) + entr(1 - rare))

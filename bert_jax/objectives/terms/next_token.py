@@ -8,7 +8,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from bert_jax.models.heads import LanguageModelHead
-from bert_jax.objectives.cross_entropy import TextPrediction, decoder_inputs
+from bert_jax.objectives.cross_entropy import TextPrediction
 from bert_jax.objectives.language_model import language_model_head_flops, language_model_metrics
 from bert_jax.objectives.term import example_weights
 
@@ -24,10 +24,6 @@ class NextToken(TextPrediction):
 
     def heads(self, config):
         return {"mlm": LanguageModelHead(config)}
-
-    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
-        """Returns `DecoderInputs`, from which the loss computes a few logits at a time."""
-        return decoder_inputs(model, hidden_BxLxD)
 
     def total(self, batch):
         return jnp.sum(batch["attention_mask"][:, 1:])
