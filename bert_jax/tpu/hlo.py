@@ -30,7 +30,7 @@ _LIKE_COLLECTIVE = re.compile(r"^(all|collective|ragged)-|reduce-scatter")
 _NO_CYCLES = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "reshape"}
 _NO_CYCLES |= {"copy-start", "copy-done", "slice-start", "slice-done", "custom-call"}
 _NO_CYCLES |= {"call-start", "call-update", "call-done", "async-start", "async-update"}
-# The last writes a part of an array in place.
+# A dynamic-update-slice writes a part of an array in place.
 _NO_CYCLES |= {"async-done", "while", "call", "conditional", "opt-barrier", "dynamic-update-slice"}
 _LARGE_BYTES = 2**18
 

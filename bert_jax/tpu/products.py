@@ -14,6 +14,8 @@ _SHAPE = re.compile(r"^[a-z]\w*\[([\d,]*)\]")
 _FACTORS = re.compile(r" convolution\(%([^\s,)]+), %([^\s,)]+)\)")
 _AXES = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r" window=\{([^}]*)\}")
+# The options of a window that are read, and what they are if they are not written.
+_DEFAULTS = {"size": 0, "stride": 1, "pad": 0, "lhs_dilate": 1, "rhs_dilate": 1}
 
 
 def is_product(operation: str) -> bool:
@@ -47,14 +49,11 @@ def product_flops(product: str, shapes: dict[str, list[int]]) -> int:
     options = dict(part.split("=") for part in window[1].split()) if window else {}
     pairs = 1
     for axis in filter(str.isdigit, axes[3]):
-
-        def option(name: str, default: str, number: int = int(axis)) -> str:
-            return options[name].split("x")[number] if name in options else default
-
-        if int(option("size", "0")) != right[axis]:
+        size, stride, before, spread, gap = (
+            _option(options, name, int(axis)) for name in _DEFAULTS
+        )
+        if size != right[axis]:
             raise ValueError(f"the window of a matrix product is not understood: {product}")
-        stride, before = int(option("stride", "1")), int(option("pad", "0_0").split("_")[0])
-        spread, gap = int(option("lhs_dilate", "1")), int(option("rhs_dilate", "1"))
         # Each place of the window multiplies only where it covers an element, not padding.
         covered = (
             place * stride + step * gap - before
@@ -63,6 +62,13 @@ def product_flops(product: str, shapes: dict[str, list[int]]) -> int:
         )
         pairs *= sum(0 <= at < left[axis] * spread and at % spread == 0 for at in covered)
     return 2 * pairs * result["b"] * result["f"] * right["i"]
+
+
+def _option(options: dict[str, str], name: str, axis: int) -> int:
+    """Reads an option of a window along an axis; for "pad", the padding before the array."""
+    if name not in options:
+        return _DEFAULTS[name]
+    return int(options[name].split("x")[axis].split("_")[0])
 
 
 def _sizes(operation: str) -> list[int]:
