@@ -78,14 +78,14 @@ DENOISING_FIELDS: BatchFields = {
     "decoder_attention_mask": BatchField("BL", "int32", low=1, high=2),
     "labels": BatchField("BL", "int32"),
 }
-# Masked diffusion. Where a token may be masked, `mask_weights` is 1 over the rate at which its row
-# is; elsewhere 0. `input_ids` differ from `original_ids` where it was masked.
+# Masked diffusion. `mask_weights` is 1 / rate where a token may be masked, with the rate of its
+# row, and 0 elsewhere. `input_ids` differ from `original_ids` where a token was masked.
 DIFFUSION_FIELDS: BatchFields = {
     "original_ids": BatchField("BL", "int32"),
     "mask_weights": BatchField("BL", "float32", low=1, high=2),
 }
-# Each held-out row of masked diffusion is in a batch this many times in succession, at rates that
-# are equally far apart.
+# The copies of each held-out row of masked diffusion. They follow each other in a batch; their
+# rates are equally far apart.
 HELD_OUT_RATES = 8
 # Whether a token belongs to the answer to a prompt. Only answers are masked.
 ANSWER_FIELDS: BatchFields = {"is_answer": BatchField("BL", "int32", high=2)}

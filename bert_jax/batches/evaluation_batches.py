@@ -41,8 +41,8 @@ def evaluation_batches(
     Yields:
       Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
       only fill up the last batch. In those rows all other float32 fields, which are weights,
-      are 0 as well. The copies of a row, if the corruption makes several, share the weight 1; all
-      of them are in a batch, which may therefore have a few more than `spec.batch_size` rows.
+      are 0 as well. If the corruption makes several copies of a row, they share the weight 1. All
+      copies are in one batch, which may therefore have a few more rows than `spec.batch_size`.
     """
     corruption = corruption_of(spec.corruption)
     if hasattr(corruption, "held_out"):

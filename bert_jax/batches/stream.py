@@ -117,7 +117,7 @@ class Stream:
         self.rows = _row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
         self._corruption = corruption_of(spec.corruption)(tokenizer, spec, store)
         # The copies of each row; only held-out rows may have more than one.
-        self.repeats = getattr(self._corruption, "repeats", 1)
+        self._repeats = getattr(self._corruption, "repeats", 1)
         # The same rows, assembled from marks of the tokens instead of the ids.
         self._marked_rows = {}
         if store.has_words:
@@ -168,9 +168,9 @@ class Stream:
 
     def _sequences(self, plan: Any, key: np.ndarray, first_example: int) -> HostBatch:
         """Assembles and corrupts consecutive examples, the first numbered `first_example`."""
-        if self.repeats > 1:
-            first_example *= self.repeats
-            plan = select_rows(plan, np.repeat(np.arange(len(plan[0])), self.repeats))
+        if self._repeats > 1:
+            first_example *= self._repeats
+            plan = select_rows(plan, np.repeat(np.arange(len(plan[0])), self._repeats))
         batch = self.rows.assemble(plan)
         marks = {
             name: rows.assemble(plan)["input_ids"] == 1 for name, rows in self._marked_rows.items()

@@ -119,7 +119,8 @@ class SelfAttention(nn.Module):
         )
         probs_BxAxLxL = jax.nn.softmax(scores_BxAxLxL + bias_Bx1xQxL).astype(self.config.dtype)
         if self.is_local:
-            # Padding far from the text sees nothing, as in PyTorch; it may be a [MASK] of a query.
+            # Where the whole window is padding, the result is 0, as in PyTorch. The [MASK]s that
+            # expand a query may be there.
             sees_Bx1xQx1 = jnp.any(bias_Bx1xQxL == 0, axis=-1, keepdims=True)
             probs_BxAxLxL = jnp.where(sees_Bx1xQx1, probs_BxAxLxL, 0)
         # Costs nothing unless the caller makes "intermediates" mutable.

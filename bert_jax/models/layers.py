@@ -50,8 +50,9 @@ def matrix_init(
 
     def init_matrix(*arguments) -> Matrix:
         box = init(*arguments)
-        axes_of = {"inputs": inputs, "outputs": outputs}
-        return Matrix(box.value, box.names, **axes_of, share=share, dtype=config.dtype)
+        return Matrix(
+            box.value, box.names, inputs=inputs, outputs=outputs, share=share, dtype=config.dtype
+        )
 
     return init_matrix
 

@@ -90,7 +90,8 @@ class SparseModel(nn.Module):
     def _pooled(self, hidden_NxLxD: jax.Array, is_token_NxL: jax.Array) -> jax.Array:
         """Computes the weights in blocks of the vocabulary: [N, L, W] logits are never in memory.
 
-        The backward pass has the positions of the largest logits and computes none again.
+        With the maximum, the backward pass reads the positions of the largest logits and computes
+        no logits again.
         """
         hidden_NxLxE = self.mlm.transformed(hidden_NxLxD)
         table_WxE = self.mlm.decoder_table(self.bert.embeddings.table_WxE)

@@ -24,12 +24,12 @@ def copied_bytes(model: nn.Module) -> int:
 
 
 def make_gather(model: nn.Module, layout: Layout) -> Callable[[Any], Any]:
-    """Makes the function of the state's parameters to those that the layers read.
+    """Makes the function that turns the state's parameters into those that the layers read.
 
-    They are the same, except for zero1. There, matrices are rounded to the dtype of their products
-    and gathered, so that each of them is moved once; where layers read sharded matrices, the
-    forward and the backward pass gather them again. The gradient of a copy is float32, and sharded
-    like the parameter.
+    It changes them only for zero1, where it rounds matrices to the dtype of their products and
+    gathers them. Each matrix is then moved once. Where layers read sharded matrices, both the
+    forward and the backward pass gather them. The gradient of a copy is float32, and sharded like
+    the parameter.
     """
     if layout.preset != "zero1":
         return lambda params: params

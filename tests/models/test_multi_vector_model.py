@@ -36,7 +36,7 @@ RNG = np.random.default_rng(0)
 def rows(lengths, length):
     ids = RNG.integers(5, 50, (len(lengths), length)).astype(np.int32)
     mask = (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)
-    # What stands at padding does not matter.
+    # The ids at padding do not matter.
     return {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": mask}
 
 
@@ -59,7 +59,7 @@ def test_documents_have_a_vector_of_length_1_for_each_token_that_is_not_skipped(
     assert vectors.shape == (3, 9, 8) and vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), expected, rtol=1e-5)
     assert not np.asarray(vectors)[~expected].any()
-    # A query has all, and skipped tokens are read.
+    # A query has a vector for every token. The encoder reads skipped tokens too.
     query = run(model.for_queries(), params, batch)
     np.testing.assert_array_equal(query["is_vector"], batch["attention_mask"] > 0)
     np.testing.assert_array_equal(np.asarray(query["embeddings"])[expected], vectors[expected])
@@ -115,9 +115,9 @@ def test_queries_are_expanded_by_masks(expansion, length):
     ],
 )
 def test_the_added_masks_have_the_states_of_plain_attention(monkeypatch, kernels, length, changes):
-    """The kernels run as plain JAX. That of GPUs computes nothing at padding, for which it is made.
+    """The kernels run as plain JAX. The GPU kernel computes nothing at padding, by design.
 
-    Rows below its least length have the same states in any case.
+    Rows that are too short for the kernel have the same states in any case.
     """
     kernel = mock.Mock(side_effect=functools.partial(kernels.fused_attention, interpret=True))
     monkeypatch.setattr(kernels, "fused_attention", kernel)

@@ -90,7 +90,10 @@ def test_blocks_give_the_weights_and_gradients_of_all_logits(monkeypatch, case):
 
 
 def test_the_gradient_needs_the_memory_of_a_block_of_the_vocabulary():
-    """Of 32 texts of 256 tokens; all logits are 956 MiB. The head's layer has a part in it."""
+    """All logits of the 32 texts of 256 tokens take 956 MiB.
+
+    The limit includes the memory of the head's layer.
+    """
     config = dataclasses.replace(CONFIG, vocab_size=30_522, hidden_size=384)
     model = SparseModel(config)
     params = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
@@ -131,7 +134,7 @@ def test_a_static_query_has_each_of_its_tokens_once():
     np.testing.assert_array_equal(vectors(params), expected)
     gradients = jax.grad(lambda params: vectors(params).sum())(params)
     np.testing.assert_array_equal(gradients["query_weights"], (expected != 0).sum(axis=0))
-    # Documents do not read the table, and other models have no query of their own.
+    # Documents do not read the table. Without a table, queries are encoded like documents.
     plain = SparseModel(CONFIG)
     rest = {name: params[name] for name in ("bert", "mlm")}
     np.testing.assert_array_equal(

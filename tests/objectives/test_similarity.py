@@ -53,7 +53,7 @@ def test_losses_are_those_of_sentence_transformers(name, kind, options, value, n
 
 @pytest.mark.parametrize("name", ["mnr", "kl", "margin_mse"])
 def test_documents_that_a_row_lacks_change_nothing(name):
-    """They have no vectors, or any."""
+    """The result is the same whether such documents have vectors or none."""
     queries, documents = pair(4, 3, 5, 6)
     is_document = np.arange(3) < np.array([[3], [2], [3], [1]])
     scores = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
@@ -98,7 +98,7 @@ def written_out(queries, documents):
 
 @pytest.mark.parametrize("block_bytes", [1, 4 * 5 * 4 * 6 * 4, 2**24])
 def test_blocks_of_documents_have_the_scores_of_loops(monkeypatch, block_bytes):
-    """Of one, four and all of 15 documents at once. One document has no vector."""
+    """Blocks have 1, 4 and all 15 documents. One document has no vector."""
     monkeypatch.setattr(similarity, "_BLOCK_BYTES", block_bytes)
     queries, documents = pair(5, 3, 4, 6)
     documents[1][2, 1] = False
@@ -114,7 +114,7 @@ def test_blocks_of_documents_have_the_scores_of_loops(monkeypatch, block_bytes):
     np.testing.assert_allclose(
         np.where(has_vector, mean, 0), np.where(has_vector, expected / number_Bx1x1, 0), rtol=1e-4
     )
-    # A gradient passes a document without a vector.
+    # The gradient is finite although a document has no vector.
     gradient = jax.grad(
         lambda x: jnp.sum(jnp.maximum(all_scores((x, queries[1]), documents), -99.0))
     )(queries[0])
@@ -122,7 +122,7 @@ def test_blocks_of_documents_have_the_scores_of_loops(monkeypatch, block_bytes):
 
 
 def test_the_gradient_of_maxsim_needs_the_memory_of_a_block():
-    """768 MiB for 64 queries of 32 tokens and 128 documents of 256 at once."""
+    """Without blocks, 64 queries of 32 tokens and 128 documents of 256 would take 768 MiB."""
     queries, documents = ((64, 32), (64, 2, 256))
     vectors = [jax.ShapeDtypeStruct((*shape, 128), jnp.float32) for shape in (queries, documents)]
     masks = [jax.ShapeDtypeStruct(shape, bool) for shape in (queries, documents)]

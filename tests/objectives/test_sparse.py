@@ -72,7 +72,7 @@ def test_losses_are_those_of_sentence_transformers(loss_and_metrics, name, optio
         (LOGITS[:1], 1, 2.851802546737, (0.537131955,)),
         (LOGITS[:1], 0.05, 0.142590127337, None),
         (LOGITS[1:], 0.03, 0.076864089472, None),
-        # With a document weight alone, over q, p and n: without the loss mnr.
+        # With only a document weight, FLOPS is over all three arrays. The loss mnr is subtracted.
         (LOGITS, 0.03, 3.175733367022 - 3.101541116245, None),
     ],
 )
@@ -98,12 +98,12 @@ def test_the_factors_grow_with_the_square_of_the_step(loss_and_metrics):
             [0, full / 9, full, full],
             rtol=1e-6,
         )
-        others = found[0]["loss"], found[33]["loss"]
-    assert others[1] - others[0] == pytest.approx(0.142590127 + 0.076864089, rel=1e-5)
+    added = found[33]["loss"] - found[0]["loss"]
+    assert added == pytest.approx(0.142590127 + 0.076864089, rel=1e-5)
 
 
 def test_documents_that_a_row_lacks_count_nowhere(loss_and_metrics):
-    """Nor does a term whose factor is 0 exist."""
+    """A term whose factor is 0 does not exist either."""
     numbers = np.arange(8).reshape(4, 2)
     numbers[1:, 1] = -1
     objective = SparseContrastive("mnr", {"scale": 1.0}, **WEIGHTS | {"query_flops": 0.0})

@@ -19,12 +19,12 @@ LEAST_RATE = 1e-3
 class Diffusion:
     """Masks each token of a row with the row's probability; every chosen token becomes [MASK].
 
-    All tokens but [CLS] may be masked or, in rows with answers, those of the answer. No option of
+    All tokens but [CLS] may be masked; in rows with answers, only those of the answer. No option of
     `config.data` is used.
 
     The rates of the rows of a batch are equally far apart: t_i = 1 - (u + i / B) mod 1, where i is
-    the place of a row among B, and u is drawn for the batch. Packed sequences are counted within
-    their window instead, B in a row.
+    the place of a row among B, and u is drawn for the batch. Packed sequences are numbered within
+    their window, and u is drawn for each B successive ones.
 
     Attributes:
       fields: The arrays that `corrupt` adds to a batch.
@@ -58,16 +58,16 @@ class Diffusion:
           `input_ids` int32 [B, L] with masks, and `DIFFUSION_FIELDS`.
         """
         ids_BxL = batch["input_ids"]
-        may_BxL = (batch["attention_mask"] != 0) & (ids_BxL != self._cls_id)
+        is_candidate_BxL = (batch["attention_mask"] != 0) & (ids_BxL != self._cls_id)
         if "is_answer" in batch:
-            may_BxL = batch["is_answer"] != 0
+            is_candidate_BxL = batch["is_answer"] != 0
         t_Bx1 = self.times(key, first_example, len(ids_BxL))[:, None]
         coins_BxL = uniform(draw_rows(key, first_example, *ids_BxL.shape))
-        is_masked_BxL, rate_Bx1 = self.choose(may_BxL, coins_BxL, t_Bx1)
+        is_masked_BxL, rate_Bx1 = self.choose(is_candidate_BxL, coins_BxL, t_Bx1)
         return {
             "input_ids": np.where(is_masked_BxL, self._mask_id, ids_BxL),
             "original_ids": ids_BxL,
-            "mask_weights": (may_BxL / rate_Bx1).astype(np.float32),
+            "mask_weights": (is_candidate_BxL / rate_Bx1).astype(np.float32),
         }
 
     def times(self, key: np.ndarray, first_example: int, num_rows: int) -> np.ndarray:
@@ -79,17 +79,17 @@ class Diffusion:
         return 1 - (uniform(bits_N)[draw_B - first] + place_B / self._rows_per_draw) % 1
 
     def choose(
-        self, may_BxL: np.ndarray, coins_BxL: np.ndarray, t_Bx1: np.ndarray
+        self, is_candidate_BxL: np.ndarray, coins_BxL: np.ndarray, t_Bx1: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns which tokens become masks, bool [B, L], and the rate of each row, [B, 1]."""
         rate_Bx1 = LEAST_RATE + (1 - LEAST_RATE) * t_Bx1
-        return may_BxL & (coins_BxL < rate_Bx1), rate_Bx1
+        return is_candidate_BxL & (coins_BxL < rate_Bx1), rate_Bx1
 
 
 class HeldOutDiffusion(Diffusion):
     """The masks of held-out rows, each with `HELD_OUT_RATES` rates that are equally far apart.
 
-    A fixed number of tokens is masked, ceil(t n) of n, which gives the same bound with less noise
+    Of n tokens, ceil(t n) are masked. This fixed number gives the same bound with less noise
     (Nie et al. 2025, equation 6).
     """
 
@@ -100,9 +100,9 @@ class HeldOutDiffusion(Diffusion):
         self._rows_per_draw = self.repeats
 
     def choose(
-        self, may_BxL: np.ndarray, coins_BxL: np.ndarray, t_Bx1: np.ndarray
+        self, is_candidate_BxL: np.ndarray, coins_BxL: np.ndarray, t_Bx1: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        total_Bx1 = np.maximum(may_BxL.sum(axis=1, keepdims=True), 1)
+        total_Bx1 = np.maximum(is_candidate_BxL.sum(axis=1, keepdims=True), 1)
         number_Bx1 = np.ceil(t_Bx1 * total_Bx1)
-        order_BxL = np.where(may_BxL, coins_BxL, 2).argsort(axis=1).argsort(axis=1)
-        return may_BxL & (order_BxL < number_Bx1), number_Bx1 / total_Bx1
+        order_BxL = np.where(is_candidate_BxL, coins_BxL, 2).argsort(axis=1).argsort(axis=1)
+        return is_candidate_BxL & (order_BxL < number_Bx1), number_Bx1 / total_Bx1

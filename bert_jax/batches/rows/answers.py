@@ -15,8 +15,9 @@ class AnswerRows(HalvesRows):
     """`[CLS] prompt [SEP] answer [SEP] [SEP] ...`, one row for each document of two sentences.
 
     The row is filled with [SEP], which belong to the answer: a model learns where answers end (Nie
-    et al. 2025, arXiv:2502.09992, section 2.3). An answer keeps its first half row at least, and
-    then the prompt its last tokens; what is cut off is not in any row.
+    et al. 2025, arXiv:2502.09992, section 2.3). If a row is too short for both, the answer keeps
+    its first tokens, as many as the prompt leaves or half of the row if that is more. The prompt
+    keeps its last tokens. What is cut off is not in any row.
     """
 
     fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **ANSWER_FIELDS}
@@ -43,8 +44,8 @@ class AnswerRows(HalvesRows):
         """Returns each prompt's first token, its answer's first token, and the token after it."""
         if (np.diff(block.document_starts) != 2).any():
             raise UserError(
-                "config.data.rows is answers, but a document of the text is no prompt with an "
-                "answer: name both fields, such as config.data.text_field=prompt,answer"
+                "config.data.rows is answers, but a document of the text is not a prompt with "
+                "an answer: name both fields, such as config.data.text_field=prompt,answer"
             )
         first_N, middle_N = block.sentence_starts[:-1].reshape(-1, 2).T
         end_N, room = block.sentence_starts[2::2], self._max_num_tokens

@@ -29,10 +29,10 @@ def test_rates_are_equally_far_apart_in_every_batch():
     assert times.min() > 0 and times.max() <= 1
     gaps = np.diff(np.sort(times, axis=1), axis=1)
     np.testing.assert_allclose(gaps, 1 / 16, atol=1e-12)
-    # What is left, the place within a sixteenth, is uniform and another in each batch.
+    # The offset of a batch, less than a sixteenth, is uniform over batches.
     place = np.sort(times.min(axis=1) * 16)
     assert np.abs(place - (np.arange(500) + 0.5) / 500).max() < 1.63 / np.sqrt(500)
-    # A row has the same rate, whichever rows are made with it.
+    # The rate of a row does not depend on the rows that are made with it.
     np.testing.assert_array_equal(corruption.times(KEY, 37, 3), times.ravel()[37:40])
 
 
