@@ -235,11 +235,11 @@ def _score_retrieval() -> dict[str, Any]:
     bert = load_bert(args.model, args.step)
     if _is_reranker(bert):
         cli.refuse_flags((*_OF_EMBEDDINGS, *_PROMPTS), "on a reranker")
-        kept = {name: data for name, data in sets.items() if name not in _NOT_RERANKED}
-        if left_out := sets.keys() - kept.keys() if kept else ():
+        kept = {name: data for name, data in sets.items() if name not in _NOT_RERANKED} or sets
+        if left_out := sets.keys() - kept.keys():
             names = " and ".join(sorted(left_out))
             say(f"{names}: left out, because finding arguments is another task")
-        found = _rerank(bert, kept or sets)
+        found = _rerank(bert, kept)
         title = f"The first {args.depth:,} documents, reranked, on {args.retrieval}"
         columns, stage = ("reranked", args.first, FIRST_PREFIX), f"_R{args.depth}"
     else:
@@ -253,14 +253,14 @@ def _score_retrieval() -> dict[str, Any]:
             }
         title = _title(embedding, next(iter(found.values())), args.retrieval)
         columns, stage = ("this model", "BM25", retrieval.BASELINE_PREFIX), ""
-    results = found.get("") or retrieval.mean_scores(found)
     if "" in found:
+        results = found[""]
         _print_scores(title, results, *columns)
     else:
-        _print_sets(title, found | {"mean": results}, columns[-1])
+        means = retrieval.mean_scores(found)
+        _print_sets(title, found | {"mean": means}, columns[-1])
         group = "NanoBEIR" if all(name.startswith("Nano") for name in found) else "BEIR"
-        means = {f"{group}{stage}_mean_{name}": value for name, value in results.items()}
-        results = {**found, **means}
+        results = found | {f"{group}{stage}_mean_{name}": x for name, x in means.items()}
     if any(x["full_ndcg@10"] < x["ndcg@10"] for x in found.values() if "full_ndcg@10" in x):
         say("Some relevant documents were not found: only full_ndcg@10 counts them in both columns")
     return results

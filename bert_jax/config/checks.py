@@ -14,7 +14,7 @@ from ml_collections.config_flags import config_path
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.common import COMMON, MODEL
-from bert_jax.config.data import DATA
+from bert_jax.config.data import DATA, MASKING
 from bert_jax.config.schema import Section, flatten
 from bert_jax.config.stage_keys import OWN_KEYS, OWN_MODEL_KEYS, STAGE, has_own_schedule
 from bert_jax.text.named_sources import named_inputs
@@ -263,7 +263,7 @@ def flag_rules(config: ConfigDict, flags: Collection[str]) -> Iterator[Rule]:
         yield unless(key, own, all(stage[own] != STAGE[own].default for _, stage in used))
     if config.data.corruption == "diffusion":
         right = "diffusion masks single tokens, at a rate that is drawn for each row; leave it out"
-        of_masks = ["data.masked_lm_prob", "data.mask_fractions", "data.whole_word_masking"]
+        of_masks = [f"data.{key}" for key in MASKING]
         of_stages = ("masked_lm_prob", "max_predictions_per_seq")
         of_masks += [f"train.stages[{i}].{key}" for i, _ in used for key in of_stages]
         for key in of_masks:

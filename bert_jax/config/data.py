@@ -7,6 +7,9 @@ from bert_jax.config.tokenizer import TOKENIZER
 
 _text_field = functools.partial(Field, owner=Owner.STORE)
 
+# The keys that choose the masked tokens. Diffusion uses none: it draws a rate for each row.
+MASKING = ("masked_lm_prob", "mask_fractions", "whole_word_masking")
+
 SAMPLING: Section = {
     "sampling_exponent": Field(
         1.0,

@@ -156,11 +156,12 @@ def _write_npz(
 ) -> None:
     """Writes arrays. Their shapes come first in the file, so scratch files hold the values."""
     types, starts = {"features": (np.float32, vector)}, ""
+    has_ids = embedding.kind == "dense" and embedding.pooling == "tokens"
     if embedding.kind == "sparse":
         types, starts = {"data": (np.float32, ()), "indices": (np.int32, ())}, "indptr"
     elif embedding.kind == "multi_vector":
         types, starts = {"vectors": (np.float32, vector)}, "starts"
-    elif embedding.pooling == "tokens":
+    elif has_ids:
         types, starts = types | {"input_ids": (np.int32, ())}, "offsets"
     if starts:
         types[starts] = np.int64, ()
@@ -170,11 +171,13 @@ def _write_npz(
         scratch = {name: stack.enter_context(new_file()) for name in types}
         num_rows = np.int64(0)
         for row, features in found:
-            values = features if embedding.kind == "sparse" else (features, row.input_ids_L)
+            values = [*features] if embedding.kind == "sparse" else [features]
+            if has_ids:
+                values.append(row.input_ids_L)
             if starts:
-                values = *values[: len(types) - 1], num_rows
+                values.append(num_rows)
                 num_rows += len(values[0])
-            for (name, (dtype, _)), value in zip(types.items(), values, strict=False):
+            for (name, (dtype, _)), value in zip(types.items(), values, strict=True):
                 scratch[name].write(np.asarray(value, dtype).tobytes())
         if starts:
             scratch[starts].write(num_rows.tobytes())

@@ -5,6 +5,7 @@ from typing import Any
 
 from bert_jax.batches.corruption.diffusion import LEAST_RATE
 from bert_jax.config import flatten
+from bert_jax.config.data import MASKING
 from bert_jax.interop.embedding import Embedding
 from bert_jax.interop.family import Family
 from bert_jax.interop.pretrained import Pretrained
@@ -138,8 +139,7 @@ def _training(training: dict[str, Any]) -> dict[str, Any]:
     sections = {name: config.get(name) or {} for name in _SECTIONS}
     facts |= dict(flatten(sections))
     if sections["data"].get("corruption") == "diffusion":
-        # These have no effect here.
-        for key in ("masked_lm_prob", "mask_fractions", "whole_word_masking"):
+        for key in MASKING:
             facts.pop(f"data.{key}", None)
         facts["masking rates"] = f"uniform from {LEAST_RATE:g} to 1, one for each row"
     # The options that the corpus was made with are in the config's `data` already.

@@ -97,14 +97,11 @@ def test_every_form_is_read_and_written_again(form, tmp_path):
     )
 
 
-def without_dense(path):
-    modules = json.loads((path / "modules.json").read_text())
-    return [module for module in modules if not module["type"].endswith("Dense")]
-
-
 def test_a_model_without_a_projection_has_the_states(tmp_path):
     path = late_interaction(write_encoder(tmp_path / "first"))
-    (path / "modules.json").write_text(json.dumps(without_dense(path)))
+    modules = json.loads((path / "modules.json").read_text())
+    kept = [module for module in modules if not module["type"].endswith("Dense")]
+    (path / "modules.json").write_text(json.dumps(kept))
     np.testing.assert_array_equal(formats.read(path).weights["projection/kernel"], np.eye(12))
 
 
