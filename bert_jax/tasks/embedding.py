@@ -339,10 +339,15 @@ class EmbeddingTask(Task):
 
     def _training_rows(self, source: epath.Path, name: str, bad_rows: BadRecords) -> TupleRows:
         types = {"softmax": np.int32} | dict.fromkeys(NUMBER_LOSSES, np.float32)
-        options = self._tokenizer, self._max_seq_length, types.get(self._loss)
-        tuples = self._part(source, "train", name, bad_rows)
-        options = *options, self._options["include_prompt"], self._query_length
-        rows = TupleRows(tuples, self._prompts(name), *options)
+        rows = TupleRows(
+            self._part(source, "train", name, bad_rows),
+            self._prompts(name),
+            self._tokenizer,
+            self._max_seq_length,
+            types.get(self._loss),
+            include_prompt=self._options["include_prompt"],
+            query_length=self._query_length,
+        )
         self.check_not_empty(source, "train", rows)
         if self._loss in _OF_DIFFERENCES and np.all(rows.labels_N == rows.labels_N[0]):
             raise UserError(
@@ -383,9 +388,17 @@ class EmbeddingTask(Task):
                     )
             return found | {f"{BASELINE_PREFIX}ndcg@10": baseline()}
 
-        options = self._tokenizer, self._max_seq_length, scores, [data.relevant, data.own]
-        options = *options, self._options["include_prompt"], self._query_length, self._kind
-        return ScoredRows((data.queries, texts), prompts, *options)
+        return ScoredRows(
+            (data.queries, texts),
+            prompts,
+            self._tokenizer,
+            self._max_seq_length,
+            scores,
+            [data.relevant, data.own],
+            include_prompt=self._options["include_prompt"],
+            query_length=self._query_length,
+            kind=self._kind,
+        )
 
     def _similarity_rows(
         self,
