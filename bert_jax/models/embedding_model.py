@@ -12,17 +12,30 @@ from bert_jax.models.bert_encoder import BertEncoder
 from bert_jax.models.heads import OutputLayer
 
 
-class EmbeddingModel(nn.Module):
+class VectorModel(nn.Module):
+    """A model whose outputs have vectors of texts by the name `embeddings`."""
+
+    # See `TaskModel`.
+    INPUTS: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids", "attention_mask")
+    PER_TOKEN: ClassVar[bool] = False
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """The batch fields that the model is called with, and their numbers of axes."""
+        return dict.fromkeys(self.INPUTS, 2)
+
+    def for_queries(self) -> Self:
+        """Returns the model of queries, which has the same parameters."""
+        return self
+
+
+class EmbeddingModel(VectorModel):
     """The encoder with a pooling; its vectors have the lengths that come out.
 
     Attributes:
       pooling: "mean" for the mean over all tokens with [CLS] and [SEP], or "cls" for the first.
       num_outputs: The classes of the loss softmax, whose layer is only for training; else 0.
     """
-
-    # See `TaskModel`.
-    INPUTS: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids", "attention_mask")
-    PER_TOKEN: ClassVar[bool] = False
 
     config: BertConfig
     pooling: str = "mean"
@@ -48,15 +61,6 @@ class EmbeddingModel(nn.Module):
         if self.num_outputs and self.is_initializing():
             self.classify(hidden_NxLxD[:, 0], hidden_NxLxD[:, 0])
         return {"embeddings": pooled(hidden_NxLxD, mask_NxL == 1, self.pooling)}
-
-    @property
-    def fields(self) -> dict[str, int]:
-        """The batch fields that the model is called with, and their numbers of axes."""
-        return dict.fromkeys(self.INPUTS, 2)
-
-    def for_queries(self) -> Self:
-        """Returns the model of queries: this one."""
-        return self
 
     def classify(self, first_NxD: jax.Array, second_NxD: jax.Array) -> jax.Array:
         """Returns the logits of pairs, float32 [N, num_outputs] (Reimers and Gurevych 2019)."""

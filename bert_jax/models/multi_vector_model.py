@@ -2,18 +2,18 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Self
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.bert_encoder import BertEncoder
+from bert_jax.models.embedding_model import VectorModel
 from bert_jax.models.layers import Projection, unit
 
 
-class MultiVectorModel(nn.Module):
+class MultiVectorModel(VectorModel):
     """The encoder with a projection of each state, to a vector of length 1.
 
     As a document, a text has the vectors of its tokens that are not skipped. As a query, it is
@@ -28,10 +28,6 @@ class MultiVectorModel(nn.Module):
       skip_ids: The ids of tokens of documents without a vector, such as punctuation.
       is_query: Whether texts are queries.
     """
-
-    # See `TaskModel`.
-    INPUTS: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids", "attention_mask")
-    PER_TOKEN: ClassVar[bool] = False
 
     config: BertConfig
     width: int = 128
@@ -82,13 +78,7 @@ class MultiVectorModel(nn.Module):
         vectors_NxLxW = jnp.where(is_vector_NxL[..., None], vectors_NxLxW, 0)
         return {"embeddings": vectors_NxLxW, "is_vector": is_vector_NxL}
 
-    @property
-    def fields(self) -> dict[str, int]:
-        """The batch fields that the model is called with, and their numbers of axes."""
-        return dict.fromkeys(self.INPUTS, 2)
-
     def for_queries(self) -> Self:
-        """Returns the model of queries, which has the same parameters."""
         # The kernels compute nothing at padding, where the added [MASK]s are.
         fused = self.config.fused_attention if self.expansion == "none" else ""
         config = dataclasses.replace(self.config, fused_attention=fused)

@@ -1,7 +1,7 @@
 """The encoder that turns a text into a weight for each token of the vocabulary (SPLADE)."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Self
 
 import flax.linen as nn
 import jax
@@ -10,6 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.bert_encoder import BertEncoder
+from bert_jax.models.embedding_model import VectorModel
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.models.input_embeddings import vocabulary_logits
 
@@ -19,7 +20,7 @@ _MAX_BLOCK = 2048
 _MASKED = -1e30
 
 
-class SparseModel(nn.Module):
+class SparseModel(VectorModel):
     """The encoder with the masked-LM head, whose logits are pooled over the tokens of a text.
 
     The weight of a token of the vocabulary is log(1 + relu(logit)) at the position where it is
@@ -32,10 +33,6 @@ class SparseModel(nn.Module):
       special_ids: The ids without a weight in such a query.
       is_query: Whether texts are queries with such weights.
     """
-
-    # See `TaskModel`.
-    INPUTS: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids", "attention_mask")
-    PER_TOKEN: ClassVar[bool] = False
 
     config: BertConfig
     pooling: str = "max"
@@ -69,13 +66,7 @@ class SparseModel(nn.Module):
         )
         return {"embeddings": self._pooled(hidden_NxLxD, is_token_NxL)}
 
-    @property
-    def fields(self) -> dict[str, int]:
-        """The batch fields that the model is called with, and their numbers of axes."""
-        return dict.fromkeys(self.INPUTS, 2)
-
     def for_queries(self) -> Self:
-        """Returns the model of queries, which has the same parameters."""
         # Another model would be compiled again.
         return self.clone(is_query=True) if self.static_queries else self
 
