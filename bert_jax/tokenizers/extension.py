@@ -11,6 +11,9 @@ The new tokens first take the places of the placeholders "[unused0]", ..., and t
   vocabulary had gone on with this text.
 
 Only the vocabulary changes, so every program that can read the old one can read the new.
+
+Markers are another case: `with_markers` gives them ids at the end, and they are found before a text
+is split.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,9 +45,9 @@ def extended_size(tokenizer: Tokenizer, add_tokens: str) -> int:
 
 
 def with_markers(tokenizer: Tokenizer, markers: Iterable[str]) -> Tokenizer:
-    """Returns the tokenizer with markers as tokens that it finds in texts; see `with_added`.
+    """Returns the tokenizer with the markers as tokens; see `Tokenizer.with_added`.
 
-    A marker that it already encodes as one token stays as it is.
+    A marker that is encoded as one token already stays as it is.
     """
     added: dict[int, AddedToken] = {}
     for marker in dict.fromkeys(markers):
@@ -61,9 +64,10 @@ def with_markers(tokenizer: Tokenizer, markers: Iterable[str]) -> Tokenizer:
 
 
 def replaced_pieces(tokenizer: Tokenizer, extended: Tokenizer) -> dict[int, Sequence[int]] | None:
-    """Returns the ids that each added token replaces, by its id; all of them for a marker.
+    """Returns the ids that each added token replaces, by its id.
 
-    None if `extended` is not this tokenizer with added tokens.
+    A marker has all ids, so that its embedding becomes their mean. None if `extended` is not this
+    tokenizer with added tokens.
     """
     old, new = tokenizer.tokens, extended.tokens
     changed = [i for i, token in enumerate(old) if new[i : i + 1] != [token]]
