@@ -26,7 +26,7 @@ from bert_jax.training import workdir
 
 # The first stage that needs no model.
 BM25 = "bm25"
-# The arguments of NanoBEIR, on which sentence-transformers scores no reranker.
+# The data sets of arguments in NanoBEIR. sentence-transformers scores no reranker on them.
 _NOT_RERANKED = ("NanoArguAna", "NanoTouche2020")
 # The flags that say how the text of --data is read.
 _OF_TEXT = ("format", "bad_documents")

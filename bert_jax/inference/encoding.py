@@ -95,8 +95,7 @@ def encode_query(
     **options: Any,
 ) -> Any:
     """Encodes queries, by default with the prompt named query, if any; see `encode`."""
-    own = bert.embedding.for_queries()
-    prompt = _prompt(bert, own, prompt, prompt_name)
+    prompt = _prompt(bert, bert.embedding.for_queries(), prompt, prompt_name)
     return bert.encode(texts, prompt_name="query", prompt=prompt, **options)
 
 
@@ -108,8 +107,7 @@ def encode_document(
     **options: Any,
 ) -> Any:
     """Encodes documents, by default with the prompt named document, passage or corpus."""
-    own = bert.embedding.for_documents()
-    prompt = _prompt(bert, own, prompt, prompt_name)
+    prompt = _prompt(bert, bert.embedding.for_documents(), prompt, prompt_name)
     return bert.encode(texts, prompt_name="document", prompt=prompt, **options)
 
 
@@ -273,7 +271,7 @@ def embedding_with(
 
 
 def _prompt(bert: "Bert", own: Embedding, prompt: str | None, prompt_name: str | None) -> str:
-    """Returns the prompt of one of these, of which the first wins; by default that of `own`."""
+    """Returns `prompt`, or the prompt of `own` that is named, or else the default of `own`."""
     if prompt is not None or prompt_name is None:
         return own.prompt if prompt is None else prompt
     if prompt_name not in own.prompts:
@@ -286,7 +284,7 @@ def _prompt(bert: "Bert", own: Embedding, prompt: str | None, prompt_name: str |
 
 def features(
     bert: "Bert", rows: Sequence[TokenRow], layers: tuple[int, ...], embedding: Embedding
-) -> list[np.ndarray]:
+) -> Vectors:
     """Computes the features of each row: float32 [K, D], or [L, K, D] for "tokens".
 
     A sparse model has a matrix in CSR, [N, V]; a multi-vector model has a list of [L, W].

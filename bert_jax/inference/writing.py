@@ -68,7 +68,7 @@ def write(
       steps: The number of steps in which the tokens of a text are written, about equally many in
         each.
       samples: The number of texts to write for each prompt.
-      order: "confident" keeps the most probable tokens of each step first; "random" any.
+      order: "confident" keeps the most probable tokens of each step; "random" keeps any.
       block: The number of tokens of a block; blocks are written from left to right. 0 writes
         anywhere.
       temperature: The divisor of the logits; 0 takes the likeliest token.
@@ -208,7 +208,7 @@ def _with_hole(bert: "Bert", text: Text) -> Text:
     if count_masks(bert.tokenizer, text):
         return text
     *before, last = (text,) if isinstance(text, str) else text
-    # No space is between them: in some vocabularies it would be a token, and words begin with one.
+    # Without a space before it: in some vocabularies a space is a token, and words begin with one.
     last += MASK
     return (*before, last) if before else last
 
