@@ -278,6 +278,19 @@ def assert_same(found, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=2e-6)
 
 
+def on_eight_devices(name, folder):
+    """Runs eight_devices.py; returns the loss and the list of gradients of each layout."""
+    program = [sys.executable, "-m", "tests.objectives.eight_devices", name, str(folder)]
+    done = subprocess.run(program, env=runs.environment(8), cwd=runs.ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    found = {}
+    for file in sorted(folder.glob("*.npz")):
+        with np.load(file) as arrays:
+            loss, *leaves = (arrays[f"arr_{i}"] for i in range(len(arrays)))
+        found[file.stem] = loss, leaves
+    return found
+
+
 @pytest.mark.parametrize("loss_name", ["mnr", "margin_mse"])
 def test_chunks_change_nothing_and_accumulation_would(loss_name):
     """Chunks have different numbers of negatives."""
@@ -313,15 +326,10 @@ def test_the_negatives_are_those_of_all_devices(name, tmp_path):
     """Also hard ones. What moves between devices is as large as the vectors, not their products."""
     model, params = make_model(name)
     expected = jax.jit(functools.partial(gradients, model, num_chunks=1))(params, make_batch())
-    program = [sys.executable, "-m", "tests.objectives.eight_devices", name, str(tmp_path)]
-    done = subprocess.run(program, env=runs.environment(8), cwd=runs.ROOT, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    found = sorted(tmp_path.glob("*.npz"))
-    assert [file.stem for file in found] == ["dp"] + ["fsdp"] * (name == "encoder")
-    for file in found:
-        with np.load(file) as arrays:
-            loss, *leaves = (arrays[f"arr_{i}"] for i in range(len(arrays)))
-        assert_same((loss, leaves), expected)
+    found = on_eight_devices(name, tmp_path)
+    assert [*found] == ["dp"] + ["fsdp"] * (name == "encoder")
+    for result in found.values():
+        assert_same(result, expected)
     text = (tmp_path / "dp.hlo").read_text()
     shapes = re.findall(r"\w+\[([\d,]*)\]\S* all-gather\(", text)
     sizes = [math.prod(map(int, re.findall(r"\d+", shape))) for shape in shapes]

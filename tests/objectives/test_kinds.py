@@ -3,8 +3,6 @@
 import dataclasses
 import math
 import re
-import subprocess
-import sys
 
 import flax.linen as nn
 import jax
@@ -20,8 +18,7 @@ from bert_jax.objectives.contrastive import Contrastive
 from bert_jax.objectives.flops import encoder_flops
 from bert_jax.objectives.sparse import SparseContrastive
 from bert_jax.training.state import init_params
-from tests import runs
-from tests.objectives.test_contrastive import ROWS, make_batch
+from tests.objectives.test_contrastive import ROWS, make_batch, on_eight_devices
 
 # 128 rows of the table.
 CONFIG = BertConfig(
@@ -84,13 +81,10 @@ def test_chunks_and_devices_change_nothing(name, tmp_path, monkeypatch):
     monkeypatch.setattr(similarity, "_BLOCK_BYTES", 2**12)
     for num_chunks in (4, ROWS):
         assert_same(step(model, params, make_batch(), num_chunks), expected)
-    program = [sys.executable, "-m", "tests.objectives.eight_devices", name, str(tmp_path)]
-    done = subprocess.run(program, env=runs.environment(8), cwd=runs.ROOT, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    for preset in ("dp", "fsdp"):
-        with np.load(tmp_path / f"{preset}.npz") as arrays:
-            loss, *leaves = (arrays[f"arr_{i}"] for i in range(len(arrays)))
-        assert_same((loss, leaves), expected)
+    found = on_eight_devices(name, tmp_path)
+    assert [*found] == ["dp", "fsdp"]
+    for result in found.values():
+        assert_same(result, expected)
     text = (tmp_path / "dp.hlo").read_text()
     gathered = [
         tuple(map(int, re.findall(r"\d+", shape)))

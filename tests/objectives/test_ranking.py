@@ -1,8 +1,5 @@
 """The losses of rankings, with the values of sentence-transformers 6.2 in float64."""
 
-import subprocess
-import sys
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -14,8 +11,7 @@ from bert_jax.models.task_models import BertForMultipleChoice
 from bert_jax.objectives.ranking import LOSSES, RankingLoss
 from bert_jax.training.state import TrainState, init_params
 from bert_jax.training.step import make_train_step
-from tests import runs
-from tests.objectives.test_contrastive import LENGTH, ROWS, assert_same
+from tests.objectives.test_contrastive import LENGTH, ROWS, assert_same, on_eight_devices
 from tests.objectives.test_contrastive import make_model as make_encoder
 
 
@@ -202,12 +198,7 @@ def test_a_step_in_chunks_is_that_of_the_batch(whole_step, num_chunks):
 
 @pytest.mark.slow
 def test_a_step_on_eight_devices_is_that_of_one(whole_step, tmp_path):
-    program = [sys.executable, "-m", "tests.objectives.eight_devices", "lists", str(tmp_path)]
-    done = subprocess.run(program, env=runs.environment(8), cwd=runs.ROOT, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    found = sorted(tmp_path.glob("*.npz"))
-    assert [file.stem for file in found] == ["dp", "fsdp"]
-    for file in found:
-        with np.load(file) as arrays:
-            loss, *leaves = (arrays[f"arr_{i}"] for i in range(len(arrays)))
-        assert_same((loss, leaves), whole_step)
+    found = on_eight_devices("lists", tmp_path)
+    assert [*found] == ["dp", "fsdp"]
+    for result in found.values():
+        assert_same(result, whole_step)
