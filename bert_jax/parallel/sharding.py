@@ -91,12 +91,9 @@ class Layout:
         copied, memory = copied_bytes * chip.devices / 2**30, chip.hbm_limit_bytes / 2**30
         fits = copied <= _MOST_COPIED * memory
         relation = "at most" if fits else "more than"
-        return dataclasses.replace(
-            self,
-            preset="zero1" if fits else "fsdp",
-            reason=f"copies of all matrices take {copied:.2f} of {memory:.2f} GiB, {relation} an "
-            "eighth",
-        )
+        taken = f"copies of all matrices take {copied:.2f} of {memory:.2f} GiB"
+        preset = "zero1" if fits else "fsdp"
+        return dataclasses.replace(self, preset=preset, reason=f"{taken}, {relation} an eighth")
 
     @property
     def description(self) -> str:

@@ -201,9 +201,12 @@ def _walk(
             product_flops=flops + (_flops_inside(computations, inside) if inside else 0),
         )
         if not cycles and not collectives:
-            is_small = _bytes(rest[: opcode.start(1)]) < _LARGE_BYTES
-            # Gathers and scatters are custom fusions, which may run on a SparseCore.
-            may_lack = "kind=kCustom" in rest if inside else is_small or opcode[1] in _NO_CYCLES
+            if inside:
+                # Gathers and scatters are custom fusions, which may run on a SparseCore.
+                may_lack = "kind=kCustom" in rest
+            else:
+                is_small = _bytes(rest[: opcode.start(1)]) < _LARGE_BYTES
+                may_lack = is_small or opcode[1] in _NO_CYCLES
             if operation.product_flops or not may_lack:
                 raise ValueError(f"{match[1]} has no cycles: {rest}"[:200])
         yield operation
