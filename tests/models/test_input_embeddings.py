@@ -40,7 +40,7 @@ def test_gradients_add_up_over_devices(dtype, monkeypatch):
     weights_BxLxE = jnp.asarray(np.random.default_rng(2).normal(size=(4, 30, 8)), jnp.float32)
     table_WxE = TABLE_WxE.astype(dtype)
     whole = gradient(embedded_rows, table_WxE, IDS_BxL, weights_BxLxE)
-    monkeypatch.setattr("bert_jax.models.input_embeddings.num_shards", lambda axes: 2)
+    monkeypatch.setattr("bert_jax.models.input_embeddings.num_batch_shards", lambda: 2)
     split = gradient(embedded_rows, table_WxE, IDS_BxL, weights_BxLxE)
     tolerance = 2**-7 if dtype == jnp.bfloat16 else 1e-6
     np.testing.assert_allclose(
