@@ -43,11 +43,11 @@ def shared_steps():
 
     def create(config, *args, **kwargs):
         made = _create(config, *args, **kwargs)
-        if made.frozen or kwargs.get("scaling"):
-            return made
         # A test may replace these.
         functions = trainer_lib.make_train_step, trainer_lib.compiler_options
         options = str(config.optimizer), made.seed, made.accumulation_steps, functions
+        # Rates of layers follow from the config.
+        options += (str(config),) if kwargs.get("scaling") else ()
         # The options of some objectives are dicts.
         objective = made.objective
         objective = repr(objective) if dataclasses.is_dataclass(objective) else objective

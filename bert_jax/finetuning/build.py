@@ -1,6 +1,5 @@
 """Builds the stage and the trainer of fine-tuning from a completed config."""
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -45,9 +44,17 @@ def make_trainer(
     model_config = make_model_config(config, layout)
     model = head.make_model(model_config, len(config.labels), config, tokenizer)
     loss = head.make_loss(config, class_counts, stage)
-    trainer = Trainer.create(config, layout, model, loss, [stage], scaling=scaling)
+    trainer = Trainer.create(
+        config,
+        layout,
+        model,
+        loss,
+        [stage],
+        scaling=scaling,
+        accumulation_steps=1 if head.divides_batch else None,
+    )
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
-    return dataclasses.replace(trainer, accumulation_steps=1) if head.divides_batch else trainer
+    return trainer
 
 
 def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:

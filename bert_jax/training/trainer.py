@@ -83,12 +83,14 @@ class Trainer:
         fields: BatchFields | None = None,
         frozen: Any = None,
         scaling: optax.GradientTransformation | None = None,
+        accumulation_steps: int | None = None,
     ) -> Self:
         """Builds the trainer of a validated config of pre-training or fine-tuning.
 
         Args:
           layout, model: Made by `make_layout` and with `make_model_config`.
           scaling: Scales the updates, if layers have learning rates of their own.
+          accumulation_steps: By default, that of the config.
         """
         layout = layout.chosen_for(copied_bytes(model))
         schedule = make_schedule(stages)
@@ -109,7 +111,7 @@ class Trainer:
             schedule=schedule,
             shardings=state_shardings(model, optimizer, layout),
             seed=config.seed,
-            accumulation_steps=config.train.gradient_accumulation_steps,
+            accumulation_steps=accumulation_steps or config.train.gradient_accumulation_steps,
             overlap_collectives=config.overlap_collectives,
             fields=fields or {},
             frozen=frozen or {},
