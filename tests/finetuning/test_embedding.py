@@ -121,6 +121,7 @@ def test_undefined_scores_are_printed_as_such_and_stored_as_null(bert, pairs, tm
     sts = tmp_path / "sts.jsonl"
     sts.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     own = {"embedding.positive_column": "", "embedding.sts": str(sts), "train.num_epochs": 2.0}
+    own["train.gradient_accumulation_steps"] = 1
     found = config(bert, pairs, **own)
     results = finetune(found, tmp_path / "run")
     assert results["validation_sts"]["spearman"] is None and results["score"] is None
@@ -166,9 +167,9 @@ def test_a_run_goes_on_to_the_same_end(trained, tmp_path, bert, pairs):
     same_end(trained, copy)
 
 
-def arguments(directory, bert, data):
+def arguments(directory, bert, data, **own):
     """Returns the flags of `python -m bert_jax.finetune` for such a run."""
-    values = OVERRIDES | {"embedding.dims": "0,12", "init_from": bert, "data.input": data}
+    values = OVERRIDES | {"embedding.dims": "0,12", "init_from": bert, "data.input": data} | own
     flags = ["--config=configs/finetune/embedding.py", f"--workdir={directory}"]
     return flags + [f"--config.{key}={value}" for key, value in values.items()]
 
@@ -196,6 +197,10 @@ cli.run(command.main)
 """
 
 
+# A step of each data set is compiled.
+MIXED = {"train.gradient_accumulation_steps": 1}
+
+
 @pytest.fixture(scope="module")
 def mixed(bert, pairs, tmp_path_factory):
     """Trains on two data sets, one without negatives; returns the directory and the input."""
@@ -206,7 +211,7 @@ def mixed(bert, pairs, tmp_path_factory):
     (folder / "bare.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows[:64]))
     data = f"train_whole={pairs}/train.jsonl,train_bare={folder}/bare.jsonl"
     data += f",validation_whole={pairs}/validation.jsonl"
-    finetune(config(bert, data), folder / "run")
+    finetune(config(bert, data, **MIXED), folder / "run")
     return folder / "run", data
 
 
@@ -219,7 +224,7 @@ def test_a_run_on_several_data_sets(mixed, bert):
     shutil.copytree(directory, copy)
     shutil.rmtree(copy / "checkpoints" / "36")
     (copy / "results.json").unlink()
-    finetune(config(bert, data), copy)
+    finetune(config(bert, data, **MIXED), copy)
     same_end(directory, copy)
 
 
@@ -233,7 +238,7 @@ def test_killed_it_ends_with_the_same_bits(
 ):
     """The process dies in its step 12, or while it evaluates the weights of step 16."""
     trained, data = mixed if is_mixed else (trained, pairs)
-    flags = arguments(tmp_path, bert, data)
+    flags = arguments(tmp_path, bert, data, **MIXED if is_mixed else {})
     ended = runs.run([sys.executable, "-c", DIES, name, str(call), *flags])
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     # The checkpoint of step 8 is written in the background.
@@ -246,7 +251,8 @@ def test_killed_it_ends_with_the_same_bits(
 @pytest.mark.parametrize("is_mixed", [False, True])
 def test_two_processes_have_the_negatives_of_both(is_mixed, trained, mixed, tmp_path, bert, pairs):
     trained, data = mixed if is_mixed else (trained, pairs)
-    take_its_steps(trained, tmp_path, arguments(tmp_path, bert, data))
+    own = MIXED if is_mixed else {}
+    take_its_steps(trained, tmp_path, arguments(tmp_path, bert, data, **own))
 
 
 def test_its_vectors_are_those_of_its_export(trained, tmp_path, pairs):
@@ -279,6 +285,7 @@ def test_a_run_whose_pooling_leaves_out_the_prompts(bert, pairs, tmp_path):
     """Vectors of training, which the run writes for its validation rows, are those of encode."""
     options = {"embedding__include_prompt": False, "embedding__pooling": "cls"}
     options |= {"eval__predict": "all", "train__num_epochs": 1.0}
+    options["train__gradient_accumulation_steps"] = 1
     finetune(config(bert, pairs, **options), tmp_path)
     ours = bert_jax.load(tmp_path)
     assert (ours.embedding.include_prompt, ours.embedding.pooling) == (False, "cls")
