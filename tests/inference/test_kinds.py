@@ -1,7 +1,9 @@
 """Models with sparse vectors, and with several vectors for each text, in memory."""
 
 import json
+from functools import partial
 
+import jax
 import numpy as np
 import pytest
 from scipy import sparse
@@ -46,16 +48,19 @@ def test_weights_are_those_of_the_masked_lm_head(pooling, double_log):
     found = bert.encode(TEXTS)
     assert found.format == "csr" and found.dtype == np.float32
     assert 0 < found.nnz < 0.9 * found.shape[0] * found.shape[1]
-    for row, weights_V in zip(bert.rows(TEXTS), found.toarray(), strict=True):
-        (length,) = row.input_ids_L.shape
-        batch = {
-            "input_ids": row.input_ids_L[None],
-            "token_type_ids": np.zeros((1, length), np.int32),
-            "attention_mask": np.ones((1, length), np.int32),
-            "masked_lm_positions": np.arange(length)[None],
-        }
-        (logits_1xLxV,) = apply(model, bert.params, batch).values()
-        logits_LxV = logits_1xLxV[0, :, : len(weights_V)]
+    rows = bert.rows(TEXTS)
+    lengths = [len(row.input_ids_L) for row in rows]
+    ids_NxL = np.stack([np.resize(row.input_ids_L, max(lengths)) for row in rows])
+    is_token_NxL = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    batch = {
+        "input_ids": ids_NxL,
+        "token_type_ids": 0 * ids_NxL,
+        "attention_mask": is_token_NxL.astype(np.int32),
+        "masked_lm_positions": np.tile(np.arange(max(lengths)), (len(rows), 1)),
+    }
+    (logits_NxLxV,) = jax.jit(partial(apply, model))(bert.params, batch).values()
+    for length, all_LxV, weights_V in zip(lengths, logits_NxLxV, found.toarray(), strict=True):
+        logits_LxV = all_LxV[:length, : len(weights_V)]
         expected_LxV = np.log1p(np.maximum(logits_LxV, 0))
         expected_LxV = np.log1p(expected_LxV) if double_log else expected_LxV
         expected_V = expected_LxV.max(0) if pooling == "max" else expected_LxV.sum(0)

@@ -38,7 +38,7 @@ def guesses(bert, ids):
     return probabilities
 
 
-@pytest.mark.parametrize(("length", "steps", "block"), [(9, 4, 0), (9, 9, 3), (8, 5, 3), (5, 1, 0)])
+@pytest.mark.parametrize(("length", "steps", "block"), [(9, 4, 0), (8, 5, 3), (5, 1, 0)])
 def test_the_likeliest_text_against_a_loop(bert, length, steps, block):
     tokenizer = bert.tokenizer
     (row,) = bert.tokenize([PROMPT + " [MASK]" * length], None, masks=True)

@@ -106,15 +106,12 @@ def initial_weights(config, *inputs):
     ("platform", "kernels"),
     [pytest.param("tpu", tpu_attention, marks=pytest.mark.slow), ("gpu", gpu_attention)],
 )
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"num_key_value_heads": 2, "rope_theta": 50.0, "rope_scale": 1.5, "qk_norm": True}],
-)
-def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch, platform, kernels, options):
+def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch, platform, kernels):
     """Dropout is on: both use the same masks."""
+    options = {"num_key_value_heads": 2, "rope_theta": 50.0, "rope_scale": 1.5, "qk_norm": True}
     kernel = mock.Mock(side_effect=functools.partial(kernels.fused_attention, interpret=True))
     monkeypatch.setattr(kernels, "fused_attention", kernel)
-    options = options | {"attention_probs_dropout_prob": RATE, "dtype": jnp.bfloat16}
+    options |= {"attention_probs_dropout_prob": RATE, "dtype": jnp.bfloat16}
     unfused = BertConfig(10, 256, 1, 4, 64, **options)
     fused = dataclasses.replace(unfused, fused_attention=platform)
     hidden = jnp.asarray(np.random.default_rng(1).normal(size=(2, 128, 256)), jnp.bfloat16)

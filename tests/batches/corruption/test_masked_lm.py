@@ -239,8 +239,7 @@ def test_rules_may_keep_their_masks_on_held_out_rows():
     assert rules.held_out(spec) is spec
 
 
-@pytest.mark.parametrize("vocab_size", [900, 4096])
-@pytest.mark.parametrize("length", [32, 128])
+@pytest.mark.parametrize(("length", "vocab_size"), [(32, 900), (128, 4096)])
 def test_derived_predictions_have_room_for_whole_words_of_real_text(vocab_size, length):
     """Words have 1.8 or 1.2 pieces. 15 % of them are chosen, with all of their pieces."""
     texts, rows = sample_texts(40), 30_000
