@@ -30,6 +30,8 @@ class Metric(NamedTuple):
       baseline_label: The baseline in words: "unigram frequencies".
       in_training: Whether the value is also averaged over training steps.
       in_progress: Whether the value is shown during the run.
+      percent_masked: How many of the tokens are masked where the value is measured; 0 if it does
+        not depend on that. Such metrics of a term are plotted as a curve.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Metric(NamedTuple):
     baseline_label: str = ""
     in_training: bool = True
     in_progress: bool = False
+    percent_masked: float = 0.0
 
     def text(self, value: float) -> str:
         """Formats an accuracy in percent, a perplexity with one decimal, the rest with three."""

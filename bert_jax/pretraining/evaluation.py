@@ -12,15 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from bert_jax.base.batch import MASKED_LM_FIELDS
+from bert_jax.base.batch import (
+    DIFFUSION_FIELDS,
+    ENCODER_FIELDS,
+    HELD_OUT_RATES,
+    MASKED_LM_FIELDS,
+)
 from bert_jax.base.errors import UserError
 from bert_jax.batches.evaluation_batches import evaluation_batches
 from bert_jax.models.greedy_decoding import denoised
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import Metric
+from bert_jax.objectives.terms import make_terms
+from bert_jax.objectives.writing import after_each_step, filled, may_be_written, text_so_far
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining.input import evaluation_spec
@@ -34,6 +42,8 @@ from bert_jax.training.trainer import Trainer
 # The number of rows that are shown with filled masks, and about how many tokens of each.
 _NUM_FILLED_TEXTS = 4
 _FILLED_TOKENS = 48
+# The number of steps in which a model of masked diffusion writes as many tokens.
+_WRITING_STEPS = 8
 
 
 def evaluate(
@@ -63,9 +73,9 @@ def evaluate(
     Returns:
       The metrics and baselines of all terms (see `Term.results`), `num_sequences` and, for a
       model that fills masks, some `filled_texts`, or after the last step of a model with a decoder
-      its `denoised_text`; empty if stopped. If the split has several sources, each has an equal
-      part of `config.eval.max_sequences`, at least one sequence, and `by_source` has the metrics of
-      each.
+      its `denoised_text`, and of one of masked diffusion its `written_text`; empty if stopped. If
+      the split has several sources, each has an equal part of `config.eval.max_sequences`, at least
+      one sequence, and `by_source` has the metrics of each.
 
     Raises:
       DivergedError: A metric is not finite.
@@ -101,6 +111,8 @@ def evaluate(
             is_last = step == trainer.stages[-1].end_step
             if is_last and not masks and trainer.model_config.num_decoder_layers:
                 masks.append(denoised_text(trainer, params, batch, tokenizer))
+            if is_last and not masks and DIFFUSION_FIELDS.keys() <= batch.keys():
+                masks.append(written_text(trainer, params, batch, tokenizer))
             totals[source] = add(totals[source], sums) if source in totals else sums
             advance(int(sums["num_sequences"]))
             if stop():
@@ -201,6 +213,40 @@ def denoised_text(
         for row in jax.device_get(program(params, batch))
     )
     return {"texts": [f"{corrupted} →", ""], "masks": [{"original": original, "guess": guess}]}
+
+
+def written_text(
+    trainer: Trainer, params: Any, batch: Mapping[str, jax.Array], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Returns how a model of masked diffusion writes the first masks of a row, as filled texts.
+
+    The row is the one of the first text's copies in which most is masked. `texts` has it before the
+    first step and after each, and `original` as it was.
+    """
+    config, (term,) = trainer.model_config, make_terms(["masked_lm"])
+    may_write_W, key = may_be_written(tokenizer, config), jax.random.key(0)
+    options = {"samples": 1, "steps": _WRITING_STEPS, "block": _FILLED_TOKENS, "is_random": False}
+
+    def first(params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, ...]:
+        is_masked_CxL = (batch["input_ids"] != batch["original_ids"])[:HELD_OUT_RATES]
+        copy = jnp.argmax(jnp.sum(is_masked_CxL, axis=1))
+        (at_M,) = jnp.nonzero(is_masked_CxL[copy], size=_FILLED_TOKENS, fill_value=-1)
+        row = {name: batch[name][copy, None] for name in ENCODER_FIELDS}
+        operands = row, at_M[None], may_write_W, key, 1.0
+        filled_1x1x2xM = filled(config, params, *operands, term=term, **options)
+        return row["input_ids"][0], batch["original_ids"][copy], at_M, filled_1x1x2xM[0, 0]
+
+    replicated = trainer.layout.replicated
+    program = jax.jit(trainer.layout.in_scope()(first), out_shardings=replicated)
+    ids_L, original_L, at_M, filled_2xM = jax.device_get(program(params, batch))
+    number = int(np.sum(at_M >= 0))
+    # What follows the last of these masks may have more of them.
+    end = at_M[number - 1] + 1 if number == _FILLED_TOKENS else len(ids_L)
+    written = after_each_step(ids_L[:end], at_M[:number], filled_2xM[:, :number])
+    *texts, original = (
+        text_so_far(tokenizer, ids_L) for ids_L in (ids_L[:end], *written, original_L[:end])
+    )
+    return {"texts": texts, "masks": [], "original": original}
 
 
 def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:

@@ -36,6 +36,9 @@ class Panel(NamedTuple):
       full: The value that is 100 %; 0 for a quantity that is not a percentage.
       from_zero: Whether the axis begins at 0 rather than at the data.
       row_lengths: The steps after which rows have another length, and this length in tokens.
+      points: For a quantity that is plotted over another one than the steps: the values of that
+        one, each with the key of a held-out value, whose last one is shown.
+      axis: What the quantity is plotted over.
     """
 
     title: str
@@ -44,6 +47,8 @@ class Panel(NamedTuple):
     full: float = 0.0
     from_zero: bool = False
     row_lengths: tuple[tuple[int, int], ...] = ()
+    points: tuple[tuple[float, str], ...] = ()
+    axis: str = "step"
 
 
 _OF_ANY_RUN = (
@@ -56,7 +61,8 @@ _OF_ANY_RUN = (
 def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tuple[Panel, ...]:
     """Makes a panel for each training metric, and for learning rate, gradient norm and speed.
 
-    Each of `texts`, such as the source of a part of the held-out text, has panels of its losses.
+    Each of `texts`, such as the source of a part of the held-out text, has panels of its losses. A
+    term that is measured where different parts of the text are masked has a panel of this loss.
     """
     metrics = [metric for term in terms for metric in term.metrics if metric.in_training]
     panels = [Panel(m.label, m.name, m.baseline, float(m.kind == "accuracy")) for m in metrics]
@@ -65,6 +71,12 @@ def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tupl
             for text in texts:
                 names = f"{text}_{metric.name}", f"{text}_{metric.baseline}"
                 panels.append(Panel(f"{metric.label}, {text}", *names))
+    for term in terms:
+        points = tuple((m.percent_masked, m.name) for m in term.metrics if m.percent_masked)
+        if points:
+            title, name = "loss of a masked token (nats)", f"{term.name}_loss_masked"
+            baseline, axis = term.metrics[0].baseline, "masked tokens (%)"
+            panels.append(Panel(title, name, baseline, points=points, axis=axis))
     return (*panels, *_OF_ANY_RUN)
 
 
@@ -78,6 +90,7 @@ def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[
 
 def has_points(panel: Panel, lines: Sequence[Mapping[str, Any]]) -> bool:
     """Returns whether the lines of metrics.jsonl have a value for the panel."""
+    lines = _lines_of(panel, lines)
     return bool(_points(panel.name, lines) or _points(EVALUATION_PREFIX + panel.name, lines))
 
 
@@ -163,7 +176,7 @@ def _draw(
 ) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-    for number, lines in enumerate(runs):
+    for number, lines in enumerate(_lines_of(panel, lines) for lines in runs):
         curves = {
             "training": _points(panel.name, lines),
             "held-out": _points(EVALUATION_PREFIX + panel.name, lines),
@@ -206,8 +219,20 @@ def _draw(
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(PercentFormatter(panel.full) if panel.full else "{x:g}")
-    axes.set_xlabel("step")
+    axes.set_xlabel(panel.axis)
     axes.grid(alpha=0.3)
+
+
+def _lines_of(panel: Panel, lines: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Returns the lines of metrics.jsonl or, for a panel with points, a line for each of them."""
+    if not panel.points:
+        return lines
+    last = {name: value for line in lines for name, value in line.items()}
+    ours, baseline = EVALUATION_PREFIX + panel.name, EVALUATION_PREFIX + panel.baseline
+    return [
+        {"step": x, ours: last.get(EVALUATION_PREFIX + name), baseline: last.get(baseline)}
+        for x, name in panel.points
+    ]
 
 
 def _points(name: str, lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:

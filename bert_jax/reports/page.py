@@ -166,13 +166,17 @@ def _plot(title: str, runs: Sequence[RunRecord]) -> dict[str, str] | None:
     lines = [run.lines if title in run.panels else [] for run in runs]
     if not any(has_points(panel, of_run) for of_run in lines):
         return None
-    return {"title": title, "full": f"{panel.full:g}", "svg": panel_svg(panel, lines)}
+    svg = panel_svg(panel, lines)
+    return {"title": title, "full": f"{panel.full:g}", "axis": panel.axis, "svg": svg}
 
 
 def facts_of(run: RunRecord, runs: Sequence[RunRecord]) -> dict[str, Cell]:
     """Returns the scores and the cost of one of the runs by their labels."""
     facts = {}
     for label, metric in run.metrics.items():
+        if metric.percent_masked:
+            # A figure shows it.
+            continue
         best = best_of(metric)([other.value(label) for other in runs if label in other.metrics])
         note = ""
         if (baseline := run.baseline(label)) is not None:

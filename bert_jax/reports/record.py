@@ -142,7 +142,10 @@ def _of_pretraining(
     texts = [*results.get(BY_SOURCE, {}), *([_OTHER] if config.eval.other_text else [])]
     lengths = [(stage.first_step, stage.max_seq_length) for stage in resolve_stages(config)]
     changes = tuple(new for old, new in itertools.pairwise(lengths) if new[1] != old[1])
-    panels = [p._replace(row_lengths=changes) for p in pretraining_panels(terms, texts)]
+    panels = [
+        panel if panel.points else panel._replace(row_lengths=changes)
+        for panel in pretraining_panels(terms, texts)
+    ]
     pairs = zip(config.objective.weights, terms, strict=True)
     terms = [term for _, term in sorted(pairs, key=lambda pair: -pair[0])]
     metrics = [metric for term in terms for metric in term.metrics]

@@ -41,6 +41,12 @@ def test_answers_are_trained_written_and_exported(pairs, tmp_path):
     assert results["unigram_diffusion_loss"] < 3 < results["diffusion_loss"]
     assert results["unigram_diffusion_accuracy"] > 0.5
     assert results["diffusion_standard_error"] > 0 and results["num_sequences"] == 8
+    # The page shows how the model writes the answer of a held-out row.
+    (shown,) = results["filled_texts"]
+    prompts = [text.partition("it.")[0] for text in (*shown["texts"], shown["original"])]
+    assert len(prompts) == 10 and {*prompts} == {prompts[0]} and "_" not in prompts[0]
+    numbers = [text.count("_") for text in shown["texts"]]
+    assert numbers == sorted(numbers, reverse=True) and numbers[0] > 8 and numbers[-1] == 0
     batch, _, tokenizer = read_batch(config, 1, str(tmp_path / "run"))
     changed = batch["input_ids"] != batch["original_ids"]
     assert changed.any() and not changed[batch["is_answer"] == 0].any()

@@ -208,6 +208,31 @@ def test_filled_texts_show_guesses_and_originals(tmp_path):
     ) in page
 
 
+def test_masked_diffusion_has_a_curve_over_the_rates_and_a_text_that_fills_itself(tmp_path):
+    losses = {f"diffusion_loss_rate_{i + 1}_of_8": 3.0 + i / 8 for i in range(8)}
+    values = {"diffusion_loss": 4.5, "unigram_diffusion_loss": 5.0} | losses
+    shown = {"texts": ["_ _", "<i> _", "<i> am"], "masks": [], "original": "we are"}
+    directory = write_run(
+        tmp_path / "a", values, objective__terms=("diffusion",), objective__weights=(1.0,)
+    )
+    with (directory / "metrics.jsonl").open("a") as lines:
+        for step, change in ((3, 1.0), (6, 0.0)):
+            results = {f"eval_{name}": value + change for name, value in values.items()}
+            filled = {"eval_filled_texts": [shown]} if step == 6 else {}
+            lines.write(json.dumps({"step": step} | results | filled) + "\n")
+    run = read_run(directory)
+    page = html_page([run])
+    assert "<li>&lt;i&gt; _</li><li>&lt;i&gt; am</li></ol>\n<p><ins>we are</ins></p>" in page
+    assert "better than the baseline" in page and "87.5 %" not in page
+    figure = page[page.index('data-axis="masked tokens (%)"') :].partition("</figure>")[0]
+    assert "loss of a masked token (nats)" in figure
+    low, high, least, most = map(float, re.search('data-limits="(.*?)"', figure)[1].split())
+    assert 0 < low < 6.25 < 93.75 < high < 100
+    # The curve has the values of the last evaluation, and the baseline is above it.
+    assert 2.8 < least < 3 < 5 < most < 5.2
+    assert figure.count('class="run') == 2
+
+
 def test_fine_tuning_run_has_the_scores_of_its_splits(tmp_path):
     directory = write_run(tmp_path / "a", {})
     config = finetune_config("mnli")

@@ -22,7 +22,8 @@ def _at_rates(index: int) -> Metric:
     low, high = (100 * end / HELD_OUT_RATES for end in (index, index + 1))
     label = f"loss with {low:g} to {high:g} % masked (nats)"
     name = f"diffusion_loss_rate_{index + 1}_of_{HELD_OUT_RATES}"
-    return Metric(name, label, "loss", in_training=False)
+    middle = (low + high) / 2
+    return Metric(name, label, "loss", in_training=False, percent_masked=middle)
 
 
 @dataclasses.dataclass(frozen=True)
