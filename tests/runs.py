@@ -73,11 +73,12 @@ def _values(overrides: dict) -> dict:
 
 
 def main_command(workdir, **overrides) -> list[str]:
-    """Returns `python -m bert_jax.main` for the small run."""
+    """Returns `python -m bert_jax.main` for the small run, without the keys that are None."""
     values = _values(overrides)
     command = [sys.executable, "-m", "bert_jax.main", "--config=configs/tiny.py"]
     command.append(f"--workdir={workdir}")
-    return command + [f"--config.{key}={value}" for key, value in values.items()]
+    given = {key: value for key, value in values.items() if value is not None}
+    return command + [f"--config.{key}={value}" for key, value in given.items()]
 
 
 def python(command: str) -> list[str]:

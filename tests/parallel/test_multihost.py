@@ -70,12 +70,34 @@ def texts(tmp_path_factory):
     return f"{folder}/*.txt"
 
 
+# Masked diffusion of packed rows.
+DIFFUSION = {
+    "objective.terms": "diffusion",
+    "objective.weights": "1",
+    "data.corruption": "diffusion",
+    "data.rows": "fitted_documents",
+    "data.max_pairs_per_row": 3,
+    "train.stages[0].max_predictions_per_seq": None,
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[{}, pytest.param(DIFFUSION, marks=pytest.mark.slow)],
+    ids=["bert", "diffusion"],
+)
+def recipe(request):
+    """The values of the config of a run that differ from those of BERT."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def two(tmp_path_factory, texts):
+def two(tmp_path_factory, texts, recipe):
     """Returns the directory, outputs and bytes read of an uninterrupted run of two processes."""
     folder = tmp_path_factory.mktemp("two")
     reads = [folder / f"reads{number}.json" for number in range(2)]
-    ended = run(folder / "run", 2, options=lambda n: {"reads": str(reads[n])}, data__input=texts)
+    options = {"options": lambda number: {"reads": str(reads[number])}, "data__input": texts}
+    ended = run(folder / "run", 2, **options, **recipe)
     return folder / "run", ended, [json.loads(file.read_text()) for file in reads]
 
 
@@ -111,7 +133,8 @@ def losses(directory):
 
 
 def evaluations(directory):
-    return [line["eval_mlm_loss"] for line in read_metrics(directory) if "eval_mlm_loss" in line]
+    names = "eval_mlm_loss", "eval_diffusion_loss"
+    return [line[name] for line in read_metrics(directory) for name in names if name in line]
 
 
 class TestTwoProcesses:
@@ -129,7 +152,7 @@ class TestTwoProcesses:
 
     def test_only_process_zero_prints(self, two):
         (_, out, err), (_, other_out, other_err) = two[1]
-        for expected in ("on 2 x cpu", "held out: masked-LM loss", "checkpoint ", "what next"):
+        for expected in ("on 2 x cpu", "held out: masked-", "checkpoint ", "what next"):
             assert expected in out, expected
         assert (err, other_err) == ("", "")
         # Gloo, a C++ library, prints a message on every process.
@@ -141,6 +164,7 @@ class TestTwoProcesses:
         assert steps == list(range(1, STEPS + 1))
         assert len(list((two[0] / "tensorboard").iterdir())) == 1
 
+    @pytest.mark.parametrize("recipe", [{}], ids=["bert"], indirect=True)
     def test_each_process_reads_only_the_tokens_of_its_rows(self, two):
         directory, _, reads = two
         config = workdir.load_config(directory)
@@ -163,13 +187,13 @@ class TestTwoProcesses:
 
 
 @pytest.mark.slow
-def test_kill_and_damage_then_one_process_resumes(two, tmp_path):
+def test_kill_and_damage_then_one_process_resumes(two, recipe, tmp_path):
     """Process 0 is killed and the newest checkpoint damaged.
 
     One process with the same number of devices then gives a bit-identical result.
     """
-    options, store = {"step_seconds": 0.1}, two[0] / "data"
-    first, second = start(tmp_path, 2, options=options, data__store=store)
+    values = recipe | {"data.store": two[0] / "data"}
+    first, second = start(tmp_path, 2, options={"step_seconds": 0.1}, **values)
     wait_for(lambda: newest_checkpoint(tmp_path) >= 8, first)
     first.kill()
     (_, (status, _, err)) = finish([first, second], LOST_SECONDS)
@@ -178,7 +202,7 @@ def test_kill_and_damage_then_one_process_resumes(two, tmp_path):
     assert 8 <= newest < STEPS
     damage(tmp_path, newest)
 
-    ((_, out, err),) = run(tmp_path, 1, devices=2, data__store=store)
+    ((_, out, err),) = run(tmp_path, 1, devices=2, **values)
     assert err.count(f"{newest} is damaged") == err.count("\n") == 1
     assert f"continuing from step {newest - 4}" in out
     assert_same_bits(final_state(tmp_path), final_state(two[0]))
@@ -186,6 +210,7 @@ def test_kill_and_damage_then_one_process_resumes(two, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("recipe", [{}], ids=["bert"], indirect=True)
 def test_unresponsive_process_ends_the_run(two, tmp_path):
     """Simulates a lost machine or network, in which case no connection is closed."""
     options = {"step_seconds": 0.1, "heartbeat_seconds": 5}
