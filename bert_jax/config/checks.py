@@ -308,9 +308,9 @@ def run_rules(config: ConfigDict) -> Iterator[Rule]:
     has_two_texts = data.rows in ("pairs", "halves", "answers")
     has_types = has_two_texts and data.special_tokens in ("bert", "albert")
     yield Rule(
-        not has_types or config.model.type_vocab_size >= 2,
+        not has_types or config.model.type_vocab_size != 1,
         ("model.type_vocab_size", "data.rows", "data.special_tokens"),
-        "such rows have two token types",
+        "such rows have two token types, so it must be 2, or 0 for a model that reads none",
     )
     yield from data_rules(config)
     yield from packing_rules(config)

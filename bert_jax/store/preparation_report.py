@@ -33,6 +33,8 @@ def show(
     if (
         formats & ROW_FORMATS
         and data.table_rows == "documents"
+        # A prompt with its answer may be short.
+        and "," not in data.text_field
         and tokens < _MIN_ROW_TOKENS * num_documents
     ):
         say(

@@ -33,8 +33,8 @@ class Document(NamedTuple):
         return Place(self.source, self.line, self.start)
 
 
-def checked(text: str) -> str:
+def checked(text: str, problem: str = "the document has no text") -> str:
     """Returns a text; raises BadRecord if it is blank."""
     if not text.strip():
-        raise BadRecord("empty", "the document has no text")
+        raise BadRecord("empty", problem)
     return text

@@ -50,11 +50,12 @@ def read_row_documents(
 
     for _, group in itertools.groupby(found, document_of):
         (source, line, start), _, values = first = next(group)
-        texts = [values[name] for name in rows.text.split(",")]
-        text, name = texts[0], values.get(rows.document, "")
+        fields = rows.text.split(",")
+        text, name = values[fields[0]], values.get(rows.document, "")
         with bad.catching(first.where):
-            if len(texts) > 1:
-                text = "\n".join(" ".join(checked(text).split()) for text in texts)
+            if len(fields) > 1:
+                texts = (checked(values[x], f"field {x!r} has no text") for x in fields)
+                text = "\n".join(" ".join(x.split()) for x in texts)
             elif rows.are_sentences:
                 sentences, size = [], 0
                 for row in itertools.chain([first], group):
@@ -63,5 +64,5 @@ def read_row_documents(
                     if size > readers.MAX_RECORD_BYTES:
                         raise BadRecord("too long", f"more than {size:,} characters: split it")
                 text = "\n".join(filter(None, sentences))
-            is_split = rows.are_sentences or len(texts) > 1
+            is_split = rows.are_sentences or len(fields) > 1
             yield Document(source, line, checked(text), is_split, start=start, id=name)

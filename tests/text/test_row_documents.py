@@ -139,5 +139,5 @@ def test_a_prompt_and_its_answer_are_the_sentences_of_a_document(suffix, tmp_pat
     ]
     assert all(document.is_split for document in documents)
     path = write(tmp_path / f"b.{suffix}", ["", "Four."], ["Why?", "How?"])
-    with pytest.raises(UserError, match=f"b.{suffix}:.*the document has no text"):
+    with pytest.raises(UserError, match=f"b.{suffix}:.*field 'text' has no text"):
         list(Corpus(path, text_field="book,text").documents())
