@@ -23,6 +23,7 @@ from bert_jax.interop.pretrained import Pretrained, read_training, write_trainin
 from bert_jax.interop.weights import ENCODER, flatten, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
+from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.terms import make_terms
 from bert_jax.text.named_sources import join_inputs, split_inputs
 from bert_jax.training import workdir
@@ -161,6 +162,8 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
         scores = [key for key in line if key.startswith(EVALUATION_PREFIX)]
         if line["step"] == step and scores:
             results = {key.removeprefix(EVALUATION_PREFIX): line[key] for key in scores}
+    # Excerpts of held-out text stay private, as the names of files do.
+    results.pop(FILLED_TEXTS, None)
     if results and not workdir.is_finetuning(config):
         # The scores depend on the stage's sequence length.
         results["max_seq_length"] = stage_of(resolve_stages(config), step).max_seq_length

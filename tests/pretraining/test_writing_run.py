@@ -68,7 +68,8 @@ def test_answers_are_trained_written_and_exported(pairs, tmp_path):
     convert(str(tmp_path / "run"), str(tmp_path / "hf"), "huggingface")
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "| masking rates | uniform from 0.001 to 1, one for each row |" in card
-    assert "mask_fractions" not in card and "data.masked_lm_prob" not in card
+    for key in ("mask_fractions", "data.masked_lm_prob", "filled_texts"):
+        assert key not in card
     assert "| masked-diffusion loss (nats) |" in card
     options = {"length": 8, "steps": 4, "samples": 2}
     ours, theirs = (
