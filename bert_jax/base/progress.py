@@ -97,6 +97,8 @@ class Progress:
                     seconds = now - self._started
                     left = round(max(0.0, self._total - done) / (done - first) * seconds)
                     texts.append(f"{timedelta(seconds=left)} left")
+            else:
+                texts.append(f"{self._done:,.0f} {self._unit}")
             print(f"{self._name}: " + ", ".join(filter(None, [*texts, note])), flush=True)
 
     def message(self, text: str) -> None:

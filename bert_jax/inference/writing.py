@@ -59,7 +59,7 @@ def write(
         prompts with answers. The answer ends where the model writes its end.
       length: The number of tokens to write for each [MASK].
       steps: The number of steps in which the tokens of a text are written, about equally many in
-        each.
+        each. A text with fewer tokens to write takes one for each.
       samples: The number of texts to write for each prompt.
       order: "confident" keeps the most probable tokens of each step; "random" keeps any.
       block: The number of tokens of a block; blocks are written from left to right. 0 writes

@@ -73,7 +73,7 @@ def test_without_a_total(clock, capsys):
             progress.advance(2.5)
         progress.message("half [bold]way[/bold]: 3 of 7")
     assert capsys.readouterr().out.splitlines() == [
-        "reading: 2.5 MB/s",
+        "reading: 25 MB, 2.5 MB/s",
         "half [bold]way[/bold]: 3 of 7",
     ]
 
