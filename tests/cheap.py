@@ -37,6 +37,13 @@ def figures(drawn: bool):
 
 
 @contextlib.contextmanager
+def unsynced_files():
+    """Files in this context need not reach the disk: no test ends the machine."""
+    with mock.patch.object(os, "fsync"):
+        yield
+
+
+@contextlib.contextmanager
 def shared_steps():
     """Equal trainers in this context share their steps, which are traced and compiled once."""
     trainers = {}

@@ -67,11 +67,16 @@ def _without_skip(report, config):
     return report
 
 
+def pytest_sessionfinish():
+    # pytest's last collections would visit all that JAX holds, which takes seconds.
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def cheap_runs():
     from tests import cheap
 
-    with cheap.figures(drawn=False), cheap.shared_steps():
+    with cheap.figures(drawn=False), cheap.shared_steps(), cheap.unsynced_files():
         yield
 
 

@@ -62,7 +62,7 @@ def _run(
     os.environ.update(env)
     sys.argv = [module, *arguments]
     try:
-        with cheap.figures(drawn=False):
+        with cheap.figures(drawn=False), cheap.unsynced_files():
             runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:
         atexit._run_exitfuncs()
