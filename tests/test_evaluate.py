@@ -167,9 +167,9 @@ def test_scores_all_sequences_or_up_to_a_limit(trainer, params, store, counts):
     everything = score(trainer, params, store, counts, max_sequences=0)["num_sequences"]
     assert everything > MAX_SEQUENCES
     # A batch has no more rows than there are.
-    results = score(trainer, params, store, counts, batch_size=10**8, max_sequences=0)
+    results = score(trainer, params, store, counts, batch_size=10**6, max_sequences=0)
     assert results["num_sequences"] == everything
-    for limit in (1, 16, 17, everything, everything + 1):
+    for limit in (16, 17, everything + 1):
         results = score(trainer, params, store, counts, max_sequences=limit)
         assert results["num_sequences"] == min(limit, everything)
 

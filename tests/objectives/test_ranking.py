@@ -1,5 +1,7 @@
 """The losses of rankings, with the values of sentence-transformers 6.2 in float64."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -56,15 +58,23 @@ def labeled(labels, mask=None, dtype=np.float64):
     return {"labels": labels, "mask": np.ones(labels.shape, bool) if mask is None else mask}
 
 
+@functools.cache
+def compiled(loss_name, options):
+    """Returns the jitted value and gradient of a loss whose sums are divided by a total."""
+    objective = RankingLoss(loss_name, dict(options))
+    change = squeezed if loss_name == "softmax" else lambda logits: logits
+
+    def loss(logits, batch, total):
+        return objective.sums({"logits": change(logits)}, batch)["loss"] / total
+
+    return jax.jit(jax.value_and_grad(loss))
+
+
 def value_and_gradient(objective, logits, batch, total=None):
     """Computes the loss of some rows, whose sums are divided by the total of a batch."""
     total = objective.totals(batch) if total is None else total
-    change = squeezed if objective.loss_name == "softmax" else lambda logits: logits
-
-    def loss(logits):
-        return objective.sums({"logits": change(logits)}, batch)["loss"] / total
-
-    value, gradient = jax.value_and_grad(loss)(logits)
+    step = compiled(objective.loss_name, tuple(objective.options.items()))
+    value, gradient = step(logits, batch, total)
     return float(value), np.asarray(gradient)
 
 

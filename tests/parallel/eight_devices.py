@@ -176,13 +176,17 @@ def main(folder: Path) -> None:
     references = {"plain": SMALL, "accumulated": ACCUMULATED}
     for name, overrides in references.items():
         trainer = make_trainer(small_config(**overrides), devices[:1])
-        state = trainer.init_state()
         if name == "plain":
+            state = trainer.init_state()
             trainers["one"], params = trainer, jax.device_get(state.params)
+        else:
+            state = trainer.state_of(params)
         results["reference"][name] = train(trainer, state)[1]
     for name, overrides in CASES.items():
         trainer = make_trainer(small_config(**overrides))
-        state, losses, donated, moved = train(trainer, trainer.init_state())
+        # One case shows that devices draw the weights that one draws.
+        state = trainer.init_state() if name == "fsdp_tp" else trainer.state_of(params)
+        state, losses, donated, moved = train(trainer, state)
         results["cases"][name] = {
             "losses": losses,
             "layout": layout(state),
