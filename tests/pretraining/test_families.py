@@ -305,5 +305,10 @@ def test_parts_that_do_not_fit_are_refused(name, key, value, words, texts, tmp_p
     ],
 )
 def test_sizes_are_those_of_transformers(recipe, size, parameters):
-    trainer = make_trainer(recipe.get_config(size), slices(rows=1))
-    assert num_parameters(trainer.model) == parameters
+    config, sizes = recipe.get_config(size), []
+    num_layers = config.model.num_hidden_layers
+    for layers in (1, 2):
+        config.model.num_hidden_layers = layers
+        sizes.append(num_parameters(make_trainer(config, slices(rows=1)).model))
+    # All layers after the first have one size.
+    assert sizes[0] + (num_layers - 1) * (sizes[1] - sizes[0]) == parameters

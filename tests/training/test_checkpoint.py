@@ -169,13 +169,16 @@ def test_a_damaged_step_ends_all_reads_that_it_has_begun(copy, trainer, monkeypa
     printed, before = [], gc.get_threshold()
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
     damage_truncate(copy / "2" / "state" / "manifest.ocdbt")
+    # The many objects of the test run would make each collection slow.
+    gc.freeze()
     gc.set_threshold(10)
     try:
         for _ in range(5):
             assert restore(copy, trainer, read_only=True)[1]["step"] == 1
     finally:
         gc.set_threshold(*before)
-    gc.collect()
+        gc.collect()
+        gc.unfreeze()
     assert not printed
 
 
