@@ -25,7 +25,7 @@ from tests.small import LENGTH, PREDICTIONS, small_config
 
 
 def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
-    trainer = make_trainer(small_config(), jax.devices()[:1])
+    trainer = make_trainer(small_config(**{"model.num_hidden_layers": 1}), jax.devices()[:1])
     monkeypatch.setattr(jax, "local_device_count", lambda: 1)
     stage = trainer.stages[-1]
     arguments = trainer.abstract_batch(stage), trainer.abstract_frozen()
