@@ -42,7 +42,9 @@ def assert_same(path, theirs):
                 np.testing.assert_allclose(one, other.numpy(), atol=1e-5)
         else:
             tokens = bert_jax.load(path).decode(found), theirs.decode(expected)
-            assert [{*dict(x)} for x in tokens[0]] == [{*dict(x)} for x in tokens[1]]
+            # The library names added tokens in the case that the tokenizer's normalizer gives them.
+            names = [[{name.lower() for name, _ in x} for x in of_one] for of_one in tokens]
+            assert names[0] == names[1]
             expected = expected.to_dense().numpy()
             np.testing.assert_allclose(found.toarray(), expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(scores, theirs.similarity(*both).numpy(), rtol=1e-5)
