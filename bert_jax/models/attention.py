@@ -142,30 +142,54 @@ class SelfAttention(nn.Module):
     def _fused(self, hidden_BxLxD, mask, deterministic):
         """Computes attention with a kernel, which reads and writes heads side by side."""
         c = self.config
-        heads_BxLxD = []
-        for kernel_DxAxK, bias_AxK in self._projections():
-            product = hidden_BxLxD @ kernel_DxAxK.reshape(c.hidden_size, -1).astype(c.dtype)
-            if bias_AxK is not None:
-                product = add_bias(product, bias_AxK.reshape(-1))
-            heads_BxLxD.append(product)
-        if c.qk_norm:
-            for i, name in enumerate(("query", "key")):
-                heads_BxLxD[i] = self._norm(name)(heads_BxLxD[i])
-        if c.rope_theta:
-            heads_BxLxD[:2] = [self._rotated(x_BxLxD) for x_BxLxD in heads_BxLxD[:2]]
-        heads_BxLxD = [self._repeat_side_by_side(x_BxLxD) for x_BxLxD in heads_BxLxD]
+        is_plain = not c.rope_theta and not c.qk_norm
+        if c.joins_heads and is_plain and c.key_value_heads == c.num_attention_heads:
+            heads = (self._joined_heads(hidden_BxLxD),)
+        else:
+            heads = self._heads(hidden_BxLxD)
         shape = (hidden_BxLxD.shape[0], c.num_attention_heads)
         rate = 0.0 if deterministic else c.attention_probs_dropout_prob
         keys = Dropout(rate).keys(shape) if rate else (jnp.zeros(shape, jnp.int32),) * 2
         # The kernels take the bias as [B, 1, L].
         mask = mask[:, 0] if mask.ndim == 4 else mask
         options = {"window": c.window} if self.is_local else {}
+        inputs = heads if c.fused_attention == "gpu" else (heads,)
         context_BxLxD = _KERNELS[c.fused_attention].fused_attention(
-            *heads_BxLxD, mask, keys, depth=c.head_depth, rate=rate, **options
+            *inputs, mask, keys, depth=c.head_depth, rate=rate, **options
         )
         kernel_AxKxD, bias_D = self._output_projection()
         output_BxLxD = context_BxLxD @ kernel_AxKxD.reshape(-1, c.hidden_size).astype(c.dtype)
         return output_BxLxD if bias_D is None else add_bias(output_BxLxD, bias_D)
+
+    def _heads(self, hidden_BxLxD: jax.Array) -> tuple[jax.Array, ...]:
+        """Returns queries, keys and values, each [B, L, A*K]."""
+        c = self.config
+        heads_BxLxF = []
+        for kernel_DxAxK, bias_AxK in self._projections():
+            product = hidden_BxLxD @ kernel_DxAxK.reshape(c.hidden_size, -1).astype(c.dtype)
+            if bias_AxK is not None:
+                product = add_bias(product, bias_AxK.reshape(-1))
+            heads_BxLxF.append(product)
+        if c.qk_norm:
+            for i, name in enumerate(("query", "key")):
+                heads_BxLxF[i] = self._norm(name)(heads_BxLxF[i])
+        if c.rope_theta:
+            heads_BxLxF[:2] = [self._rotated(x_BxLxF) for x_BxLxF in heads_BxLxF[:2]]
+        return tuple(self._repeat_side_by_side(x_BxLxF) for x_BxLxF in heads_BxLxF)
+
+    def _joined_heads(self, hidden_BxLxD: jax.Array) -> jax.Array:
+        """Returns queries, keys and values, [3, B, L, A*K], as one product.
+
+        On TPUs, the gradient of the states is one product, too. Three would each read and write
+        their sum.
+        """
+        c = self.config
+        kernels, biases = zip(*self._projections(), strict=True)
+        kernel_3xDxF = jnp.stack([x.reshape(c.hidden_size, -1).astype(c.dtype) for x in kernels])
+        heads_3xBxLxF = jnp.einsum("BLD,NDF->NBLF", hidden_BxLxD, kernel_3xDxF)
+        if biases[0] is None:
+            return heads_3xBxLxF
+        return jax.vmap(add_bias)(heads_3xBxLxF, jnp.stack([x.reshape(-1) for x in biases]))
 
     def _rotated(self, x_BxLxD: jax.Array) -> jax.Array:
         """Rotates queries or keys whose heads lie side by side."""

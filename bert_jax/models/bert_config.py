@@ -310,6 +310,10 @@ class BertConfig:
     remat: str = "none"
     # The devices whose kernel computes attention, "tpu" or "gpu"; empty for none.
     fused_attention: str = ""
+    # Whether the kernel for TPUs reads queries, keys and values from the result of one product.
+    joins_heads: bool = False
+    # Whether LayerNorms and feed-forward layers have their output stored: see `layers.stored`.
+    stores_activations: bool = False
 
     @property
     def head_depth(self) -> int:

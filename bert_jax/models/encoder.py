@@ -14,7 +14,7 @@ from bert_jax.models.attention import (
 )
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection
+from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection, stored
 from bert_jax.models.on_devices import on_each_device
 
 # The logical axes of hidden states.
@@ -97,6 +97,8 @@ class TransformerBlock(nn.Module):
         inner_BxLxF = ACTIVATIONS[c.hidden_act](inner("intermediate"))
         if c.gated:
             inner_BxLxF *= inner("gate")
+        if c.stores_activations:
+            inner_BxLxF = stored(inner_BxLxF)
         output_BxLxD = Projection(
             c, c.hidden_size, ("mlp", "embed"), is_output=True, part="output", name="output"
         )(inner_BxLxF)

@@ -180,7 +180,8 @@ class LayerNorm(nn.Module):
         bias, is_centered = jnp.zeros(x.shape[-1:]), c.norm_kind == "layer"
         if c.biases and self.has_bias and is_centered:
             bias = self.param("bias", zeros_init("norm"), x.shape[-1:])
-        return _normalized(x, scale, bias, c.layer_norm_eps, c.dtype, is_centered)
+        output = _normalized(x, scale, bias, c.layer_norm_eps, c.dtype, is_centered)
+        return stored(output) if c.stores_activations else output
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
@@ -217,6 +218,16 @@ def _normalize_backward(epsilon, dtype, is_centered, residuals, gradient):
 
 
 _normalized.defvjp(_normalize, _normalize_backward)
+
+
+@jax.custom_vjp
+def stored(x: jax.Array) -> jax.Array:
+    """Has the compiler store an array, which it would otherwise compute again in each product."""
+    return jax.lax.optimization_barrier(x)
+
+
+# The gradient has no barrier: it may be computed where it is read.
+stored.defvjp(lambda x: (stored(x), None), lambda _, gradient: (gradient,))
 
 
 def unit(x: jax.Array) -> jax.Array:

@@ -40,9 +40,7 @@ def fits(config: BertConfig, length: int) -> bool:
 
 
 def fused_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
+    heads: tuple[jax.Array, ...],
     mask: jax.Array,
     mask_keys_BxA: tuple[jax.Array, jax.Array],
     *,
@@ -53,7 +51,8 @@ def fused_attention(
     """Returns softmax(query key^T / sqrt(depth) + mask) after dropout, times value.
 
     Args:
-      query, key, value: bfloat16 [B, L, A*K], for which `fits` is true.
+      heads: The queries, keys and values, each bfloat16 [B, L, A*K], for which `fits` is true; or
+        one array [3, B, L, A*K] of all of them.
       mask: float32 [B, 1, L], added to the scores of each key; or int32 [B, P], the position after
         each sequence of a row, in order. A position then attends only to its own sequence, and
         those after the last sequence attend to each other.
@@ -65,36 +64,43 @@ def fused_attention(
     Returns:
       [B, L, A*K] bfloat16.
     """
-    return _attention(depth, rate, interpret, query, key, value, mask, *mask_keys_BxA)
+    return _attention(depth, rate, interpret, heads, mask, *mask_keys_BxA)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _attention(depth, rate, interpret, query, key, value, mask, first, second):
-    return _forward(depth, rate, interpret, query, key, value, mask, first, second)[0]
+def _attention(depth, rate, interpret, heads, mask, first, second):
+    return _forward(depth, rate, interpret, heads, mask, first, second)[0]
 
 
 def _forward(depth, rate, interpret, *inputs):
     kernel = functools.partial(_forward_kernel, depth=depth, rate=rate)
-    (output,) = _run(kernel, inputs, depth, interpret, num_outputs=1, num_products=2)
+    (output,) = _run(kernel, inputs, [ALL_HEADS], depth, interpret, num_products=2)
     return output, inputs
 
 
 def _backward(depth, rate, interpret, inputs, gradient):
     kernel = functools.partial(_backward_kernel, depth=depth, rate=rate)
-    gradients = _run(kernel, (*inputs, gradient), depth, interpret, num_outputs=3, num_products=5)
-    return *gradients, None, None, None
+    axes = _axes_of_heads(inputs[0])
+    gradients = _run(kernel, (*inputs, gradient), axes, depth, interpret, num_products=5)
+    return tuple(gradients), None, None, None
 
 
 _attention.defvjp(_forward, _backward)
 
 
-def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
-    """Calls a kernel on the sequences and heads of each device."""
+def _axes_of_heads(heads: tuple[jax.Array, ...]) -> list[tuple[str | None, ...]]:
+    return [(None,) * (x.ndim - 3) + ALL_HEADS for x in heads]
 
-    def local(query, key, value, mask, first, second, *gradient):
-        batch, length, width = query.shape
+
+def _run(kernel, inputs, out_axes, depth, interpret, *, num_products):
+    """Calls a kernel on the sequences and heads of each device; returns its outputs."""
+    heads, mask, *rest = inputs
+    num_arrays = len(heads)
+
+    def local(*inputs):
+        heads, (mask, first, second, *gradient) = inputs[:num_arrays], inputs[num_arrays:]
+        *_, batch, length, width = heads[0].shape
         rows = math.gcd(batch, max(1, _POSITIONS_A_STEP // length))
-        block = pl.BlockSpec((rows, length, LANES), lambda i, j: (i, 0, j))
         # On-chip memory for scalars is small: a step gets the keys of its own sequences only.
         first, second = (keys.reshape(batch // rows, rows, -1) for keys in (first, second))
         keys_shape = (1, rows, first.shape[-1])
@@ -105,14 +111,17 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
             mask_block = pl.BlockSpec(
                 (1, *mask.shape[1:]), lambda i, j: (i, 0, 0), memory_space=pltpu.SMEM
             )
-        arrays = [query, key, value, *gradient]
+        arrays = [*heads, *gradient]
+        shapes = [x.shape[-len(axes) :] for x, axes in zip(heads, out_axes, strict=False)]
+        outputs = [jax.ShapeDtypeStruct(shape, heads[0].dtype) for shape in shapes]
         scores = batch * (width // depth) * length * length
+        num_values = sum(math.prod(x.shape) for x in (*arrays, *outputs))
         return pl.pallas_call(
             kernel,
             grid=(batch // rows, width // LANES),
-            in_specs=[scalars, scalars, mask_block, *[block] * len(arrays)],
-            out_specs=[block] * num_outputs,
-            out_shape=[jax.ShapeDtypeStruct(query.shape, query.dtype)] * num_outputs,
+            in_specs=[scalars, scalars, mask_block, *(_block(x, rows) for x in arrays)],
+            out_specs=[_block(x, rows) for x in outputs],
+            out_shape=outputs,
             compiler_params=pltpu.CompilerParams(
                 dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=_VMEM_BYTES
             ),
@@ -120,18 +129,33 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
             cost_estimate=pl.CostEstimate(
                 flops=num_products * 2 * scores * LANES,
                 transcendentals=scores,
-                bytes_accessed=(len(arrays) + num_outputs) * query.size * query.dtype.itemsize,
+                bytes_accessed=num_values * heads[0].dtype.itemsize,
             ),
             name=kernel.func.__name__.strip("_"),
             interpret=interpret,
         )(first, second, mask, *arrays)
 
-    mask_axes = ("batch",) + (None,) * (inputs[3].ndim - 1)
-    axes = [ALL_HEADS] * 3 + [mask_axes, EACH_HEAD, EACH_HEAD, ALL_HEADS]
-    return on_each_device(local, inputs, axes[: len(inputs)], [ALL_HEADS] * num_outputs)
+    mask_axes = ("batch",) + (None,) * (mask.ndim - 1)
+    axes = [mask_axes, EACH_HEAD, EACH_HEAD, ALL_HEADS][: 1 + len(rest)]
+    axes = [*_axes_of_heads(heads), *axes]
+    return on_each_device(local, (*heads, mask, *rest), axes, out_axes)
 
 
-def _forward_kernel(first, second, mask, query, key, value, output, *, depth, rate):
+def _block(array: jax.Array | jax.ShapeDtypeStruct, rows: int) -> pl.BlockSpec:
+    """Returns the part of an array that a step of the kernel reads or writes."""
+    *others, _, length, _ = array.shape
+    shape = (*others, rows, length, LANES)
+    return pl.BlockSpec(shape, lambda i, j: (*(0 for _ in others), i, 0, j))
+
+
+def _apart(heads):
+    """Returns the references to queries, keys and values."""
+    return [heads[0].at[n] for n in range(3)] if len(heads) == 1 else heads
+
+
+def _forward_kernel(first, second, mask, *references, depth, rate):
+    *heads, output = references
+    query, key, value = _apart(heads)
     rows, length, _ = query.shape
     heads = _heads(depth)
 
@@ -149,9 +173,11 @@ def _forward_kernel(first, second, mask, query, key, value, output, *, depth, ra
         output[i] = (total * (1 / (1 - rate))).astype(output.dtype)
 
 
-def _backward_kernel(
-    first, second, mask, query, key, value, gradient, d_query, d_key, d_value, *, depth, rate
-):
+def _backward_kernel(first, second, mask, *references, depth, rate):
+    num_arrays = len(references) // 2
+    query, key, value = _apart(references[:num_arrays])
+    gradient = references[num_arrays]
+    d_query, d_key, d_value = _apart(references[num_arrays + 1 :])
     rows, length, _ = query.shape
     heads = _heads(depth)
 

@@ -23,7 +23,7 @@ from bert_jax.models import BertConfig, gpu_attention
 from bert_jax.models.layers import matrices
 from bert_jax.objectives.objective import SEQUENCE_SUMS, Batch, Metrics, Objective
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.parallel.chips import peak_flops_per_second
+from bert_jax.parallel.chips import chip_of, peak_flops_per_second
 from bert_jax.parallel.compiler_options import compiler_options
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training.gathering import copied_bytes, make_gather
@@ -40,6 +40,11 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # A usual step needs fewer bytes than this per token and hidden unit of each layer. A step is
 # compiled in advance, which takes seconds, only if by this estimate it might not fit.
 _MAX_BYTES = 400
+# Fields of `BertConfig` with which a chip computes the same faster: docs/hardware.md has estimates.
+_FASTER_ON = {
+    "v5p": {"joins_heads": True},
+    "v6e": {"joins_heads": True, "stores_activations": True},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,13 +303,16 @@ def make_layout(config: ConfigDict, devices: Sequence[jax.Device] | None = None)
 
 def make_model_config(config: ConfigDict, layout: Layout) -> BertConfig:
     """Returns `config.model` with what else decides how the model is computed on the devices."""
-    kernel = _attention_kernel(layout.mesh.devices.flat[0])
+    device = layout.mesh.devices.flat[0]
+    kernel = _attention_kernel(device)
+    chip = chip_of(device)
     return BertConfig(
         **config.model,
         sinusoidal_positions=config.sinusoidal_positions,
         dtype=jnp.dtype(config.dtype),
         remat=config.remat,
         fused_attention=kernel if config.fused_attention else "",
+        **_FASTER_ON.get(chip.name if chip else "", {}),
     )
 
 

@@ -16,6 +16,7 @@ from bert_jax.models.dropout import keeps, mask_keys
 from tests.small import ones_in_norms, randomized
 
 RATE = 0.1
+OTHER_HEADS = {"num_key_value_heads": 2, "rope_theta": 50.0, "rope_scale": 1.5, "qk_norm": True}
 
 
 def make_case(depth, heads, length, dtype):
@@ -73,8 +74,9 @@ def relative(found, expected):
 def test_output_and_gradients_match_plain_attention(kernels, depth, heads, length, dtype, rate):
     (query, key, value, weight), bias, keys = make_case(depth, heads, length, dtype)
 
-    def kernel(q, k, v):
-        return kernels.fused_attention(q, k, v, bias, keys, depth=depth, rate=rate, interpret=True)
+    def kernel(*heads):
+        inputs = heads if kernels is gpu_attention else (heads,)
+        return kernels.fused_attention(*inputs, bias, keys, depth=depth, rate=rate, interpret=True)
 
     def reference(q, k, v):
         return written_out(depth, q, k, v, bias, keys, rate)
@@ -103,15 +105,20 @@ def initial_weights(config, *inputs):
 
 
 @pytest.mark.parametrize(
-    ("platform", "kernels"),
-    [pytest.param("tpu", tpu_attention, marks=pytest.mark.slow), ("gpu", gpu_attention)],
+    ("platform", "kernels", "options"),
+    [
+        pytest.param("tpu", tpu_attention, OTHER_HEADS, marks=pytest.mark.slow),
+        pytest.param(
+            "tpu", tpu_attention, {"joins_heads": True, "biases": False}, marks=pytest.mark.slow
+        ),
+        ("gpu", gpu_attention, OTHER_HEADS),
+    ],
 )
-def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch, platform, kernels):
+def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch, platform, kernels, options):
     """Dropout is on: both use the same masks."""
-    options = {"num_key_value_heads": 2, "rope_theta": 50.0, "rope_scale": 1.5, "qk_norm": True}
     kernel = mock.Mock(side_effect=functools.partial(kernels.fused_attention, interpret=True))
     monkeypatch.setattr(kernels, "fused_attention", kernel)
-    options |= {"attention_probs_dropout_prob": RATE, "dtype": jnp.bfloat16}
+    options = options | {"attention_probs_dropout_prob": RATE, "dtype": jnp.bfloat16}
     unfused = BertConfig(10, 256, 1, 4, 64, **options)
     fused = dataclasses.replace(unfused, fused_attention=platform)
     hidden = jnp.asarray(np.random.default_rng(1).normal(size=(2, 128, 256)), jnp.bfloat16)
@@ -136,7 +143,8 @@ def test_the_kernels_keep_the_sequences_of_a_row_apart(monkeypatch, platform, ke
     kernel = functools.partial(kernels.fused_attention, interpret=True)
     monkeypatch.setattr(kernels, "fused_attention", kernel)
     unfused = BertConfig(10, 128, 1, 2, 64, attention_probs_dropout_prob=rate, dtype=jnp.bfloat16)
-    fused = dataclasses.replace(unfused, fused_attention=platform)
+    joins_heads = platform == "tpu" and rate > 0
+    fused = dataclasses.replace(unfused, fused_attention=platform, joins_heads=joins_heads)
     numbers = np.zeros((2, length), np.int32)
     numbers[0, :90], numbers[0, 50:90], numbers[1] = 1, 2, 1
     bias = attention_bias(jnp.asarray(numbers), segment_ids_BxL=jnp.asarray(numbers))

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.models.dropout import keeps, mask_keys
-from bert_jax.models.layers import ACTIVATIONS, LayerNorm, add_bias, column_sums, gelu
+from bert_jax.models.layers import ACTIVATIONS, LayerNorm, add_bias, column_sums, gelu, stored
 from tests.models.common import assert_independent, assert_rate
 
 CONFIG = BertConfig(10, 64, 1, 1, 64)
@@ -104,6 +104,12 @@ def test_gradients_of_add_bias():
     np.testing.assert_array_equal(add_bias(x, bias), x + bias)
     for one, other in zip(gradients(add_bias, x, bias), gradients(jnp.add, x, bias), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_stored_arrays_and_their_gradients_are_unchanged():
+    x = jnp.arange(3.0)
+    value, gradient = jax.value_and_grad(lambda x: jnp.sum(stored(x) ** 2))(x)
+    assert value == 5 and gradient.tolist() == [0, 2, 4]
 
 
 def test_dropout_masks_are_random():
