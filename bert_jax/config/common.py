@@ -74,8 +74,8 @@ COMMON: Section = {
         "How parameters are laid out over the mesh: dp replicates them, fsdp shards them over the "
         "axis fsdp, tp over the axis model, and fsdp_tp over both. zero1 is fsdp, but gathers a "
         "copy of all matrices once a step, not at each use. auto is dp unless mesh.fsdp is above "
-        "1, or 0 on several TPU chips; there it is zero1 on TPUs whose memory has room for the "
-        "copies, and fsdp elsewhere.",
+        "1, or 0 on several TPU chips; there it is zero1 on v5p and v6e if their memory has room "
+        "for the copies, and fsdp elsewhere.",
         choices=("auto", "dp", "fsdp", "zero1", "tp", "fsdp_tp"),
     ),
     "overlap_collectives": _free(

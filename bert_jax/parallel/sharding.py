@@ -35,7 +35,15 @@ PRESETS: dict[str, Rules] = {
     "tp": _BATCH + _TENSOR,
     "fsdp_tp": _BATCH + _FSDP + _TENSOR,
 }
-# `auto` is zero1 if the copies that it gathers take at most this part of a chip's memory.
+# On these chips, zero1 divides matrices by rows: the gathered parts then lie one after another, and
+# need not be laid out in another order. On v5p, products with such matrices take longer, by the
+# estimates in docs/hardware.md.
+_BY_ROWS = ("v6e",)
+# A TPU stores bfloat16 matrices in tiles of this many rows.
+_TILE_ROWS = 16
+# `auto` is zero1 on these chips, whose SparseCores run collectives, if the copies that it gathers
+# take at most this part of their memory. By the estimates, v5e hides the gathers of fsdp better.
+_GATHERS_ONCE = ("v5p", "v6e")
 _MOST_COPIED = 1 / 8
 
 
@@ -83,12 +91,10 @@ class Layout:
         """
         if not self.reason or self.preset != "fsdp":
             return self
-        device = self.mesh.devices.flat[0]
-        chip = chip_of(device)
-        if chip is None:
-            reason = f"the memory of a {device.device_kind} is not known here"
-            return dataclasses.replace(self, reason=reason)
-        copied, memory = copied_bytes * chip.devices / 2**30, chip.hbm_limit_bytes / 2**30
+        chip = chip_of(self.mesh.devices.flat[0])
+        if chip is None or chip.name not in _GATHERS_ONCE:
+            return dataclasses.replace(self, reason=f"zero1 is for {' and '.join(_GATHERS_ONCE)}")
+        copied, memory = copied_bytes / 2**30, chip.hbm_limit_bytes / 2**30
         fits = copied <= _MOST_COPIED * memory
         relation = "at most" if fits else "more than"
         taken = f"copies of all matrices take {copied:.2f} of {memory:.2f} GiB"
@@ -108,9 +114,19 @@ class Layout:
     def params(self, boxed: Any) -> Any:
         """Returns the shardings of abstract parameters in flax's boxes of logical names."""
         shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
+        chip = chip_of(self.mesh.devices.flat[0])
+        if self.preset == "zero1" and chip and chip.name in _BY_ROWS:
+            shardings = jax.tree.map(self._by_rows, nn.unbox(boxed), shardings)
         # Fails for an axis whose size is not a multiple of its devices.
         jax.tree.map(lambda leaf, x: x.shard_shape(leaf.shape), nn.unbox(boxed), shardings)
         return shardings
+
+    def _by_rows(self, leaf: Any, sharding: NamedSharding) -> NamedSharding:
+        """Divides the first axis instead of another one, if each part has whole tiles."""
+        whole_tiles = leaf.shape[0] % (_TILE_ROWS * self.mesh.shape["fsdp"]) == 0
+        if sharding.is_fully_replicated or not whole_tiles:
+            return sharding
+        return NamedSharding(self.mesh, PartitionSpec("fsdp"))
 
     @contextlib.contextmanager
     def in_scope(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Copies of sharded parameters that a train step gathers once, at its start."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,27 +41,36 @@ def make_gather(model: nn.Module, layout: Layout) -> Callable[[Any], Any]:
         matrix = found.get(jax.tree_util.keystr(path, simple=True, separator="/"))
         if matrix is None or sharding.is_fully_replicated:
             return param
-        return _gathered(param, matrix.dtype, layout.replicated, sharding)
+        columns = math.prod(param.shape[axis] for axis in matrix.outputs)
+        return _gathered(param, matrix.dtype, columns, layout.replicated, sharding)
 
     return lambda params: jax.tree_util.tree_map_with_path(gathered, params, shardings)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
 def _gathered(
-    param: jax.Array, dtype: Any, replicated: NamedSharding, sharding: NamedSharding
+    param: jax.Array, dtype: Any, columns: int, replicated: NamedSharding, sharding: NamedSharding
 ) -> jax.Array:
-    """Rounds a parameter and gathers it.
+    """Rounds a parameter and gathers it, as the matrix [R, C] that its products read.
+
+    A TPU would have to lay out an array with an axis of heads in another order afterwards.
 
     The result is float32 again, so that gradients of several uses are summed in float32. The
     compiler drops this conversion, because each product converts back.
     """
-    copy = with_sharding_constraint(param.astype(dtype), replicated)
-    return copy.astype(param.dtype)
+    rows_RxC = _apart_on_tpus(param.astype(dtype).reshape(-1, columns))
+    copy_RxC = _apart_on_tpus(with_sharding_constraint(rows_RxC, replicated))
+    return copy_RxC.reshape(param.shape).astype(param.dtype)
 
 
 _gathered.defvjp(
     lambda param, *options: (_gathered(param, *options), None),
-    lambda dtype, replicated, sharding, _, gradient: (
+    lambda dtype, columns, replicated, sharding, _, gradient: (
         with_sharding_constraint(gradient, sharding),
     ),
 )
+
+
+def _apart_on_tpus(x: jax.Array) -> jax.Array:
+    """Keeps the compiler for TPUs from moving a reshape across a gather."""
+    return jax.lax.platform_dependent(x, tpu=jax.lax.optimization_barrier, default=lambda x: x)

@@ -5,6 +5,7 @@ import re
 import jax
 import pytest
 from flax import linen as nn
+from flax.traverse_util import flatten_dict
 
 from benchmarks.golden import sharding as golden_sharding
 from bert_jax.base.errors import UserError
@@ -61,18 +62,26 @@ def test_axes_of_the_model_match_the_axes_of_the_rules():
     assert {name for name in ruled if not name.startswith("activation_")} <= names | {"batch"}
 
 
-def test_zero1_shards_the_state_like_fsdp():
-    assert PRESETS["zero1"] == PRESETS["fsdp"]
+@pytest.mark.parametrize(("kind", "axis"), [("TPU v5", 1), ("TPU v6 lite", 0)])
+def test_zero1_divides_matrices_by_rows_on_v6e(kind, axis):
+    changes = {"sharding": "zero1", "model.intermediate_size": 64}
+    config = small_config(**{"model.num_hidden_layers": 1} | SIZES["zero1"] | changes)
+    params = make_trainer(config, slices(device_kind=kind)).shardings.params
+    specs = {key: tuple(x.spec) for key, x in flatten_dict(params, sep="/").items()}
+    layer = "bert/encoder/layer_0"
+    assert specs[TABLE].index("fsdp") == specs[f"{layer}/output/kernel"].index("fsdp") == axis
+    assert specs[f"{layer}/intermediate/kernel"][0] == "fsdp"
+    # Its 40 rows are no whole tiles on four devices.
+    assert specs["bert/embeddings/position_embeddings"] == (None, "fsdp")
 
 
 @pytest.mark.parametrize(
     ("kind", "copied_gib", "preset", "reason"),
     [
-        ("TPU v5 lite", 1.9, "zero1", "take 1.90 of 15.75 GiB, at most an eighth"),
-        ("TPU v5 lite", 2.0, "fsdp", "take 2.00 of 15.75 GiB, more than an eighth"),
-        # Two devices share the memory of a chip.
-        ("TPU v3", 2.0, "fsdp", "take 4.00 of 30.96 GiB, more than an eighth"),
-        ("NVIDIA H100", 1.0, "fsdp", "the memory of a NVIDIA H100 is not known here"),
+        ("TPU v6 lite", 3.9, "zero1", "take 3.90 of 31.25 GiB, at most an eighth"),
+        ("TPU v6 lite", 4.0, "fsdp", "take 4.00 of 31.25 GiB, more than an eighth"),
+        ("TPU v5 lite", 0.1, "fsdp", "zero1 is for v5p and v6e"),
+        ("NVIDIA H100", 0.1, "fsdp", "zero1 is for v5p and v6e"),
     ],
 )
 def test_auto_is_zero1_where_the_copies_have_room(kind, copied_gib, preset, reason):
