@@ -225,7 +225,9 @@ def written_text(
     """
     config, (term,) = trainer.model_config, make_terms(["masked_lm"])
     may_write_W, key = may_be_written(tokenizer, config), jax.random.key(0)
-    options = {"samples": 1, "steps": _WRITING_STEPS, "block": _FILLED_TOKENS, "is_random": False}
+    options = {"steps": _WRITING_STEPS, "block": _FILLED_TOKENS, "is_random": False}
+    # The kernels of attention need a row for each shard of a batch; the first sample is shown.
+    options["samples"] = num_data_shards(trainer.mesh)
 
     def first(params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, ...]:
         is_masked_CxL = (batch["input_ids"] != batch["original_ids"])[:HELD_OUT_RATES]
@@ -233,8 +235,8 @@ def written_text(
         (at_M,) = jnp.nonzero(is_masked_CxL[copy], size=_FILLED_TOKENS, fill_value=-1)
         row = {name: batch[name][copy, None] for name in ENCODER_FIELDS}
         operands = row, at_M[None], may_write_W, key, 1.0
-        filled_1x1x2xM = filled(config, params, *operands, term=term, **options)
-        return row["input_ids"][0], batch["original_ids"][copy], at_M, filled_1x1x2xM[0, 0]
+        filled_1xSx2xM = filled(config, params, *operands, term=term, **options)
+        return row["input_ids"][0], batch["original_ids"][copy], at_M, filled_1xSx2xM[0, 0]
 
     replicated = trainer.layout.replicated
     program = jax.jit(trainer.layout.in_scope()(first), out_shardings=replicated)
