@@ -310,9 +310,11 @@ class BertConfig:
     remat: str = "none"
     # The devices whose kernel computes attention, "tpu" or "gpu"; empty for none.
     fused_attention: str = ""
-    # Whether the kernel for TPUs reads queries, keys and values from the result of one product.
+    # Whether one product gives the queries, keys and values that the kernel for TPUs reads, where
+    # nothing rotates, normalizes or shares them.
     joins_heads: bool = False
-    # Whether LayerNorms and feed-forward layers have their output stored: see `layers.stored`.
+    # Whether the outputs of LayerNorms and of the feed-forward activation are stored: see
+    # `layers.stored`.
     stores_activations: bool = False
 
     @property

@@ -222,7 +222,7 @@ _normalized.defvjp(_normalize, _normalize_backward)
 
 @jax.custom_vjp
 def stored(x: jax.Array) -> jax.Array:
-    """Has the compiler store an array, which it would otherwise compute again in each product."""
+    """Has the compiler store an array, instead of computing it again in each product."""
     return jax.lax.optimization_barrier(x)
 
 

@@ -5,7 +5,8 @@ keep anyway and computes the probabilities again. A block of the kernel is 128 l
 contains all heads that lie side by side in these lanes (two of depth 64). Masks, not slices,
 separate the heads, because the matrix unit is 128 wide either way.
 
-Arrays here are [B, L, A*K], as the projections write them.
+Arrays here are [B, L, A*K], as the projections write them, or [3, B, L, A*K] if one product writes
+queries, keys and values.
 """
 
 import functools
@@ -112,7 +113,7 @@ def _run(kernel, inputs, out_axes, depth, interpret, *, num_products):
                 (1, *mask.shape[1:]), lambda i, j: (i, 0, 0), memory_space=pltpu.SMEM
             )
         arrays = [*heads, *gradient]
-        shapes = [x.shape[-len(axes) :] for x, axes in zip(heads, out_axes, strict=False)]
+        shapes = [x.shape for x in heads] if gradient else [(batch, length, width)]
         outputs = [jax.ShapeDtypeStruct(shape, heads[0].dtype) for shape in shapes]
         scores = batch * (width // depth) * length * length
         num_values = sum(math.prod(x.shape) for x in (*arrays, *outputs))
@@ -148,14 +149,14 @@ def _block(array: jax.Array | jax.ShapeDtypeStruct, rows: int) -> pl.BlockSpec:
     return pl.BlockSpec(shape, lambda i, j: (*(0 for _ in others), i, 0, j))
 
 
-def _apart(heads):
-    """Returns the references to queries, keys and values."""
-    return [heads[0].at[n] for n in range(3)] if len(heads) == 1 else heads
+def _apart(references):
+    """Returns the references to queries, keys and values, or to their gradients."""
+    return [references[0].at[n] for n in range(3)] if len(references) == 1 else references
 
 
 def _forward_kernel(first, second, mask, *references, depth, rate):
-    *heads, output = references
-    query, key, value = _apart(heads)
+    *inputs, output = references
+    query, key, value = _apart(inputs)
     rows, length, _ = query.shape
     heads = _heads(depth)
 

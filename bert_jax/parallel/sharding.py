@@ -35,9 +35,9 @@ PRESETS: dict[str, Rules] = {
     "tp": _BATCH + _TENSOR,
     "fsdp_tp": _BATCH + _FSDP + _TENSOR,
 }
-# On these chips, zero1 divides matrices by rows: the gathered parts then lie one after another, and
-# need not be laid out in another order. On v5p, products with such matrices take longer, by the
-# estimates in docs/hardware.md.
+# On these chips, zero1 divides matrices by rows. The gathered parts then lie one after another and
+# need not be laid out in another order. By the estimates in docs/hardware.md, products with such
+# matrices take longer on v5p.
 _BY_ROWS = ("v6e",)
 # A TPU stores bfloat16 matrices in tiles of this many rows.
 _TILE_ROWS = 16
@@ -122,7 +122,7 @@ class Layout:
         return shardings
 
     def _by_rows(self, leaf: Any, sharding: NamedSharding) -> NamedSharding:
-        """Divides the first axis instead of another one, if each part has whole tiles."""
+        """Returns a sharding that divides the first axis instead, if each part has whole tiles."""
         whole_tiles = leaf.shape[0] % (_TILE_ROWS * self.mesh.shape["fsdp"]) == 0
         if sharding.is_fully_replicated or not whole_tiles:
             return sharding

@@ -53,7 +53,8 @@ def _gathered(
 ) -> jax.Array:
     """Rounds a parameter and gathers it, as the matrix [R, C] that its products read.
 
-    A TPU would have to lay out an array with an axis of heads in another order afterwards.
+    If a TPU gathered an array with an axis of heads, it would have to lay it out in another order
+    afterwards.
 
     The result is float32 again, so that gradients of several uses are summed in float32. The
     compiler drops this conversion, because each product converts back.

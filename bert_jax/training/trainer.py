@@ -40,7 +40,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # A usual step needs fewer bytes than this per token and hidden unit of each layer. A step is
 # compiled in advance, which takes seconds, only if by this estimate it might not fit.
 _MAX_BYTES = 400
-# Fields of `BertConfig` with which a chip computes the same faster: docs/hardware.md has estimates.
+# Fields of `BertConfig` that make these chips faster, by the estimates in docs/hardware.md.
 _FASTER_ON = {
     "v5p": {"joins_heads": True},
     "v6e": {"joins_heads": True, "stores_activations": True},

@@ -108,8 +108,11 @@ def test_gradients_of_add_bias():
 
 def test_stored_arrays_and_their_gradients_are_unchanged():
     x = jnp.arange(3.0)
-    value, gradient = jax.value_and_grad(lambda x: jnp.sum(stored(x) ** 2))(x)
+    function = jax.jit(jax.value_and_grad(lambda x: jnp.sum(stored(x) ** 2)))
+    value, gradient = function(x)
     assert value == 5 and gradient.tolist() == [0, 2, 4]
+    # The gradient has no barrier.
+    assert function.lower(x).as_text().count("optimization_barrier") == 1
 
 
 def test_dropout_masks_are_random():

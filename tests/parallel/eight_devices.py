@@ -119,6 +119,8 @@ def kernel_on_a_mesh(platform, kernels, length):
     # gradients of weights in bfloat16 on CPU, which makes them four times less exact.
     fused = functools.partial(kernels.fused_attention, interpret=True)
     config = BertConfig(10, 256, 1, 4, 64, dtype=jnp.bfloat16, fused_attention=platform)
+    if platform == "tpu":
+        config = dataclasses.replace(config, joins_heads=True, stores_activations=True)
     generator = np.random.default_rng(0)
     hidden = jnp.asarray(generator.normal(size=(8, length, 256)), jnp.bfloat16)
     mask = np.ones((8, length), np.int32)
