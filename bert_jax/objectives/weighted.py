@@ -118,7 +118,7 @@ class WeightedTerms:
         return pretraining_flops_per_sequence(model.config, self.terms, *sizes)
 
     def teacher_model(self, config: BertConfig) -> PreTrainingModel:
-        """Makes the teacher's model, with the dtype and the execution options of `config`."""
+        """Makes the teacher's model, with the dtype and the attention kernel of `config`."""
         terms = tuple(term for term in self.terms if term.needs_teacher)
         teacher = dataclasses.replace(
             self.teacher, dtype=config.dtype, fused_attention=config.fused_attention

@@ -3,7 +3,7 @@
     python -m tests.parallel.eight_devices DIR
 
 Reads DIR/one (a checkpoint of one device) and DIR/one.npz (its values). Writes DIR/fsdp_tp,
-DIR/fsdp_tp.npz and DIR/results.json. Without DIR/one, it only compares the attention kernel.
+DIR/fsdp_tp.npz and DIR/results.json. Without DIR/one, it only runs the attention kernels.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from bert_jax.models.encoder import Encoder
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.sharding import Layout
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.evaluation import written_text
 from bert_jax.training.checkpoint import Checkpointer
 from tests.small import flat, random_batch, small_config
 
@@ -164,12 +165,34 @@ def kernel_on_a_mesh(platform, kernels, length):
         }
 
 
+def masks_on_a_mesh():
+    """Returns the number of masks in a row before and after each step that fills them."""
+    fused = functools.partial(tpu_attention.fused_attention, interpret=True)
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 128}
+    keys = {f"model.{name}": size for name, size in sizes.items()} | {"dtype": "bfloat16"}
+    tokenizer = unittest.mock.Mock(special_ids=[4], mask_id=4, unk_id=1)
+    tokenizer.special_tokens.mask = "4"
+    tokenizer.decode = lambda ids: " ".join(map(str, ids))
+    ids = np.full((16, 128), 5, np.int32)
+    batch = {"original_ids": ids, "token_type_ids": 0 * ids, "attention_mask": ids // 5}
+    batch["input_ids"] = np.where(np.arange(128) < 16, 4, ids)
+    with (
+        unittest.mock.patch.object(tpu_attention, "fused_attention", fused),
+        unittest.mock.patch("bert_jax.training.trainer._attention_kernel", lambda device: "tpu"),
+    ):
+        trainer = make_trainer(small_config(**SMALL | keys))
+        (rows,) = trainer.put([batch])
+        texts = written_text(trainer, trainer.init_state().params, rows, tokenizer)["texts"]
+    return [text.split().count("_") for text in texts]
+
+
 def main(folder: Path) -> None:
     devices = jax.devices()
     assert len(devices) == 8
     if not (folder / "one").exists():
         cases = [("tpu", tpu_attention, 128), ("gpu", gpu_attention, 256)]
         found = {platform: kernel_on_a_mesh(platform, *case) for platform, *case in cases}
+        found["masks"] = masks_on_a_mesh()
         (folder / "kernel.json").write_text(json.dumps(found))
         return
     results = {"cases": {}, "reference": {}, "evaluated": {}}

@@ -130,6 +130,8 @@ def test_the_attention_kernels_are_right_on_a_mesh(tmp_path):
         assert found[platform]["sharded"]
         # bfloat16 has 8 bits; with another mask, the difference would be 0.6.
         assert found[platform]["difference"] < 2**-6
+    # The kernel needs a row for each device, though only one is shown.
+    assert found["masks"] == [16, 14, 12, 10, 8, 6, 4, 2, 0]
 
 
 def test_evaluation_does_not_depend_on_the_devices(results):
