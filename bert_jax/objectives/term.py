@@ -30,8 +30,8 @@ class Metric(NamedTuple):
       baseline_label: The baseline in words: "unigram frequencies".
       in_training: Whether the value is also averaged over training steps.
       in_progress: Whether the value is shown during the run.
-      percent_masked: How many of the tokens are masked where the value is measured; 0 if it does
-        not depend on that. Such metrics of a term are plotted as a curve.
+      percent_masked: The percentage of tokens that are masked where the value is measured; 0 if it
+        does not depend on that. The metrics of a term that have it are plotted as a curve.
     """
 
     name: str

@@ -36,9 +36,9 @@ class Panel(NamedTuple):
       full: The value that is 100 %; 0 for a quantity that is not a percentage.
       from_zero: Whether the axis begins at 0 rather than at the data.
       row_lengths: The steps after which rows have another length, and this length in tokens.
-      points: For a quantity that is plotted over another one than the steps: the values of that
-        one, each with the key of a held-out value, whose last one is shown.
-      axis: What the quantity is plotted over.
+      points: For a quantity that is not plotted over the steps: pairs of a horizontal position and
+        the key of a held-out value, of which the newest is shown.
+      axis: The label of the horizontal axis.
     """
 
     title: str
@@ -62,7 +62,7 @@ def pretraining_panels(terms: Sequence[Term], texts: Sequence[str] = ()) -> tupl
     """Makes a panel for each training metric, and for learning rate, gradient norm and speed.
 
     Each of `texts`, such as the source of a part of the held-out text, has panels of its losses. A
-    term that is measured where different parts of the text are masked has a panel of this loss.
+    term whose loss is measured at several masking rates has a panel of the loss by rate.
     """
     metrics = [metric for term in terms for metric in term.metrics if metric.in_training]
     panels = [Panel(m.label, m.name, m.baseline, float(m.kind == "accuracy")) for m in metrics]

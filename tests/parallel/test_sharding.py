@@ -71,13 +71,14 @@ def test_zero1_divides_matrices_by_rows_on_v6e(kind, axis):
     layer = "bert/encoder/layer_0"
     assert specs[TABLE].index("fsdp") == specs[f"{layer}/output/kernel"].index("fsdp") == axis
     assert specs[f"{layer}/intermediate/kernel"][0] == "fsdp"
-    # Its 40 rows are no whole tiles on four devices.
+    # A fourth of its 32 rows is no whole tile.
     assert specs["bert/embeddings/position_embeddings"] == (None, "fsdp")
 
 
 @pytest.mark.parametrize(
     ("kind", "copied_gib", "preset", "reason"),
     [
+        ("TPU v5", 11.9, "zero1", "take 11.90 of 95.74 GiB, at most an eighth"),
         ("TPU v6 lite", 3.9, "zero1", "take 3.90 of 31.25 GiB, at most an eighth"),
         ("TPU v6 lite", 4.0, "fsdp", "take 4.00 of 31.25 GiB, more than an eighth"),
         ("TPU v5 lite", 0.1, "fsdp", "zero1 is for v5p and v6e"),
