@@ -14,6 +14,9 @@ _OVERLAP = {
     # By default, the gradients of all layers are summed in one collective, which waits for the
     # last of them.
     "xla_jf_crs_combiner_threshold_in_bytes": 1_000_000,
+    # Where all chips are along mesh.fsdp, the compiler would divide each product for the gradient
+    # of a matrix into as many small ones, to send their results one after another.
+    "xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000,
     # On v5e, a reduce-scatter is never asynchronous; the all-reduce that it would replace is.
     "xla_tpu_enable_all_reduce_scatter_fusion": False,
 }
